@@ -1,0 +1,1 @@
+"""One package per API: schema, accept, stream, answer. No HTTP, no await."""

@@ -1,0 +1,65 @@
+"""What an engine yields: chunks of raw model text, with the tokens behind them.
+
+A chunk is the unit in which text leaves an engine: one token, several, or a
+character that took several tokens to complete. Its text is the truth; its
+tokens say where that text came from, for counting, log probabilities and
+replay.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended, as the engine saw it."""
+
+    STOP = "stop"
+    """The model ended its turn, or a stop string or stop token matched."""
+    LENGTH = "length"
+    """A token limit or the end of the context cut the generation."""
+
+
+class Candidate(Struct, frozen=True, gc=False):
+    """One of the most likely tokens at a position. `logprob` is natural."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+class Token(Struct, frozen=True, gc=False):
+    """One generated token.
+
+    `text` is what the token added to the chunk's text: empty for a token that
+    only began a character or that is hidden (end of turn). `logprob` is the
+    natural logarithm of its probability, None unless asked for.
+    """
+
+    id: int
+    text: str
+    logprob: float | None = None
+    top: tuple[Candidate, ...] = ()
+
+
+class Finish(Struct, frozen=True, gc=False):
+    """The end of one generation.
+
+    `stop` is the stop string or token id that matched, None for the model's
+    own end of turn. `cached_tokens` counts prompt tokens that the engine did
+    not have to compute. `completion_tokens` is the engine's own count, for
+    engines that give no ids; None means "count the tokens you saw".
+    """
+
+    reason: FinishReason
+    stop: str | int | None = None
+    cached_tokens: int = 0
+    completion_tokens: int | None = None
+
+
+class Chunk(Struct, frozen=True, gc=False):
+    """A piece of model text. The last chunk of a generation has `finish`."""
+
+    text: str
+    tokens: tuple[Token, ...] = ()
+    finish: Finish | None = None

@@ -1,0 +1,110 @@
+"""Everything that can go wrong, in four roots, each with the HTTP status it suggests.
+
+    AntiphonError
+    ├── RequestError            the client asked for something wrong          400
+    │   ├── AuthenticationError     no key, or a wrong one                    401
+    │   ├── NotFoundError           no such model, response or path           404
+    │   ├── MethodNotAllowedError   the path exists, the method does not      405
+    │   ├── BodyTooLargeError       the body is over the limit                413
+    │   └── MediaTypeError          the body is not JSON                      415
+    ├── EngineError             the model could not answer                    500
+    │   ├── EngineNotReadyError     still loading, or shutting down           503
+    │   └── EngineBusyError         too many requests wait already            429
+    ├── StoreError              stored data cannot be reached                 503
+    └── ToolError               a server-side tool failed                     500
+
+The docstring of a class is its default message and says the remedy. A message
+reaches clients word for word: it never holds internals. Put those in
+`__cause__` (raise … from …), which goes to the log.
+"""
+
+
+class AntiphonError(Exception):
+    """Something went wrong."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self, message: str | None = None, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        self.message = message or " ".join((self.__doc__ or "").split())
+        self.param = param
+        if code is not None:
+            self.code = code
+        super().__init__(self.message)
+
+
+class RequestError(AntiphonError):
+    """The request is not valid."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class AuthenticationError(RequestError):
+    """No valid API key was given. Send it as `Authorization: Bearer KEY`."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class NotFoundError(RequestError):
+    """There is nothing here. Check the path and the id."""
+
+    status = 404
+    type = "not_found_error"
+
+
+class MethodNotAllowedError(RequestError):
+    """This path does not take this method."""
+
+    status = 405
+
+
+class BodyTooLargeError(RequestError):
+    """The request body is too large."""
+
+    status = 413
+
+
+class MediaTypeError(RequestError):
+    """The body must be JSON: send `Content-Type: application/json`."""
+
+    status = 415
+
+
+class EngineError(AntiphonError):
+    """The model failed to answer. Try again."""
+
+    code = "engine_error"
+
+
+class EngineNotReadyError(EngineError):
+    """The model is not ready yet. Try again in a moment."""
+
+    status = 503
+    code = "engine_not_ready"
+
+
+class EngineBusyError(EngineError):
+    """Too many requests are waiting for the model. Try again in a moment."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "engine_busy"
+
+
+class StoreError(AntiphonError):
+    """Stored data cannot be reached at the moment. Try again."""
+
+    status = 503
+    code = "store_error"
+
+
+class ToolError(AntiphonError):
+    """A server-side tool failed."""
+
+    code = "tool_error"

@@ -1,0 +1,85 @@
+"""What a conversation is made of: items, shared by every API and by the store.
+
+Chat messages and Responses items are both projections of these. Items are
+immutable; a conversation is a tuple of them.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Role(StrEnum):
+    """Who speaks in a message. Tool results are items of their own."""
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class Status(StrEnum):
+    """How far an item got."""
+
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+
+
+class TextPart(Struct, frozen=True, tag="text"):
+    """Text inside a message or a tool result."""
+
+    text: str
+
+
+Part = TextPart
+
+
+class Message(Struct, frozen=True, tag="message"):
+    """Something said, by anyone. `name` tells speakers of one role apart."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    name: str | None = None
+    phase: str | None = None
+    status: Status = Status.COMPLETED
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined."""
+        return "".join(part.text for part in self.parts)
+
+
+class Reasoning(Struct, frozen=True, tag="reasoning"):
+    """What the model thought before it spoke."""
+
+    text: str
+    status: Status = Status.COMPLETED
+
+
+class FunctionCall(Struct, frozen=True, tag="function_call"):
+    """A function that the model wants called. `arguments` is JSON text as the model wrote it.
+
+    An incomplete call was cut or is broken: its arguments may not be JSON.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+    status: Status = Status.COMPLETED
+
+
+class FunctionOutput(Struct, frozen=True, tag="function_call_output"):
+    """What a called function answered."""
+
+    call_id: str
+    parts: tuple[Part, ...]
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined."""
+        return "".join(part.text for part in self.parts)
+
+
+Item = Message | Reasoning | FunctionCall | FunctionOutput
+OutputItem = Message | Reasoning | FunctionCall

@@ -1,0 +1,1 @@
+"""Tokens → events. Sans-IO: no clock, no network, no threads."""

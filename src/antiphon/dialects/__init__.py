@@ -1,0 +1,1 @@
+"""How each model family writes: one data file per family, assignments only."""

@@ -1,0 +1,1 @@
+"""Token sources, all behind one protocol: see `engine.py`."""

@@ -1,0 +1,97 @@
+"""What Antiphon asks of an engine: tokenize a prompt, and yield chunks of raw model text.
+
+An engine knows nothing of chat, tools or HTTP. It gets a prompt and yields
+what the model wrote, unparsed, always as a stream. It is driven from one event
+loop. Closing the generator that `generate` returned (`aclose`, or cancelling
+the task that awaits it) stops the work: within one step while decoding, within
+one prompt batch during prefill, at once while queued.
+
+Contract, held by the suite in `tests/contracts/engine.py` for every engine:
+
+* the last chunk, and only the last, has `finish`; after it the generator ends;
+* a batch is what has piled up since the last one: never empty;
+* special tokens named in `preserve` come as their text; others come as tokens
+  with empty text;
+* the tokens' texts, joined, are the chunk's text, unless a chunk has no tokens;
+* text is whole characters: bytes that do not complete one wait for the rest;
+* a failure is an `EngineError`, before or between chunks.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from msgspec import Struct
+
+from antiphon.core.chunks import Chunk
+from antiphon.core.turn import Sampling
+
+
+class Capabilities(Struct, frozen=True):
+    """What an engine can do beyond plain sampling. Each is False unless the engine says so."""
+
+    token_ids: bool = False
+    """Chunks carry the tokens behind their text."""
+    seed: bool = False
+    """The same seed gives the same text again."""
+
+
+class ModelCard(Struct, frozen=True):
+    """A loaded model.
+
+    `name` is the default public name. `context` is the most tokens that a prompt and
+    its answer may have together. `chat_template` is Jinja source, None if the
+    model has none. `bos` and `eos` are token texts, empty if there are none.
+    """
+
+    name: str
+    context: int
+    chat_template: str | None = None
+    bos: str = ""
+    eos: str = ""
+    created: int = 0
+    capabilities: Capabilities = Capabilities()
+
+
+class Prompt(Struct, frozen=True):
+    """A rendered prompt, and its token ids as the engine's tokenizer gives them."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+class Generation(Struct, frozen=True):
+    """One answer wanted of an engine.
+
+    `max_tokens` is the room left in the context if the client set no limit.
+    `preserve` holds the special tokens whose text the decoder must see.
+    """
+
+    prompt: Prompt
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    preserve: frozenset[str] = frozenset()
+
+
+class Engine(Protocol):
+    """A source of tokens."""
+
+    @property
+    def card(self) -> ModelCard:
+        """The model; only after `start`."""
+        ...
+
+    async def start(self) -> None:
+        """Load the model. Raises EngineError if that fails."""
+        ...
+
+    async def stop(self) -> None:
+        """Free the model; running generations end with EngineNotReadyError."""
+        ...
+
+    async def tokenize(self, text: str) -> list[int]:
+        """The ids of a rendered prompt; special tokens in `text` become their ids."""
+        ...
+
+    def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
+        """Generate one answer, in batches of chunks."""
+        ...

@@ -1,0 +1,1 @@
+"""Where the core meets I/O: a turn, run to its end."""
