@@ -160,3 +160,13 @@ def merge(events: Iterable[Event]) -> list[Event]:
             continue
         merged[-1] = replace(last, raw=last.raw + event.raw, tokens=last.tokens + event.tokens, **joined)
     return merged
+
+
+def hide_calls(events: Iterable[Event]) -> list[Event]:
+    """The same events for a client that wants no calls: what the model called becomes markup."""
+    return [
+        Markup(event.raw, event.tokens)
+        if isinstance(event, CallStarted | ArgumentsDelta | CallEnded)
+        else event
+        for event in events
+    ]

@@ -39,6 +39,7 @@ class Turn(Struct, frozen=True):
     shown to it, and a call that it makes all the same is not shown to the
     client. `stop` strings end the visible text. `choices` is how many
     independent answers are wanted. `variables` go to the chat template.
+    `owner` is the identity behind the request: what is stored belongs to it.
     """
 
     model: str
@@ -49,3 +50,4 @@ class Turn(Struct, frozen=True):
     stop: tuple[str, ...] = ()
     choices: int = 1
     variables: Mapping[str, Any] = {}
+    owner: str = ""

@@ -28,8 +28,9 @@ class Mailbox(Generic[T]):
         self._wake()
 
     def fail(self, failure: BaseException) -> None:
-        """After what is waiting, `get` raises `failure`."""
-        self._failure = failure
+        """After what is waiting, `get` raises `failure`. The first failure counts."""
+        if self._failure is None:
+            self._failure = failure
         self._wake()
 
     def _wake(self) -> None:

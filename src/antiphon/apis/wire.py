@@ -1,0 +1,39 @@
+"""Reads JSON bodies into wire types; what does not fit becomes a 400 that names the parameter."""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from antiphon.core.errors import RequestError
+
+T = TypeVar("T")
+
+_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`")
+_JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+
+
+def decode(body: bytes, type_: type[T]) -> T:
+    """The body as `type_`. Raises RequestError."""
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"The body is not valid JSON: {error}.") from error
+
+
+def _invalid(message: str) -> RequestError:
+    """Say which parameter is wrong, in JSON's words: `Expected integer, got string`."""
+    where = _PATH.search(message)
+    path = where["path"] if where else ""
+    what = message[: where.start()] if where else message
+    missing = _MISSING.match(what)
+    if missing:
+        path = f"{path}.{missing['field']}".lstrip(".")
+        return RequestError(
+            f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter"
+        )
+    what = re.sub(r"`(\w+)", lambda match: "`" + _JSON_NAMES.get(match[1], match[1]), what)
+    return RequestError(f"Invalid value for '{path}': {what}." if path else f"{what}.", param=path or None)

@@ -1,0 +1,110 @@
+"""The command line: `antiphon serve`, `antiphon chat`, `antiphon version`.
+
+Each command does nothing but gather options and hand over; engines and the web
+server are imported inside the commands, so that `antiphon --help` stays quick.
+
+Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 130
+stopped with Ctrl-C. Both kinds of failure are one line on stderr.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from antiphon import __version__
+from antiphon.config import SOURCES, Keys, Settings, check
+from antiphon.core.errors import AntiphonError
+
+app = App(
+    name="antiphon",
+    help="Serve a language model to any OpenAI client, and talk to it.",
+    version=__version__,
+    default_parameter=Parameter(negative=()),
+    result_action="return_value",
+    exit_on_error=False,
+    print_error=False,
+    suppress_keyboard_interrupt=False,  # `main` decides the exit codes
+)
+serving = App(name="serve", config=SOURCES)
+app.command(serving)
+
+
+@serving.default
+def serve(
+    settings: Annotated[
+        Settings, Parameter(name="*", validator=lambda _type, value: check(value))
+    ] = Settings(),  # noqa: B008 (frozen)
+) -> None:
+    """Serve a model over HTTP until Ctrl-C.
+
+    Each option may also be set in its environment variable, or in the TOML file
+    that --config names. The command line wins over the environment, that over the file.
+    """
+    from antiphon.http.server import serve as run  # noqa: PLC0415
+
+    run(settings)
+
+
+@app.command
+def chat(
+    *prompt: str,
+    url: str = "http://127.0.0.1:8000/v1",
+    model: str | None = None,
+    api_key: Annotated[Keys, Parameter(env_var="ANTIPHON_API_KEY")] = (),
+    system: str | None = None,
+) -> None:
+    """Talk to a server in the terminal.
+
+    Without a prompt, a conversation: /new starts over, /exit or Ctrl-D leaves,
+    Ctrl-C stops the answer.
+
+    Parameters
+    ----------
+    prompt
+        Ask this, print the answer and leave.
+    url
+        Where the server's API is.
+    model
+        The model to ask. Without it, the first that the server lists.
+    api_key
+        The key to send, or @FILE. Of several, the first.
+    system
+        The system message that starts each conversation.
+    """
+    from antiphon.chat import Client, converse, say  # noqa: PLC0415
+
+    client = Client(url, api_key=next(iter(api_key), None), model=model)
+    if prompt:
+        say(client, " ".join(prompt), system)
+    else:
+        converse(client, system)
+
+
+@app.command
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """Run the command line, `sys.argv` unless given; the exit code."""
+    try:
+        app(tokens)
+    except CycloptsError as error:
+        return _fail(str(error), 2)
+    except AntiphonError as error:
+        return _fail(error.message, 1)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever read our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    print("antiphon:", " ".join(message.split()), file=sys.stderr)
+    return code

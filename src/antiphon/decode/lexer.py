@@ -1,0 +1,51 @@
+"""Finds markers in text that comes in pieces, and holds back what may become one.
+
+Strategy: one compiled pattern per set of markers. At every position it first
+tries "the text ends here, in the middle of a marker", then the markers
+themselves, longest first. So the leftmost marker wins, then the longest, and
+the result never depends on how the text was cut. What is held back is shorter
+than the longest marker, so the cost of a piece depends on its own length only.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """A marker at `text[start:end]`; or, if `marker` is empty, a possible beginning of one."""
+
+    start: int
+    end: int
+    marker: str
+
+
+def _prefixes(marker: str) -> str:
+    """A pattern for every proper, non-empty prefix of `marker`: `a(?:b(?:c)?)?` for `abcd`."""
+    pattern = ""
+    for char in reversed(marker[1:-1]):
+        pattern = f"(?:{re.escape(char)}{pattern})?"
+    return re.escape(marker[0]) + pattern
+
+
+class Lexer:
+    """Looks for the first of `markers`, none of which is empty."""
+
+    __slots__ = ("_search", "_search_final")
+
+    def __init__(self, markers: Iterable[str]) -> None:
+        longest_first = sorted(set(markers), key=lambda marker: (-len(marker), marker))
+        whole = "|".join(map(re.escape, longest_first)) or r"(?!)"
+        begun = "|".join(_prefixes(marker) for marker in longest_first if len(marker) > 1) or r"(?!)"
+        self._search = re.compile(rf"(?:{begun})\Z|({whole})").search
+        self._search_final = re.compile(rf"({whole})").search
+
+    def find(self, text: str) -> Found | None:
+        """The first marker in `text`, or the place from which text must be held back, or None."""
+        match = self._search(text)
+        return match and Found(match.start(), match.end(), match[1] or "")
+
+    def find_final(self, text: str) -> Found | None:
+        """The first marker in `text`, if no more text will come."""
+        match = self._search_final(text)
+        return match and Found(match.start(), match.end(), match[1])

@@ -1,0 +1,56 @@
+"""JSON calls inside tags: Hermes, Qwen 2.5, Qwen 3, QwQ and many more.
+
+    <think>
+    I need the weather.
+    </think>
+
+    Let me look.
+    <tool_call>
+    {"name": "get_weather", "arguments": {"city": "Rome"}}
+    </tool_call>
+
+One block per call; some models write an array of calls into one block. A call
+inside or right after the thoughts ends them. The closing tag may be missing.
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.dialects.dialect import Dialect
+from antiphon.render.tool_prompt import ToolPrompt
+
+HERMES = Dialect(
+    names=("hermes", "qwen3_json"),
+    grammar=Grammar(
+        {
+            "text": Span(
+                Kind.TEXT,
+                on={"<tool_call>": "call"},
+                first={"<think>": "thinking", "</think>": "text"},
+            ),
+            "thinking": Span(Kind.REASONING, on={"</think>": "text", "<tool_call>": "call"}),
+            "call": JsonCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
+        }
+    ),
+    tool_prompt=ToolPrompt(
+        system="""\
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call>""",
+        call="""\
+<tool_call>
+{"name": {{ name | tojson }}, "arguments": {{ arguments | tojson }}}
+</tool_call>""",
+        result="<tool_response>\n{{ content }}\n</tool_response>",
+    ),
+)

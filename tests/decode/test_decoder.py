@@ -1,0 +1,202 @@
+"""The decoder's laws, and what its table-driven states make of texts by name."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
+from antiphon.core.events import CallEnded, Finished, Malformed, ReasoningDelta, TextDelta
+from antiphon.core.items import FunctionCall, Message, Reasoning, Status
+from antiphon.decode.decoder import Decoder, Table, state_after
+from antiphon.decode.readers import MAX_SPACE
+from antiphon.decode.sink import MAX_PROVISIONAL
+from antiphon.dialects.hermes import HERMES
+from antiphon.dialects.plain import PLAIN
+from antiphon.dialects.think import THINK
+from tests.laws import check, cuts, decode, fold, model_text
+
+hermes = Table(HERMES.grammar)
+tables = {"hermes": hermes, "think": Table(THINK.grammar), "plain": Table(PLAIN.grammar)}
+
+PIECES = [
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool", "_call>", "\n", " ", "\n\n", "hello", "<",
+    '{"name": "f", "arguments": {"a": 1}}', '{"name": "f"', '"arguments": {', '{"arguments":{},"name":"g"}',
+    "{", "}", "[", "]", ",", ":", '"', '"name"', '"f"', "null", "\\", "é", '"x\n"', "STOP", "ST",
+]  # fmt: skip
+
+
+def answer(text: str, table: Table = hermes, **options: object) -> list[object]:
+    """The items of a text, short: strings for messages, (name, arguments, status) for calls."""
+    short: list[object] = []
+    for item in fold(decode(table, [text], **options)).items:
+        match item:
+            case Message():
+                short.append(item.text)
+            case Reasoning():
+                short.append({"thought": item.text})
+            case FunctionCall():
+                short.append((item.name, item.arguments, item.status.value))
+    return short
+
+
+@pytest.mark.parametrize("name", tables)
+@given(text=model_text(PIECES), at=cuts, stop=st.sampled_from([(), ("ZZ",), ("\x00", "qq")]))
+@settings(max_examples=300, deadline=None)
+def test_keeps_the_laws(name: str, text: str, at: list[int], stop: tuple[str, ...]) -> None:
+    if not any(word in text for word in stop):
+        check(tables[name], text, at, stop=stop)
+
+
+@given(text=model_text(PIECES), at=cuts)
+@settings(max_examples=300, deadline=None)
+def test_stop_strings_do_not_depend_on_the_cuts(text: str, at: list[int]) -> None:
+    def visible(pieces: list[str]) -> tuple[object, ...]:
+        decoder = Decoder(hermes, stop=("STOP", "\n\nh"), ids=lambda name, index: str(index))
+        events = []
+        for piece in pieces:
+            events += decoder.feed(Chunk(piece))
+            if decoder.stopped:
+                break
+        events += decoder.finish(Finish(FinishReason.LENGTH))
+        output = fold(events)
+        return output.items, output.reason, output.stop
+
+    borders = sorted({0, len(text), *(offset % (len(text) + 1) for offset in at)})
+    pieces = [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+
+    assert visible([text]) == visible(pieces) == visible(list(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("", []),
+        ("  Hi \n", ["  Hi \n"]),
+        ("<think>\nhm\n</think>\n\nHi", [{"thought": "hm"}, "Hi"]),
+        ("<think>\n\n</think>\n\nHi", ["Hi"]),
+        ("</think>\n\nHi", ["Hi"]),
+        ("I <think> so", ["I <think> so"]),
+        ('<tool_call>\n{"name": "f", "arguments": {"a": [1, {}]}}\n</tool_call>', [("f", '{"a": [1, {}]}', "completed")]),
+        ('<tool_call>{"arguments": {"a":1}, "name": "f"}</tool_call>', [("f", '{"a":1}', "completed")]),
+        ('<tool_call>{"name": "f"}</tool_call>', [("f", "{}", "completed")]),
+        ('<tool_call>{"name": "f", "arguments": null}</tool_call>', [("f", "{}", "completed")]),
+        ('<tool_call>{"name": "f", "parameters": {}}</tool_call>', [("f", "{}", "completed")]),
+        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', [("f", '{"a": 1}', "completed")]),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}}', [("f", '{"a": 1}', "completed")]),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}', [("f", '{"a": 1}', "completed")]),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1', [("f", '{"a": 1', "incomplete")]),
+        ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', [("f", "[1]", "incomplete")]),
+        ('<tool_call>{"name": "f", "arguments": {"a": tru}}</tool_call>ok', [("f", '{"a": tru}}', "incomplete"), "ok"]),
+        ('<tool_call>{"name": "f", "arguments": {"t": "</tool_call>"}}</tool_call>', [("f", '{"t": "</tool_call>"}', "completed")]),
+        ('<tool_call>[{"name": "f"}, {"name": "g"}]</tool_call>', [("f", "{}", "completed"), ("g", "{}", "completed")]),
+        ('A\n<tool_call>{"name": "f"}</tool_call>\nB\n<tool_call>{"name": "g"}</tool_call>\nC',
+         ["A", ("f", "{}", "completed"), "B", ("g", "{}", "completed"), "C"]),
+        ('<tool_call>{"name": "f"}<tool_call>{"name": "g"}', [("f", "{}", "completed"), ("g", "{}", "completed")]),
+        ('<think>I call <tool_call>{"name": "f"}</tool_call>', [{"thought": "I call"}, ("f", "{}", "completed")]),
+        ("<think>not a <tool_call> here</think>ok", [{"thought": "not a <tool_call> here"}, "ok"]),
+        ("Use <tool_call> tags.", ["Use <tool_call> tags."]),
+        ('<tool_call>{"nam', ['<tool_call>{"nam']),
+        ('<tool_call>{"x": 1}</tool_call>', ['<tool_call>{"x": 1}</tool_call>']),
+        ('<tool_call>{"name": ""}</tool_call>', ['<tool_call>{"name": ""}</tool_call>']),
+    ],
+)  # fmt: skip
+def test_hermes(text: str, items: list[object]) -> None:
+    check(hermes, text)
+
+    assert answer(text) == items
+
+
+def test_thinking_that_the_prompt_began() -> None:
+    assert answer("hm\n</think>\nHi", state="thinking") == [{"thought": "hm"}, "Hi"]
+    assert answer("never closed", state="thinking") == [{"thought": "never closed"}]
+
+
+@pytest.mark.parametrize(
+    ("tail", "state"),
+    [("", "text"), ("<think>\n", "thinking"), ("<think>\n\n</think>\n\n", "text"), ("<tool_call>", "text")],
+)
+def test_the_end_of_the_prompt_decides_where_the_answer_begins(tail: str, state: str) -> None:
+    assert state_after(hermes, tail) == state
+
+
+def test_without_tools_a_call_is_text() -> None:
+    text = '<think>a</think>b <tool_call>{"name": "f"}</tool_call>'
+
+    assert answer(text, Table(HERMES.grammar.without_calls())) == [
+        {"thought": "a"},
+        'b <tool_call>{"name": "f"}</tool_call>',
+    ]
+
+
+def test_stop_string_ends_the_visible_text_only() -> None:
+    decoder = Decoder(hermes, stop=("END",))
+
+    events = decoder.feed(Chunk("<think>no END here</think>said EN"))
+    assert not decoder.stopped
+    events += decoder.feed(Chunk("D and more"))
+    assert decoder.stopped
+    events += decoder.finish(Finish(FinishReason.LENGTH))
+
+    output = fold(events)
+    assert (output.reasoning, output.text) == ("no END here", "said ")
+    assert (output.reason, output.stop) == (FinishReason.STOP, "END")
+
+
+def test_a_name_that_never_ends_becomes_text() -> None:
+    text = '<tool_call>{"name": "' + "x" * (MAX_PROVISIONAL + 1)
+    decoder = Decoder(hermes)
+
+    events = decoder.feed(Chunk(text))
+
+    assert any(isinstance(event, Malformed) for event in events)
+    assert fold(events + decoder.finish(Finish(FinishReason.LENGTH))).text == text
+
+
+def test_space_before_a_marker_is_held_up_to_a_limit() -> None:
+    space = " " * (MAX_SPACE + 10)
+
+    check(hermes, f"a{space}<tool_call>")
+    assert answer("a" + space + '<tool_call>{"name":"f"}')[0] == "a" + " " * 10
+
+
+def test_tokens_belong_to_the_event_that_holds_their_first_character() -> None:
+    decoder = Decoder(hermes)
+    texts = ["<think>", "", "hm", "</think>", "\n\nHi", ""]
+    events = []
+    for index, text in enumerate(texts):
+        events += decoder.feed(Chunk(text, (Token(index, text),)))
+    events += decoder.finish(Finish(FinishReason.STOP))
+
+    def ids(kind: type) -> list[int]:
+        return [token.id for event in events if isinstance(event, kind) for token in event.tokens]
+
+    assert ids(ReasoningDelta) == [1, 2]  # 1 has no text: it belongs to what follows
+    assert ids(TextDelta) == []  # "\n\nHi" begins as space
+    assert ids(Finished) == [5]
+    assert fold(events).usage.completion_tokens == 6
+    assert fold(events).usage.reasoning_tokens == 3  # the marker that opens a thought counts, too
+
+
+def test_several_tokens_in_one_chunk_are_told_apart() -> None:
+    pieces = ["a", "<think>", "b"]
+    decoder = Decoder(tables["think"])
+
+    events = decoder.feed(Chunk("".join(pieces), tuple(Token(i, p) for i, p in enumerate(pieces))))
+    events += decoder.finish(Finish(FinishReason.STOP))
+
+    assert fold(events).text == "a<think>b"
+    assert [token.id for event in events for token in event.tokens] == [0, 1, 2]
+
+
+def test_ids_count_the_calls_of_the_whole_conversation() -> None:
+    events = decode(hermes, ['<tool_call>[{"name":"f"},{"name":"g"}]'], ids=lambda n, i: f"{n}:{i}", calls=3)
+
+    assert [call.call_id for call in fold(events).calls] == ["f:3", "g:4"]
+
+
+def test_an_incomplete_call_is_marked() -> None:
+    events = decode(hermes, ['<tool_call>{"name":"f","arguments":{"a":'], Finish(FinishReason.LENGTH))
+
+    assert [event.complete for event in events if isinstance(event, CallEnded)] == [False]
+    assert fold(events).calls[0].status is Status.INCOMPLETE
+    assert fold(events).reason is FinishReason.LENGTH

@@ -1,0 +1,225 @@
+"""The llama.cpp engine with a real model: SmolLM2-135M, from the wheel that the test setup installs."""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import pytest
+import pytest_asyncio
+from tests.contracts.engine import (
+    LONG,
+    EngineContract,
+    chunks_of,
+    finish_of,
+    generation_of,
+    reading,
+    text_of,
+    tokens_of,
+    until,
+)
+
+from antiphon.core.chunks import FinishReason
+from antiphon.core.errors import EngineError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import Generation, Prompt
+from antiphon.engines.llama_cpp import LlamaCppEngine
+from antiphon.engines.llama_server import PROMPT_BATCH, LlamaServer
+from antiphon.engines.models import resolve
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SLOTS = 3
+CONTEXT = 2048
+
+
+def chat(text):
+    return f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine():
+    engine = LlamaCppEngine(resolve(None), context=CONTEXT, parallel=SLOTS)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+class TestContract(EngineContract):
+    prompt = chat("Tell a long story about a fox.")
+    others = tuple(chat(f"What is the capital of {country}?") for country in ("France", "Japan", "Peru"))
+    slots = SLOTS
+
+    @pytest.fixture
+    def fresh(self):
+        return LlamaCppEngine(resolve(None), context=512, parallel=1)
+
+
+async def test_card_comes_from_the_file(engine):
+    card = engine.card
+    assert card.name == "SmolLM2-135M-Instruct.Q4_1"
+    assert card.context == CONTEXT
+    assert "<|im_start|>" in card.chat_template
+    assert (card.bos, card.eos) == ("<|im_start|>", "<|im_end|>")
+
+
+async def test_special_tokens_become_their_ids_and_none_is_added(engine):
+    assert await engine.tokenize("<|im_start|>user\nhi<|im_end|>") == [1, 4093, 198, 6004, 2]
+    assert await engine.tokenize("") == []
+
+
+async def test_bos_is_added_once_if_the_model_wants_it(engine):
+    # This model wants none. Two that do differ only in what their server says.
+    wanting = LlamaCppEngine(resolve(None))
+    wanting._server, wanting._opening = engine._server, 1
+    assert await wanting.tokenize("hi") == [1, 6004]
+    assert await wanting.tokenize("<|im_start|>hi") == [1, 6004]
+
+
+async def test_the_end_of_turn_is_hidden_unless_preserved(engine):
+    prompt = chat("What is the capital of France?")
+    hidden = await chunks_of(engine, prompt, 40)
+    shown = await chunks_of(engine, prompt, 40, preserve=frozenset({"<|im_end|>"}))
+    assert text_of(shown) == text_of(hidden) + "<|im_end|>"
+    for chunks, text in ((hidden, ""), (shown, "<|im_end|>")):
+        assert finish_of(chunks).reason is FinishReason.STOP
+        assert finish_of(chunks).stop is None
+        assert tokens_of(chunks)[-1].id == 2
+        assert tokens_of(chunks)[-1].text == text
+
+
+async def test_cached_prompt_tokens_are_reported(engine):
+    prompt = chat("Say something about the number 4711.")
+    await chunks_of(engine, prompt, 2)
+    ids = await engine.tokenize(prompt)
+    assert finish_of(await chunks_of(engine, prompt, 2)).cached_tokens == len(ids) - 1
+
+
+async def test_the_same_seed_gives_the_same_text(engine):
+    prompt = chat("Invent a word. " * 80)  # more than one prompt batch: the second time it would be cached
+
+    async def invent(seed):
+        return text_of(await chunks_of(engine, prompt, 24, sampling=sampling_with(seed)))
+
+    texts = [await invent(seed) for seed in (1, 2, 2**40 + 7)]
+    assert [await invent(seed) for seed in (1, 2, 2**40 + 7)] == texts
+    assert len(set(texts)) > 1
+
+
+def sampling_with(seed):
+    return Sampling(temperature=1.5, seed=seed)
+
+
+async def test_ids_of_characters_in_many_tokens_are_recovered(engine):
+    chunks = await chunks_of(engine, chat("Repeat: 🎉🚀🌍🔥 日本語のテキスト"), 60, sampling=sampling_with(1))
+    tokens = tokens_of(chunks)
+    assert len(tokens) == 60 == finish_of(chunks).completion_tokens
+    several = [chunk for chunk in chunks if len(chunk.tokens) > 1 and chunk.text]
+    assert several, "the model wrote nothing that takes several tokens: choose another seed"
+    for chunk in several:
+        assert [token.id for token in chunk.tokens] == await engine.tokenize(chunk.text)
+        assert [token.text for token in chunk.tokens] == [""] * (len(chunk.tokens) - 1) + [chunk.text]
+
+
+async def test_decoding_stops_within_a_step(engine):
+    stream = engine.generate(await generation_of(engine, chat("Tell a long story."), LONG))
+    await anext(stream)
+    begun = time.monotonic()
+    await stream.aclose()
+    await until(lambda: engine.active == 0)
+    assert time.monotonic() - begun < 1  # 10 ms on an idle machine; LONG tokens take longer
+
+
+async def test_prefill_stops_after_a_batch(engine):
+    generation = await generation_of(engine, "The quick brown fox jumps. " * 200, 4)
+    batches = len(generation.prompt.ids) / PROMPT_BATCH
+    begun = time.monotonic()
+    task = asyncio.create_task(anext(engine.generate(generation)))
+    await until(lambda: engine.active == 1)
+    task.cancel()
+    await until(lambda: engine.active == 0)
+    stopped = time.monotonic() - begun
+    await chunks_of(engine, generation.prompt.text, 4)
+    whole = time.monotonic() - begun - stopped
+    assert batches > 4
+    assert stopped < whole / 2
+
+
+async def test_each_slot_has_the_whole_context_and_its_end_is_a_length():
+    engine = LlamaCppEngine(resolve(None), context=256, parallel=2)
+    await engine.start()
+    try:
+        ids = tuple((await engine.tokenize("fox " * 256))[:250])
+        stream = engine.generate(Generation(Prompt("", ids), 50, Sampling(temperature=0)))
+        chunks = [chunk async for batch in stream for chunk in batch]
+    finally:
+        await engine.stop()
+    assert finish_of(chunks).reason is FinishReason.LENGTH
+    assert len(tokens_of(chunks)) in (5, 6)
+
+
+@pytest.mark.parametrize("ids", [(10**6,), (), (1,) * (CONTEXT + 1)])
+async def test_a_refused_prompt_is_an_engine_error_with_its_cause(engine, ids):
+    with pytest.raises(EngineError, match="refused the prompt") as raised:
+        await anext(engine.generate(Generation(Prompt("", ids), 5)))
+    assert raised.value.__cause__ is not None
+    await until(lambda: engine.active == 0)
+
+
+async def test_a_reader_that_never_reads_does_not_hold_up_others(engine):
+    async with reading(engine, await generation_of(engine, chat("Tell a story."), LONG)):
+        assert text_of(await chunks_of(engine, chat("What is the capital of France?"), 5))
+
+
+async def test_llama_cpp_is_quiet(capfd, engine):
+    await chunks_of(engine, chat("hi"), 2)
+    assert capfd.readouterr().err == ""
+
+
+async def test_a_file_that_is_no_model_says_what_to_do(tmp_path):
+    with pytest.raises(EngineError, match="Give the path of a GGUF file"):
+        await LlamaCppEngine(tmp_path / "none.gguf").start()
+    path = tmp_path / "cut.gguf"
+    with resolve(None).open("rb") as whole:
+        path.write_bytes(whole.read(8_000_000))
+    with pytest.raises(EngineError, match=r"could not load cut\.gguf"):
+        await LlamaCppEngine(path).start()
+
+
+EXIT = """
+import asyncio
+from antiphon.engines.engine import Generation, Prompt
+from antiphon.engines.llama_cpp import LlamaCppEngine
+from antiphon.engines.models import resolve
+
+async def main():
+    engine = LlamaCppEngine(resolve(None), context=4096, parallel=1)
+    await engine.start()
+    await anext(engine.generate(Generation(Prompt("", (1, 4093, 198)), 4000)))
+    print("running", flush=True)
+    raise SystemExit(3)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_ends_though_nobody_stopped_the_engine():
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", EXIT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    async with asyncio.timeout(60):
+        output, errors = await child.communicate()
+    assert output == b"running\n"
+    assert child.returncode == 3, errors.decode()
+
+
+class TestLoopback:
+    """The port on which llama.cpp tokenizes is for us alone."""
+
+    async def test_it_is_bound_to_loopback(self, engine):
+        assert engine._server._host.startswith("127.0.0.1:")
+
+    async def test_it_wants_the_key(self, engine, monkeypatch):
+        monkeypatch.setattr(engine._server, "_key", "wrong")
+        with pytest.raises(EngineError):
+            LlamaServer.tokenize(engine._server, "hi")

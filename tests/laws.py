@@ -1,0 +1,65 @@
+"""The laws that every decoding keeps, for tests to check: see `antiphon.core.events`."""
+
+from collections.abc import Iterable, Sequence
+
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
+from antiphon.core.events import Event, Finished, merge
+from antiphon.core.fold import Fold, Output
+from antiphon.decode.decoder import Decoder, Table
+
+STOP = Finish(FinishReason.STOP)
+
+
+def decode(table: Table, pieces: Iterable[str], finish: Finish = STOP, **options: object) -> list[Event]:
+    """All events of a generation that comes in these pieces, one token each."""
+    options.setdefault("ids", lambda name, index: f"call_{index}")
+    decoder = Decoder(table, **options)  # type: ignore[arg-type]
+    events: list[Event] = []
+    for index, piece in enumerate(pieces):
+        events += decoder.feed(Chunk(piece, (Token(index, piece),)))
+    return events + decoder.finish(finish)
+
+
+def fold(events: Iterable[Event]) -> Output:
+    """The full answer."""
+    folding = Fold()
+    for event in events:
+        folding.push(event)
+    return folding.output
+
+
+def essence(events: Iterable[Event]) -> list[Event]:
+    """The events without what the chunking decides: where deltas are cut, and the tokens' borders."""
+    plain = [replace(event, tokens=()) for event in merge(events)]
+    return [replace(e, usage=None) if isinstance(e, Finished) else e for e in plain]
+
+
+def check(table: Table, text: str, cuts: Sequence[int] = (), **options: object) -> list[Event]:
+    """Decode `text` whole, by characters and cut at `cuts`; check every law; return the merged events."""
+    whole = decode(table, [text], **options)
+    for pieces in (list(text), cut(text, cuts)):
+        events = decode(table, pieces, **options)
+        assert essence(events) == essence(whole)
+        assert "".join(event.raw for event in events) == text
+        assert [token.id for event in events for token in event.tokens] == list(range(len(pieces)))
+        assert fold(events).items == fold(whole).items
+        assert isinstance(events[-1], Finished)
+        assert events[-1].usage.completion_tokens == len(pieces)
+    return essence(whole)
+
+
+def cut(text: str, cuts: Sequence[int]) -> list[str]:
+    """`text` in pieces, cut at these offsets."""
+    borders = sorted({0, len(text), *(offset % (len(text) + 1) for offset in cuts)})
+    return [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+
+
+def model_text(alphabet: Sequence[str]) -> st.SearchStrategy[str]:
+    """Text made of the pieces that matter to a grammar, mixed with anything else."""
+    return st.lists(st.sampled_from(alphabet) | st.text(max_size=3), max_size=25).map("".join)
+
+
+cuts = st.lists(st.integers(0, 400), max_size=12)

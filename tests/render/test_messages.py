@@ -1,0 +1,145 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.render.support import call, output, say
+
+from antiphon.core.items import FunctionOutput, Message, Reasoning, Role, TextPart
+from antiphon.render.messages import arrange, gather, object_of, shape, short_id
+from antiphon.render.traits import Arguments, Traits
+
+
+def test_one_go_of_the_assistant_is_one_message() -> None:
+    items = [say("user", "q"), Reasoning("hm"), say("assistant", "wait"), call("a"), call("b"), output("a")]
+    user, assistant, result = gather(items)
+    assert user == {"role": "user", "content": "q"}
+    assert assistant["content"] == "wait"
+    assert assistant["reasoning"] == assistant["reasoning_content"] == "hm"
+    assert [called["id"] for called in assistant["tool_calls"]] == ["a", "b"]
+    assert result == {"role": "tool", "tool_call_id": "a", "content": "sunny", "name": "get_weather"}
+
+
+def test_thoughts_belong_to_what_follows_them() -> None:
+    first, _, second, third = gather(
+        [
+            Reasoning("one"),
+            call("a"),
+            output("a"),
+            Reasoning("two"),
+            say("assistant", "so"),
+            say("assistant", "x"),
+        ]
+    )
+    assert (first["reasoning"], "tool_calls" in first) == ("one", True)
+    assert (second["reasoning"], second["content"]) == ("two", "so")
+    assert third == {"role": "assistant", "content": "x"}
+
+
+def test_thoughts_in_a_row_are_joined_and_a_last_one_is_kept() -> None:
+    assert gather([Reasoning("a"), Reasoning("b"), say("user", "q")])[0]["reasoning"] == "a\nb"
+
+
+def test_parts_are_lines_and_names_are_kept() -> None:
+    item = Message(Role.USER, (TextPart("a"), TextPart("b")), name="ann")
+    assert gather([item]) == [{"role": "user", "content": "a\nb", "name": "ann"}]
+
+
+def test_the_name_of_an_output_is_its_own_or_that_of_its_call() -> None:
+    own = FunctionOutput("call_1", (), name="mine")
+    names = [message.get("name") for message in gather([call(), own, output(), output("stray")])[1:]]
+    assert names == ["mine", "get_weather", None]
+
+
+def test_no_message_has_an_empty_list_of_calls() -> None:
+    messages = [shape(message, Traits()) for message in gather([say("assistant", "a"), say("user", "b")])]
+    assert not any("tool_calls" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "given_to_template"),
+    [
+        ('{"a": [1]}', Arguments.ANY, {"a": [1]}),
+        ("", Arguments.OBJECT, {}),
+        ("", Arguments.ANY, {}),
+        ('{"a": ', Arguments.ANY, '{"a": '),
+        ('{"a": ', Arguments.OBJECT, {}),
+        ("[1]", Arguments.ANY, "[1]"),
+        ("[" * 100_000, Arguments.OBJECT, {}),
+    ],
+)
+def test_arguments_are_objects_if_they_can_be(
+    text: str, wanted: Arguments, given_to_template: object
+) -> None:
+    assert object_of(text, wanted) == given_to_template
+
+
+def test_arguments_as_text_stay_as_the_model_wrote_them() -> None:
+    (message,) = gather([call(arguments='{"a":1 }')])
+    shaped = shape(message, Traits(arguments=Arguments.TEXT))
+    assert shaped["tool_calls"][0]["function"]["arguments"] == '{"a":1 }'
+
+
+def test_calls_and_results_keep_the_same_short_id() -> None:
+    called, result = [shape(message, Traits(short_ids=True)) for message in gather([call(), output()])]
+    assert called["tool_calls"][0]["id"] == result["tool_call_id"]
+    assert short_id("abc123XYZ") == "abc123XYZ"
+
+
+@given(st.text())
+def test_a_short_id_is_nine_letters_or_digits_and_stays(text: str) -> None:
+    short = short_id(text)
+    assert len(short) == 9
+    assert short.isalnum()
+    assert short_id(short) == short
+
+
+def test_one_call_each_is_followed_by_its_result() -> None:
+    items = [say("assistant", "ok"), call("a"), call("b"), output("a"), output("b"), output("stray")]
+    messages = arrange(gather(items), Traits(parallel=False))
+    ids = [m.get("tool_call_id") or m["tool_calls"][0]["id"] for m in messages]
+    assert ids == ["a", "a", "b", "b", "stray"]
+    assert [m["content"] for m in messages if "tool_calls" in m] == ["ok", ""]
+
+
+def test_system_messages_move_to_where_they_are_read() -> None:
+    items = [say("user", "q"), say("system", "one"), say("assistant", "a"), say("developer", "two")]
+    merged = arrange(gather(items), Traits(developer=False, later_system=False))
+    assert [m["content"] for m in merged] == ["one\n\ntwo", "q", "a"]
+    lost = arrange(gather(items), Traits(developer=False, later_system=False, system=False))
+    assert [(m["role"], m["content"]) for m in lost] == [("user", "one\n\ntwo\n\nq"), ("assistant", "a")]
+
+
+WORDS = st.integers(0, 10**9).map(lambda n: f"w{n}w")
+ITEMS = st.lists(
+    st.one_of(
+        st.builds(say, st.sampled_from(list(Role)), WORDS),
+        st.builds(Reasoning, WORDS),
+        st.builds(call, st.sampled_from(["a", "b", "c"]), arguments=WORDS),
+        st.builds(output, st.sampled_from(["a", "b", "c"]), WORDS),
+    ),
+    max_size=12,
+)
+TRAITS = st.builds(
+    Traits, **{name: st.booleans() for name in Traits.__struct_fields__ if name != "arguments"}
+)
+
+
+@given(ITEMS, TRAITS)
+def test_nothing_that_was_said_is_lost(items: list, traits: Traits) -> None:
+    before = gather(items)
+    after = json.dumps([shape(message, traits) for message in arrange(before, traits)])
+    for item in items:
+        match item:
+            case Message() | FunctionOutput():
+                assert item.parts[0].text in after
+            case Reasoning():
+                assert item.text in after
+            case _:
+                assert item.arguments in after
+
+
+@given(ITEMS, TRAITS)
+def test_arranging_twice_changes_nothing(items: list, traits: Traits) -> None:
+    once = arrange(gather(items), traits)
+    assert arrange(once, traits) == once

@@ -1,0 +1,52 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.render import meter as module
+from antiphon.render.meter import BASE_ALLOWANCE, LimitError, Meter
+
+JSON = st.recursive(
+    st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+
+
+def test_what_is_given_costs_nothing() -> None:
+    text = "x" * BASE_ALLOWANCE
+    given_list = [text]
+    meter = Meter({"a": given_list})
+    for _ in range(100):
+        meter.charge(text)
+        meter.charge(given_list)
+
+
+def test_what_is_made_is_counted() -> None:
+    meter = Meter({})
+    with pytest.raises(LimitError):
+        for _ in range(40):
+            meter.charge("x" * (BASE_ALLOWANCE // 32))
+
+
+def test_a_shared_part_weighs_each_time() -> None:
+    meter = Meter({})
+    nested: list = [1]
+    with pytest.raises(LimitError):
+        for _ in range(40):
+            nested = meter.charge([nested, nested])
+
+
+@given(JSON)
+def test_a_list_weighs_more_than_its_parts(value: object) -> None:
+    meter = Meter({})
+    assert meter.weigh([value, value]) > 2 * meter.weigh(value)
+
+
+def test_time_that_others_used_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = Meter({})
+    late = module.monotonic() + 100
+    monkeypatch.setattr(module, "monotonic", lambda: late)
+    assert meter.charge("x") == "x"
+    used = module.thread_time() + 2
+    monkeypatch.setattr(module, "thread_time", lambda: used)
+    meter._deadline = 0
+    with pytest.raises(LimitError):
+        meter.charge("x")

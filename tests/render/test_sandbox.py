@@ -1,0 +1,128 @@
+# ruff: noqa: E501
+import tracemalloc
+from time import perf_counter
+
+import pytest
+from tests.render.bombs import BOMBS, UNCOMPILABLE
+
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.render.meter import LimitError
+from antiphon.render.sandbox import Template
+
+PEAK = 110 * 2**20
+
+
+def render(source: str, **variables: object) -> str:
+    return Template(source).render(variables)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% for i in [1, 2, 3] %}{% if i == 2 %}{% continue %}{% endif %}{{ i }}{% endfor %}", "13"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{% for i in 'abc' | list %}{{ loop.index }}/{{ loop.length }}{{ loop.last }} {% endfor %}",
+         "1/3False 2/3False 3/3True "),
+        ("a{% generation %}b{{ 'c' }}{% endgeneration %}d", "abcd"),
+        ("{% set ns = namespace(n=1) %}{% for i in [1, 2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "4"),
+        ("{{ {'a': '<é>', 'b': [1, none, true]} | tojson }}", '{"a": "<é>", "b": [1, null, true]}'),
+        ("{{ 'é' | tojson(ensure_ascii=true) }}", '"\\u00e9"'),
+        ("{{ {'b': 1, 'a': 2} | tojson(indent=2, sort_keys=true) }}", '{\n  "a": 2,\n  "b": 1\n}'),
+        ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
+        ("{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}", "a1"),
+        ("{{ 'a</think>b'.split('</think>')[-1].strip() }}", "b"),
+        ("{{ 'abc'[1:] }}{{ [1, 2, 3][::-1] }}{{ 'x'.startswith('x') }}", "bc[3, 2, 1]True"),
+        ("{{ x is defined }}{{ x.y is defined }}{{ x | default('d') }}", "FalseFalsed"),
+        ("{{ '%s-%05d' % ('a', 7) }}{{ '{:>4}'.format('b') }}{{ 'ab' * 2 }}{{ 2 ** 10 }}", "a-00007   babab1024"),
+        ("{{ [3, 1] | sort | join(', ') }}{{ ['a'] | map('upper') | list }}", "1, 3['A']"),
+        ("{{ [{'r': 1}, {'r': 2}] | selectattr('r', 'equalto', 2) | list | length }}", "1"),
+        ("{% macro m(a) %}<{{ a }}{{ caller() if caller }}>{% endmacro %}{{ m(1) }}{% call m(2) %}c{% endcall %}",
+         "<1><2c>"),
+        ("{% for x in [[1], 2] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "12"),
+        ("  {% if true %}\n  x\n  {% endif %}\ny", "  x\ny"),
+        ("{% macro m() %}{{ varargs | sum }}{% endmacro %}{{ m(*[1, 2]) }}", "3"),
+        ("{% set l = 'é' ~ 1 ~ none %}{{ l }}", "é1None"),
+    ],
+)  # fmt: skip
+def test_what_real_templates_use(source: str, text: str) -> None:
+    assert render(source) == text
+
+
+def test_the_date_is_given() -> None:
+    assert int(render("{{ strftime_now('%Y') }}")) >= 2024
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_ends_soon_and_small(name: str) -> None:
+    template = Template(BOMBS[name])
+    started = perf_counter()
+    with pytest.raises(RequestError) as caught:
+        template.render({"messages": []})
+    assert perf_counter() - started < 4
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("name", [name for name in BOMBS if name not in ("nested", "nested_sum", "loop_str")])
+def test_a_bomb_does_not_eat_memory(name: str) -> None:
+    template = Template(BOMBS[name])
+    tracemalloc.start()
+    with pytest.raises(RequestError):
+        template.render({"messages": []})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < PEAK
+
+
+@pytest.mark.parametrize("name", UNCOMPILABLE)
+def test_what_cannot_be_compiled_is_refused(name: str) -> None:
+    with pytest.raises(EngineError):
+        Template(UNCOMPILABLE[name])
+
+
+@pytest.mark.parametrize("source", ["a\nb {% if %}", "a\n{{ x | nosuchfilter }}", "\n{% for %}"])
+def test_a_broken_template_names_the_line(source: str) -> None:
+    with pytest.raises(EngineError, match="line 2"):
+        Template(source)
+
+
+def test_what_the_template_says_is_what_the_client_reads() -> None:
+    with pytest.raises(RequestError, match=r"^Only two roles\.$") as caught:
+        render("{{ raise_exception('Only two roles.') }}")
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("source", ["{{ a.b.c }}", "{{ 1 + 'a' }}", "{{ {}[1].x }}", "{% include 'x' %}"])
+def test_a_failing_template_shows_no_internals(source: str) -> None:
+    with pytest.raises(RequestError, match=r"^The model's chat template cannot render this conversation\.$"):
+        render(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ x.append(1) }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ x.clear() }}",
+    ],
+)
+def test_python_and_the_conversation_are_out_of_reach(source: str) -> None:
+    given = [1]
+    with pytest.raises(RequestError):
+        render(source, x=given)
+    assert given == [1]
+
+
+def test_long_conversations_may_be_copied_again_and_again() -> None:
+    source = (
+        "{% set ns = namespace(t='') %}"
+        "{% for m in messages %}{% set ns.t = ns.t + m.content | trim %}{% endfor %}{{ ns.t }}"
+    )
+    messages = [{"content": "x" * 100_000} for _ in range(40)]
+    assert len(render(source, messages=messages)) == 4_000_000
+
+
+def test_the_limit_is_known_to_the_log_only() -> None:
+    with pytest.raises(RequestError, match="too much time or memory") as caught:
+        render("{{ 'a' * 10 ** 9 }}")
+    assert isinstance(caught.value.__cause__, LimitError)

@@ -1,0 +1,113 @@
+"""The command line as a user meets it."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from types import SimpleNamespace
+
+import pytest
+
+import antiphon
+from antiphon.cli import main
+from antiphon.config import Settings
+from antiphon.core.errors import EngineError, NotFoundError
+
+OPTIONS = [field.name for field in fields(Settings)]
+
+
+def help_text(capsys: pytest.CaptureFixture[str], *tokens: str) -> str:
+    assert main([*tokens, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_text(capsys)
+    for command in ("serve", "chat", "version"):
+        assert command in text
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_serve_help_documents_every_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # an option, its text and its variable on one line
+    flag = f"--{name.replace('_', '-')} "
+    line = next(
+        line for line in help_text(capsys, "serve").splitlines() if line.startswith("│") and flag in line
+    )
+    words = line.partition(flag)[2].partition("[")[0]
+    assert len(words.split()) >= 4, f"{name} has no docstring"
+    assert f"[env var: ANTIPHON_{name.upper()}]" in line
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for tokens in (["version"], ["--version"]):
+        assert main(tokens) == 0
+        assert capsys.readouterr().out.strip() == antiphon.__version__
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sreve"]) == 2
+    assert capsys.readouterr().err.startswith("antiphon: ")
+
+
+@pytest.mark.parametrize("error", [EngineError("no model\nat x.gguf"), NotFoundError("no model at x.gguf")])
+def test_a_start_that_fails_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def serve(_settings: Settings) -> None:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "antiphon.http.server", SimpleNamespace(serve=serve))
+    assert main(["serve"]) == 1
+    assert capsys.readouterr().err == "antiphon: no model at x.gguf\n"
+
+
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(_settings: Settings) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "antiphon.http.server", SimpleNamespace(serve=serve))
+    assert main(["serve"]) == 130
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(_settings: Settings) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(sys.modules, "antiphon.http.server", SimpleNamespace(serve=serve))
+    with pytest.raises(ZeroDivisionError):
+        main(["serve"])
+
+
+def run(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False)  # noqa: S603
+
+
+ENTRY = "import sys; from antiphon.cli import main; sys.exit(main())"
+
+
+def test_the_entry_point() -> None:
+    done = run(ENTRY, "--help")
+    assert done.returncode == 0
+    assert "serve" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_entry_point_refuses() -> None:
+    done = run(ENTRY, "serve", "--port", "x")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ['antiphon: Invalid value for --port: unable to convert "x" into int.']
+
+
+def test_a_reader_that_left_is_no_traceback() -> None:
+    closed = "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 1);"
+    done = run(
+        closed
+        + "import antiphon.chat as chat; chat.say = lambda *_: print('x' * 99999, flush=True);"
+        + ENTRY,
+        "chat",
+        "hi",
+    )
+    assert done.returncode == 1
+    assert done.stderr == ""

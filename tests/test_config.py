@@ -1,0 +1,240 @@
+"""Options of the server: where they come from, which source wins, what is refused."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from antiphon.cli import main
+from antiphon.config import Settings
+
+Serve = Callable[..., Settings]
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Runs `antiphon serve` with a server that only notes its settings; gives them."""
+    noted: list[Settings] = []
+    monkeypatch.setitem(sys.modules, "antiphon.http.server", SimpleNamespace(serve=noted.append))
+
+    def run(*tokens: object) -> Settings:
+        assert main(["serve", *map(str, tokens)]) == 0
+        return noted.pop()
+
+    return run
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs `antiphon serve` with a bad option; gives the one line that it says."""
+    server = SimpleNamespace(serve=lambda settings: pytest.fail(f"served {settings}"))
+    monkeypatch.setitem(sys.modules, "antiphon.http.server", server)
+
+    def run(*tokens: object) -> str:
+        assert main(["serve", *map(str, tokens)]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("antiphon: ")
+        assert err.count("\n") == 1
+        return err
+
+    return run
+
+
+def test_defaults(serve: Serve) -> None:
+    assert serve() == Settings()
+    assert Settings().host == "127.0.0.1"
+    assert Settings().port == 8000
+    assert Settings().api_key == ()
+
+
+def test_command_line(serve: Serve) -> None:
+    settings = serve(
+        *("m.gguf", "--port", 0, "--model-name", "a", "--model-name", "b", "--context", 512),
+        *("--engine", "scripted", "--script", "s.toml", "--log-level", "debug"),
+        *("--api-key", "one", "--api-key", "two"),
+    )
+    assert settings == Settings(
+        "m.gguf",
+        port=0,
+        model_name=("a", "b"),
+        engine="scripted",
+        script=Path("s.toml"),
+        context=512,
+        log_level="debug",
+        api_key=("one", "two"),
+    )
+
+
+def test_the_model_may_be_an_option(serve: Serve) -> None:
+    assert serve("--model", "m.gguf").model == "m.gguf"
+
+
+def test_command_line_then_environment_then_file_then_default(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "antiphon.toml"
+    file.write_text('host = "file"\nport = 1\nparallel = 1\nmodel_name = ["file"]\n')
+    monkeypatch.setenv("ANTIPHON_CONFIG", str(file))
+    monkeypatch.setenv("ANTIPHON_PORT", "2")
+    monkeypatch.setenv("ANTIPHON_PARALLEL", "2")
+    monkeypatch.setenv("ANTIPHON_MODEL_NAME", "env")
+    settings = serve("--parallel", 3, "--model-name", "cli")
+    assert (settings.host, settings.port, settings.parallel) == ("file", 2, 3)
+    assert settings.model_name == ("cli",)  # a list is replaced, not added to
+    assert settings.max_body_bytes == Settings().max_body_bytes
+
+
+SAMPLES = {
+    "model": ("hf:org/repo", "hf:org/repo"),
+    "host": ("0.0.0.0", "0.0.0.0"),  # noqa: S104
+    "port": ("81", 81),
+    "model_name": ("a b", ("a", "b")),
+    "engine": ("llama_cpp", "llama_cpp"),
+    "script": ("s.toml", Path("s.toml")),
+    "dialect": ("hermes", "hermes"),
+    "chat_template": ("t.jinja", Path("t.jinja")),
+    "context": ("77", 77),
+    "parallel": ("9", 9),
+    "api_key": ("one two", ("one", "two")),
+    "max_body_bytes": ("5", 5),
+    "log_level": ("error", "error"),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings) if field.name != "config"])
+def test_every_option_has_a_variable(serve: Serve, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    text, value = SAMPLES[name]
+    monkeypatch.setenv(f"ANTIPHON_{name.upper()}", text)
+    assert getattr(serve(), name) == value
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings) if field.name != "config"])
+@pytest.mark.parametrize("dashes", [False, True])
+def test_every_option_has_a_toml_key(serve: Serve, tmp_path: Path, name: str, dashes: bool) -> None:
+    _, value = SAMPLES[name]
+    match value:
+        case tuple():
+            toml = str(list(value))
+        case int():
+            toml = str(value)
+        case _:
+            toml = f'"{value}"'
+    file = tmp_path / "a.toml"
+    file.write_text(f"{name.replace('_', '-') if dashes else name} = {toml}\n")
+    assert getattr(serve("--config", file), name) == value
+
+
+def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Kubernetes sets such variables for a service called antiphon.
+    monkeypatch.setenv("ANTIPHON_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("ANTIPHON_PORT_8000_TCP", "tcp://10.0.0.1:8000")
+    assert serve() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "says"),
+    [
+        (["--port", "99999"], "99999"),
+        (["--port", "-1"], "-1"),
+        (["--port", "http"], "--port"),
+        (["--prot", "1"], "--port"),
+        (["--engine", "none"], '"llama_cpp", "scripted"'),
+        (["--engine", "scripted"], "--script"),
+        (["--parallel", "0"], "--parallel"),
+        (["--context", "0"], "--context"),
+        (["--max-body-bytes", "0"], "--max-body-bytes"),
+        (["--log-level", "loud"], "loud"),
+        (["a.gguf", "b.gguf"], "b.gguf"),
+        (["--api-key", ""], "--api-key"),
+    ],
+)
+def test_bad_option(refused: Callable[..., str], tokens: list[str], says: str) -> None:
+    assert says in refused(*tokens)
+
+
+def test_bad_variable(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_PORT", "tcp://10.0.0.1:8000")
+    assert "ANTIPHON_PORT" in refused()
+
+
+@pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
+@pytest.mark.parametrize("blank", ["", " "])
+def test_an_empty_variable_is_refused(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, field: SimpleNamespace, blank: str
+) -> None:
+    name = f"ANTIPHON_{field.name.upper()}"
+    monkeypatch.setenv(name, blank)
+    assert name in refused()
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [
+        ("prot = 1\n", '"prot" in'),
+        ("prot = 1\n", "Did you mean port?"),
+        ("version = 1\n", '"version"'),  # also the name of a command
+        ("[serve]\nport = 1\n", '"serve"'),
+        ('config = "other.toml"\n', '"config"'),
+        ("port = [1, 2]\n", "[port]"),
+        ('port = "x"\n', "[port]"),
+        ("port = 70000\n", "70000"),
+        ("port = \n", "line 1"),
+        ('api_key = [""]\n', "[api_key]"),
+    ],
+)
+def test_bad_file(refused: Callable[..., str], tmp_path: Path, toml: str, says: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(toml)
+    assert says in refused("--config", file)
+
+
+def test_an_unknown_key_names_the_file(refused: Callable[..., str], tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("nonsense = 1\n")
+    assert str(file) in refused("--config", file)
+
+
+def test_files_that_cannot_be_read(refused: Callable[..., str], tmp_path: Path) -> None:
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    for path in (tmp_path / "missing.toml", tmp_path, binary):
+        assert str(path) in refused("--config", path)
+        assert str(path) in refused("--api-key", f"@{path}")
+
+
+def test_key_file(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n\n  two \r\n")
+    assert serve("--api-key", f"@{file}", "--api-key", "three").api_key == ("one", "two", "three")
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_key_file_without_keys_is_refused(refused: Callable[..., str], tmp_path: Path, text: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    assert str(file) in refused("--api-key", f"@{file}")
+
+
+@pytest.mark.parametrize("key", ["secret key", "secrët", "secret\x01"])
+def test_a_key_that_no_client_can_send_is_refused(
+    refused: Callable[..., str], tmp_path: Path, key: str
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(key)
+    for error in (refused("--api-key", key), refused("--api-key", f"@{file}")):
+        assert "secr" not in error
+
+
+def test_settings_do_not_show_keys() -> None:
+    assert "secret" not in repr(Settings(api_key=("secret",)))
