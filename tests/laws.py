@@ -1,5 +1,6 @@
 """The laws that every decoding keeps, for tests to check: see `antiphon.core.events`."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
@@ -54,7 +55,7 @@ def check(table: Table, text: str, cuts: Sequence[int] = (), **options: object) 
 def cut(text: str, cuts: Sequence[int]) -> list[str]:
     """`text` in pieces, cut at these offsets."""
     borders = sorted({0, len(text), *(offset % (len(text) + 1) for offset in cuts)})
-    return [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(borders)]
 
 
 def model_text(alphabet: Sequence[str]) -> st.SearchStrategy[str]:

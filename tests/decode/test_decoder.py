@@ -1,8 +1,11 @@
 """The decoder's laws, and what its table-driven states make of texts by name."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.laws import check, cuts, decode, fold, model_text
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import CallEnded, Finished, Malformed, ReasoningDelta, TextDelta
@@ -13,7 +16,6 @@ from antiphon.decode.sink import MAX_PROVISIONAL
 from antiphon.dialects.hermes import HERMES
 from antiphon.dialects.plain import PLAIN
 from antiphon.dialects.think import THINK
-from tests.laws import check, cuts, decode, fold, model_text
 
 hermes = Table(HERMES.grammar)
 tables = {"hermes": hermes, "think": Table(THINK.grammar), "plain": Table(PLAIN.grammar)}
@@ -62,7 +64,7 @@ def test_stop_strings_do_not_depend_on_the_cuts(text: str, at: list[int]) -> Non
         return output.items, output.reason, output.stop
 
     borders = sorted({0, len(text), *(offset % (len(text) + 1) for offset in at)})
-    pieces = [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(borders)]
 
     assert visible([text]) == visible(pieces) == visible(list(text))
 

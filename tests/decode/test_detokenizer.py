@@ -1,5 +1,7 @@
 """Ids become text, a character at a time, whatever bytes stand behind them."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ def test_gives_the_text_of_the_bytes_however_they_come(data: bytes, cuts: list[i
     borders = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     detokenizer = Detokenizer(BYTES)
 
-    chunks = [detokenizer.feed(data[a:b]) for a, b in zip(borders, borders[1:], strict=False)]
+    chunks = [detokenizer.feed(data[a:b]) for a, b in itertools.pairwise(borders)]
     chunks.append(detokenizer.finish(Finish(FinishReason.STOP)))
 
     assert "".join(chunk.text for chunk in chunks) == data.decode("utf-8", "replace")

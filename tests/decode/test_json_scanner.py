@@ -1,5 +1,6 @@
 """The scanner accepts what JSON is, stops where the value ends, and does so however it is cut."""
 
+import itertools
 import json
 
 import msgspec
@@ -61,7 +62,7 @@ def test_agrees_with_a_real_parser(text: str) -> None:
 @given(st.text('{}[]",:01.e-tru\\un\n', max_size=30), st.lists(st.integers(0, 30), max_size=5))
 def test_does_not_depend_on_the_cuts(text: str, cuts: list[int]) -> None:
     borders = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    pieces = [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(borders)]
 
     results = [scan(cut) for cut in ([text], pieces, list(text))]
 

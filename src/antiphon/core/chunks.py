@@ -46,20 +46,23 @@ class Finish(Struct, frozen=True, gc=False):
     """The end of one generation.
 
     `stop` is the stop string or token id that matched, None for the model's
-    own end of turn. `cached_tokens` counts prompt tokens that the engine did
-    not have to compute. `completion_tokens` is the engine's own count, for
-    engines that give no ids; None means "count the tokens you saw".
+    own end of turn. `completion_tokens` is the engine's own count, for engines
+    that give no ids; None means "count the tokens you saw".
     """
 
     reason: FinishReason
     stop: str | int | None = None
-    cached_tokens: int = 0
     completion_tokens: int | None = None
 
 
 class Chunk(Struct, frozen=True, gc=False):
-    """A piece of model text. The last chunk of a generation has `finish`."""
+    """A piece of model text. The last chunk of a generation has `finish`.
+
+    The first chunk tells in `cached_tokens` how many tokens of the prompt the
+    engine did not have to compute.
+    """
 
     text: str
     tokens: tuple[Token, ...] = ()
     finish: Finish | None = None
+    cached_tokens: int = 0

@@ -91,6 +91,7 @@ class Decoder:
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
         self._ledger.add(chunk)
+        self._sink.cached_tokens += chunk.cached_tokens
         text = chunk.text
         while text and (step := self._reader.feed(text)):
             text = self._follow(step)

@@ -53,6 +53,7 @@ class Sink:
         self._events: list[Event] = []
         self._completion_tokens = 0
         self._reasoning_tokens = 0
+        self.cached_tokens = 0
         self.stopped: str | None = None
         """The stop string that was found."""
 
@@ -142,7 +143,7 @@ class Sink:
         usage = Usage(
             completion_tokens=counted if finish.completion_tokens is None else finish.completion_tokens,
             reasoning_tokens=self._reasoning_tokens,
-            cached_tokens=finish.cached_tokens,
+            cached_tokens=self.cached_tokens,
         )
         reason, stop = finish.reason, finish.stop
         if self.stopped is not None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import Struct, field
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import EngineError
@@ -64,13 +64,12 @@ class _Verbose(Struct, frozen=True):
     tokens_predicted: int = 0
 
 
-class _Cached(Struct, frozen=True):
-    cached_tokens: int = 0
+class _Progress(Struct, frozen=True):
+    cache: int = 0
 
 
 class _Usage(Struct, frozen=True):
     completion_tokens: int = 0
-    prompt_tokens_details: _Cached = _Cached()
 
 
 class _Error(Struct, frozen=True):
@@ -82,7 +81,7 @@ class _Message(Struct, frozen=True):
     choices: tuple[_Choice, ...] = (_Choice(),)
     verbose: _Verbose = field(default=_Verbose(), name="__verbose")
     usage: _Usage = _Usage()
-    prompt_progress: Raw | UnsetType = UNSET
+    prompt_progress: _Progress | None = None
     error: _Error | None = None
 
 
@@ -95,27 +94,30 @@ class ChunkReader:
     def __init__(self, tokenize: Callable[[str], list[int]]) -> None:
         self._tokenize = tokenize
         self._counted = 0
+        self._cached = 0  # not yet told
 
     def read(self, raw: bytes) -> Chunk | None:
         """The chunk in a message, None if it only reports progress. Raises EngineError if it is an error."""
         message = _decode(raw)
         if message.error is not None:
             raise _failure(message.error)
-        if message.prompt_progress is not UNSET:
+        if message.prompt_progress is not None:
+            self._cached = message.prompt_progress.cache
             return None
         choice = message.choices[0]
+        cached, self._cached = self._cached, 0
         if choice.finish_reason is not None:
-            return self._last(choice, message.usage)
-        return self._next(choice.text, message.verbose)
+            return self._last(choice, message.usage, cached)
+        return self._next(choice.text, message.verbose, cached)
 
-    def _next(self, text: str, verbose: _Verbose) -> Chunk:
+    def _next(self, text: str, verbose: _Verbose, cached: int) -> Chunk:
         new = verbose.tokens_predicted - self._counted
         self._counted = verbose.tokens_predicted
         if new == len(verbose.tokens) == 1:
-            return Chunk(text, (Token(verbose.tokens[0], text),))
+            return Chunk(text, (Token(verbose.tokens[0], text),), None, cached)
         # All the text goes to the last token: it is the one that made it whole.
         *begun, last = self._recover(text, new, verbose.tokens)
-        return Chunk(text, (*(Token(token, "") for token in begun), Token(last, text)))
+        return Chunk(text, (*(Token(token, "") for token in begun), Token(last, text)), None, cached)
 
     def _recover(self, text: str, count: int, known: tuple[int, ...]) -> list[int]:
         """`count` ids, of which the last are `known`."""
@@ -124,16 +126,12 @@ class ChunkReader:
             return ids
         return [UNKNOWN_ID] * (count - len(known)) + list(known)
 
-    def _last(self, choice: _Choice, usage: _Usage) -> Chunk:
+    def _last(self, choice: _Choice, usage: _Usage, cached: int) -> Chunk:
         assert choice.finish_reason is not None
         lost = usage.completion_tokens - self._counted  # they began a character that never came
-        finish = Finish(
-            choice.finish_reason,
-            cached_tokens=usage.prompt_tokens_details.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-        )
+        finish = Finish(choice.finish_reason, completion_tokens=usage.completion_tokens)
         tokens = (Token(UNKNOWN_ID, ""),) * lost
-        return Chunk(choice.text, tokens, finish)
+        return Chunk(choice.text, tokens, finish, cached)
 
 
 def remembering(tokenize: Callable[[str], list[int]]) -> Callable[[str], list[int]]:

@@ -72,18 +72,18 @@ def join(meter: Meter, parts: Any, separator: Any = "", *_: Any, **__: Any) -> f
 
 def percent(meter: Meter, subject: Any, *args: Any, **kwargs: Any) -> float:
     """Every field of a `%` format may show all arguments."""
-    return _fields(meter, str(subject), "%", _WIDE_PERCENT, (args, kwargs))
+    return _fields(meter, str(subject), "%", _WIDE_PERCENT, [*args, *kwargs.values()])
 
 
 def braces(meter: Meter, subject: Any, *args: Any, **kwargs: Any) -> float:
     """Every field of a `{}` format may show all arguments."""
-    return _fields(meter, str(subject).replace("{{", ""), "{", _WIDE_BRACES, (args, kwargs))
+    return _fields(meter, str(subject).replace("{{", ""), "{", _WIDE_BRACES, [*args, *kwargs.values()])
 
 
-def _fields(meter: Meter, text: str, mark: str, wide: re.Pattern[str], shown: Any) -> float:
+def _fields(meter: Meter, text: str, mark: str, wide: re.Pattern[str], shown: list[Any]) -> float:
     if wide.search(text):
         return inf
-    return len(text) + text.count(mark) * float(meter.weigh(shown) + MAX_FIELD)
+    return len(text) + text.count(mark) * float(sum(map(meter.weigh, shown)) + MAX_FIELD)
 
 
 def times(_: Meter, left: Any, right: Any) -> float:

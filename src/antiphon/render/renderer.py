@@ -6,7 +6,7 @@ and probed once (see `traits`), and each conversation is brought into the form
 that it takes (see `messages`, `tool_prompt`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from antiphon.core.errors import RequestError
@@ -60,7 +60,7 @@ class ChatTemplateRenderer:
         messages = self._writer.write_history(gather(turn.items), self.traits)
         if tools and not self.traits.tools:
             messages = self._teach(messages, tools)
-        return self._render_messages(arrange(messages, self.traits), tools, self.traits, **turn.variables)
+        return self._render_messages(arrange(messages, self.traits), tools, self.traits, turn.variables)
 
     def _teach(self, messages: list[TemplateMessage], tools: list[dict[str, Any]]) -> list[TemplateMessage]:
         if not self._teaches:
@@ -68,7 +68,11 @@ class ChatTemplateRenderer:
         return self._writer.teach(messages, tools)
 
     def _render_messages(
-        self, messages: Sequence[TemplateMessage], tools: Sequence[Any], traits: Traits, **more: Any
+        self,
+        messages: Sequence[TemplateMessage],
+        tools: Sequence[Any],
+        traits: Traits,
+        more: Mapping[str, Any] = {},
     ) -> str:
         # Last wins: a request cannot put its own messages or tokens in the place of these.
         shaped = [shape(message, traits) for message in messages]

@@ -224,6 +224,11 @@ class _Namespace(Namespace):
 
 
 @pass_context
+def _namespace(context: _Context, /, *args: Any, **kwargs: Any) -> _Namespace:
+    return _Namespace(context.meter.charge(dict(*args, **kwargs)))
+
+
+@pass_context
 def _tojson(  # noqa: PLR0913, PLR0917 - the arguments are those of Hugging Face
     context: _Context,
     value: Any,
@@ -298,7 +303,8 @@ def _made(context: _Context, value: Any) -> Any:
 @pass_context
 def _concat(context: _Context, value: list[Any]) -> Any:
     meter = context.meter
-    meter.afford(meter.weigh(value))
+    # Not the list itself: what is weighed is kept, and this one goes away.
+    meter.afford(sum(map(meter.weigh, value)))
     return meter.charge("".join(map(str, value)))
 
 
@@ -316,20 +322,18 @@ def _environment() -> _Environment:
     )
     made.globals.pop("lipsum")
     made.globals |= {
-        "namespace": _Namespace,
+        "namespace": _namespace,
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,
     }
     for name in _NOT_OFFERED:
         del made.filters[name]
     made.filters |= {"tojson": _tojson, "from_json": json.loads}
-    made.filters = {
-        name: _metered(function, bounds.FILTERS.get(name)) for name, function in made.filters.items()
-    }
+    filters: Mapping[str, Any] = made.filters
+    made.filters = {name: _metered(function, bounds.FILTERS.get(name)) for name, function in filters.items()}
     made.filters |= {_EACH: _each, _SLICE: _slice, _MADE: _made, _CONCAT: _concat, _DONE: _made, _ARGS: _args}
-    for name, function in made.tests.items():
-        if name not in _CHEAP_TESTS:
-            made.tests[name] = _metered(function)
+    tests: Mapping[str, Any] = made.tests
+    made.tests |= {name: _metered(test) for name, test in tests.items() if name not in _CHEAP_TESTS}
     return made
 
 
