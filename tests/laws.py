@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import Event, Finished, merge
 from antiphon.core.fold import Fold, Output
-from antiphon.decode.decoder import Decoder, Table
+from antiphon.decode.decoder import Decoder
+from antiphon.decode.table import Table
 
 STOP = Finish(FinishReason.STOP)
 

@@ -10,7 +10,8 @@ from tests.laws import check, cuts, decode, fold, model_text
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import CallEnded, Finished, Malformed, ReasoningDelta, TextDelta
 from antiphon.core.items import FunctionCall, Message, Reasoning, Status
-from antiphon.decode.decoder import Decoder, Table, state_after
+from antiphon.decode.decoder import Decoder, state_after
+from antiphon.decode.table import Table
 from antiphon.decode.readers import MAX_SPACE
 from antiphon.decode.sink import MAX_PROVISIONAL
 from antiphon.dialects.hermes import HERMES

@@ -1,10 +1,9 @@
 """The types of a dialect's table: how a model family writes its thoughts and calls.
 
 A grammar is a set of named states. The decoder is in one state at a time; the
-state says what the text there *is*, and which markers lead where. Most states
-are a `Span`: text of one kind, ended by the first marker found in it. What has
-an inner syntax of its own (JSON, say) is a state that is read by a reader of
-its own, which consumes exactly one construct and hands back what follows it.
+state says what the text there *is*, and which markers lead where. What differs
+between families is which states they have, which markers lead from one to the
+next, and a few parts to choose (how a name is written, what is trimmed).
 
 Everything between the marker that leaves plain text and the point where a
 call's name is known is provisional: if it turns out to be broken, it becomes
@@ -15,10 +14,14 @@ Space that touches a marker belongs to the marker: templates put it there when
 they render, and decoding is the inverse of rendering.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from typing import NamedTuple
 
 from msgspec import Struct
+
+Markers = Mapping[str, str]
+"""Marker → the state that it leads to."""
 
 
 class Kind(Enum):
@@ -29,20 +32,96 @@ class Kind(Enum):
     REASONING = auto()
     """Thought."""
     MARKUP = auto()
-    """Nothing: only space may stand between these markers. Other text leads back to `start`."""
+    """Nothing: only space stands between these markers. Other text leads to plain text."""
+    OPENING = auto()
+    """The opening of a call, before its name: only space. Other text means that it is no call."""
+    CALL = auto()
+    """Space between the arguments of a call. Other text there is broken, and skipped."""
 
 
 class Span(Struct, frozen=True):
     """Text of one kind, up to a marker.
 
-    `on` maps each marker to the state that it leads to. `first` holds markers
-    that count only while nothing but space was read in this state: a model
-    thinks at the beginning of its answer, later `<think>` is a word like any.
+    `first` holds markers that count only while nothing but space was read in
+    this state: a model thinks at the beginning of its answer, later `<think>`
+    is a word like any. `peek` holds beginnings that count only there, too, and
+    are not markup: the state that they lead to reads them. `phase` names what
+    is said, where a family tells kinds of messages apart.
     """
 
     kind: Kind
-    on: Mapping[str, str] = {}
-    first: Mapping[str, str] = {}
+    on: Markers = {}
+    first: Markers = {}
+    peek: Markers = {}
+    phase: str | None = None
+
+
+class Named(NamedTuple):
+    """What the header of a call says: the function, and the call's id if the model gives one."""
+
+    name: str
+    call_id: str | None = None
+
+
+NameForm = Callable[[str], Named | None]
+"""Reads the header of a call. None: it is none."""
+
+
+class Name(Struct, frozen=True):
+    """The header of a call, up to a marker: its text holds the function's name. See `decode/headers.py`."""
+
+    on: Markers
+    form: NameForm
+
+
+class Keyed(NamedTuple):
+    """What stands before a value: the argument's name, and its type where the format tells it.
+
+    A `type` of "string" means that the value is text, any other that it is JSON.
+    """
+
+    key: str
+    type: str | None = None
+
+
+KeyForm = Callable[[str], Keyed | None]
+"""Reads what stands before a value. None: nothing that makes sense."""
+
+
+class Key(Struct, frozen=True):
+    """The name of an argument, up to a marker."""
+
+    on: Markers
+    form: KeyForm
+
+
+class Trim(Enum):
+    """What of a value's text is not part of the value."""
+
+    NOTHING = auto()
+    NEWLINE = auto()
+    """One newline at the beginning, and one at the end."""
+
+
+class Value(Struct, frozen=True):
+    """The value of an argument, up to a marker. The tool's schema says what it is."""
+
+    on: Markers
+    trim: Trim = Trim.NOTHING
+
+
+class JsonArguments(Struct, frozen=True):
+    """All arguments of a call whose name is known, as one JSON object. `then` is the state after it."""
+
+    then: str
+
+
+class Names(Enum):
+    """Which names make a call."""
+
+    ANY = auto()
+    DECLARED = auto()
+    """Only those of the request's tools. For formats that look like ordinary text."""
 
 
 class JsonCalls(Struct, frozen=True):
@@ -55,29 +134,54 @@ class JsonCalls(Struct, frozen=True):
     then: str
     name: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
+    names: Names = Names.ANY
 
 
-State = Span | JsonCalls
+Opener = Name | JsonCalls
+"""States in which a call may begin."""
+Inner = Key | Value | JsonArguments
+"""States inside a call."""
+State = Span | Opener | Inner
 
 
 class Grammar(Struct, frozen=True):
-    """States by name. Decoding begins in `start`, or where the prompt's own markers lead from there."""
+    """States by name.
+
+    Decoding begins in `start`, or where the prompt's own markers lead from
+    there. `text` is the state of plain text: what is broken ends up there.
+    """
 
     states: Mapping[str, State]
     start: str = "text"
+    text: str = "text"
 
     @property
     def markers(self) -> frozenset[str]:
         """Every marker in the table: what an engine must not hide from the decoder."""
-        spans = [state for state in self.states.values() if isinstance(state, Span)]
-        return frozenset(marker for span in spans for marker in (*span.on, *span.first))
+        return frozenset(marker for state in self.states.values() for marker in _markers(state))
 
     def without_calls(self) -> "Grammar":
         """The same grammar for a request that offers no tools: calls are plain text."""
-        spans = {name: state for name, state in self.states.items() if isinstance(state, Span)}
+        kept = {name: state for name, state in self.states.items() if _shows(state)}
+        return Grammar({name: _within(state, kept) for name, state in kept.items()}, self.start, self.text)
 
-        def kept(markers: Mapping[str, str]) -> dict[str, str]:
-            return {marker: to for marker, to in markers.items() if to in spans}
 
-        states = {name: Span(span.kind, kept(span.on), kept(span.first)) for name, span in spans.items()}
-        return Grammar(states, self.start)
+def _markers(state: State) -> set[str]:
+    """The markers in a state; beginnings in `peek` are ordinary text."""
+    if isinstance(state, Span):
+        return {*state.on, *state.first}
+    return set(state.on) if isinstance(state, Name | Key | Value) else set()
+
+
+def _shows(state: State) -> bool:
+    return isinstance(state, Span) and state.kind in (Kind.TEXT, Kind.REASONING, Kind.MARKUP)
+
+
+def _within(state: State, kept: Mapping[str, State]) -> State:
+    """The span without the markers that lead out of `kept`."""
+    assert isinstance(state, Span)
+
+    def inside(markers: Markers) -> dict[str, str]:
+        return {marker: to for marker, to in markers.items() if to in kept}
+
+    return Span(state.kind, inside(state.on), inside(state.first), inside(state.peek), state.phase)

@@ -6,43 +6,18 @@ moves between states. It is total: any sequence of chunks gives events, and
 nothing that a model writes raises.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from antiphon.core.chunks import Chunk, Finish
+from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event
-from antiphon.core.grammar import Grammar, Kind, Span
+from antiphon.core.grammar import JsonCalls, Kind, Name, Span
+from antiphon.decode.arguments.types import Schema
 from antiphon.decode.ids import CallIds, openai_call_id
-from antiphon.decode.json_calls import JsonCallsReader
 from antiphon.decode.ledger import Ledger
 from antiphon.decode.lexer import Lexer
-from antiphon.decode.readers import RETRACT, Reader, SpanReader, SpanTable, Step
+from antiphon.decode.readers import RETRACT, Reader, SpanReader, Step
 from antiphon.decode.sink import Sink
-
-
-class Table:
-    """A grammar, compiled once and shared by every decoder that uses it."""
-
-    def __init__(self, grammar: Grammar) -> None:
-        self.grammar = grammar
-        self._spans = {
-            name: SpanTable(state) for name, state in grammar.states.items() if isinstance(state, Span)
-        }
-
-    def reader(self, name: str, sink: Sink) -> Reader:
-        """A reader for the state that a marker leads to."""
-        state = self.grammar.states[name]
-        if isinstance(state, Span):
-            return self.span_reader(name, sink)
-        return JsonCallsReader(state, self._spans[state.then].begin, sink)
-
-    def span_reader(self, name: str, sink: Sink) -> SpanReader:
-        """A reader for a span that a marker leads to."""
-        return SpanReader(self._spans[name], sink)
-
-    def kind(self, name: str) -> Kind | None:
-        """What the text of a state is; None if the state reads calls."""
-        state = self.grammar.states[name]
-        return state.kind if isinstance(state, Span) else None
+from antiphon.decode.table import Table
 
 
 def state_after(table: Table, tail: str) -> str:
@@ -53,14 +28,15 @@ def state_after(table: Table, tail: str) -> str:
     """
     decoder = Decoder(table)
     decoder.feed(Chunk(tail))
-    return decoder.state if table.kind(decoder.state) else table.grammar.start
+    return decoder.state if table.shows(decoder.state) else table.grammar.text
 
 
 class Decoder:
     """Decodes one generation. Not for reuse: every choice of every turn gets its own.
 
-    `state` is where the answer begins (see `Table.state_after`), None for the
+    `state` is where the answer begins (see `state_after`), None for the
     grammar's start. `calls` is how many calls the conversation has already.
+    `tools` are the functions that the request offers: name → JSON Schema.
     """
 
     def __init__(
@@ -71,17 +47,18 @@ class Decoder:
         stop: Iterable[str] = (),
         ids: CallIds = openai_call_id,
         calls: int = 0,
+        tools: Mapping[str, Schema] | None = None,
     ) -> None:
         self._table = table
         self._ledger = Ledger()
         stops = tuple(stop)
-        self._sink = Sink(self._ledger, ids, calls, Lexer(stops) if stops else None)
-        self.state = state or table.grammar.start
-        self._reader: Reader = table.span_reader(self.state, self._sink)
-        self._sink.enter(table.kind(self.state) or Kind.TEXT)
-        if state is None:
-            self._reader.keep_space()
+        self._sink = Sink(self._ledger, ids, calls, Lexer(stops) if stops else None, tools or {})
         self._origin: tuple[str, SpanReader] | None = None  # where the call that is being read began
+        self.state = table.grammar.text
+        self._reader: Reader = table.span_reader(self.state, self._sink)
+        self._arrive(state or table.grammar.start)
+        if state is None and isinstance(self._reader, SpanReader):
+            self._reader.keep_space()
 
     @property
     def stopped(self) -> bool:
@@ -102,8 +79,16 @@ class Decoder:
         text = ""
         while step := self._reader.finish(text):
             text = self._follow(step)
+        if self._sink.in_call and not self._may_end_here(finish):
+            self._sink.give_up_call("the call was cut")
         self._sink.finish(finish)
         return self._sink.drain()
+
+    def _may_end_here(self, finish: Finish) -> bool:
+        """Only the closing markers of the call are missing, and it was the model that left them out."""
+        state = self._table.state(self.state)
+        between = isinstance(state, Span) and state.kind is Kind.CALL
+        return between and finish.reason is FinishReason.STOP
 
     def _follow(self, step: Step) -> str:
         """Go where a reader says; return the text to go on with."""
@@ -112,40 +97,60 @@ class Decoder:
             return ""
         if step.to == RETRACT:
             return self._retract(step.rest)
-        kind = self._table.kind(step.to)
-        if kind is None:
-            self._origin = self._home()
-            self._sink.begin_call(step.raw)
-        else:
-            self._sink.enter(kind)
-            self._sink.markup(step.raw)
-        self._go(step.to)
+        self._arrive(step.to, step.raw)
         return step.rest
+
+    def _arrive(self, name: str, marker: str = "") -> None:
+        """Enter a state by a marker."""
+        state = self._table.state(name)
+        opens = isinstance(state, Name | JsonCalls) or (
+            isinstance(state, Span) and state.kind is Kind.OPENING
+        )
+        if opens and not self._sink.provisional:
+            self._origin = self._home()
+            if self._sink.in_call:
+                self._sink.close()
+            self._sink.begin_call(marker)
+        elif isinstance(state, Span) and state.kind in (Kind.TEXT, Kind.REASONING, Kind.MARKUP):
+            if self._sink.provisional:
+                self._sink.forget_call()  # a group without calls
+            self._sink.enter(state.kind, state.phase)
+            self._sink.markup(marker)
+        else:
+            self._sink.markup(marker)
+        self._go(name)
 
     def _home(self) -> tuple[str, SpanReader] | None:
         """The state and reader to come back to if the call that begins here is none."""
-        shows = self._table.kind(self.state) in (Kind.TEXT, Kind.REASONING)
-        return (self.state, self._reader) if shows and isinstance(self._reader, SpanReader) else None
+        reader = self._reader
+        return (
+            (self.state, reader) if isinstance(reader, SpanReader) and self._table.shows(self.state) else None
+        )
 
     def _retract(self, rest: str) -> str:
         """What looked like a call is text: its marker, and then whatever the rest turns out to be."""
         if not self._sink.provisional:
-            self._go(self._table.grammar.start)
+            self._arrive(self._table.grammar.text)
             return rest
         marker, raw = self._sink.retract()
         self._sink.malformed("a marker that opens no call")
-        home = self._origin
-        if not marker:  # inside an array, after other calls: one character is taken as text, to get on
-            home, marker, raw = None, raw[:1], raw[1:]
-        self.state, reader = home or self._beginning()
-        reader.retake(marker)
+        text = (marker or "") + raw + rest
+        # The marker itself, or the first character of what was no marker, so that reading gets on.
+        taken = len(marker or "") + (not (marker or "").strip())
+        reader = self._come_home(None if marker is None else self._origin)
+        reader.retake(text[:taken])
+        return text[taken:]
+
+    def _come_home(self, origin: tuple[str, SpanReader] | None) -> SpanReader:
+        """Read on where the call seemed to begin, or as plain text if that was inside of markup."""
+        grammar = self._table.grammar
+        self.state, reader = origin or (grammar.text, self._table.span_reader(grammar.text, self._sink))
+        span = self._table.state(self.state)
+        assert isinstance(span, Span)
+        self._sink.enter(span.kind, span.phase)
         self._reader = reader
-        return raw + rest
+        return reader
 
-    def _beginning(self) -> tuple[str, SpanReader]:
-        start = self._table.grammar.start
-        return start, self._table.span_reader(start, self._sink)
-
-    def _go(self, state: str) -> None:
-        self.state = state
-        self._reader = self._table.reader(state, self._sink)
+    def _go(self, name: str) -> None:
+        self.state = name
+        self._reader = self._table.reader(name, self._sink)

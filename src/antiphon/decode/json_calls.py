@@ -3,25 +3,27 @@
 Arguments stream as they are written, verbatim, once the name is known. If they
 come before the name they wait for it, within the sink's limit. A call whose
 JSON breaks before its name is known was no call; one that breaks later is
-incomplete, and what follows up to the closing marker counts as its arguments,
-so that nothing is lost.
+incomplete.
 """
 
 from collections.abc import Callable
 
 import msgspec
 
-from antiphon.core.grammar import JsonCalls
+from antiphon.core.grammar import JsonCalls, Names
+from antiphon.decode.call_readers import JsonArgumentsReader, as_object
 from antiphon.decode.json_scanner import JsonScanner
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
 from antiphon.decode.sink import Sink
 
 _SPACE = " \t\r\n"
+_BYSTANDERS = frozenset({"id", "type", "index", "tool_call_id"})
+"""Keys that a call may have beside its name and arguments. Any other makes it something else."""
 
 
 class JsonCallsReader:
-    """Reads one JSON value made of calls. `closers` are the markers that may follow it."""
+    """Reads one JSON value made of calls. `closers` find the markers that may follow it."""
 
     def __init__(self, state: JsonCalls, closers: Lexer, sink: Sink) -> None:
         self._state = state
@@ -36,12 +38,9 @@ class JsonCallsReader:
         self._scanner = JsonScanner()
         self._collected: list[str] = []  # text of the key, or of a value that is needed whole
         self._key = ""
-        self._keys = 0
         self._name: str | None = None
-        self._early = ""  # arguments that came before the name
-        self._ended = False
-        self._broken = "the call was cut"
-        self._held = ""  # after a break: what may be the beginning of a closer
+        self._early: str | None = None  # arguments that came before the name
+        self._arguments: JsonArgumentsReader | None = None
 
     def feed(self, text: str) -> Step | None:
         """Let one phase after another read, until the text is used up or the value is over."""
@@ -59,10 +58,8 @@ class JsonCallsReader:
             return step
         if self._sink.provisional:
             return Step(RETRACT, "")
-        if self._held:
-            self._sink.arguments(self._held, self._held)
-        if self._name is not None and not self._ended:
-            self._sink.give_up_call(self._broken)
+        if self._sink.in_call and self._arguments is not None:
+            self._arguments.finish("")
         return None
 
     # Phases: each reads from the start of `text` and returns what it leaves, or a step.
@@ -97,8 +94,9 @@ class JsonCallsReader:
             return self._wrong(rest)
         if self._scanner.done:
             self._key = _string(self._collected) or ""
-            self._keys += 1
             self._phase = self._read_colon
+            if self._sink.provisional and not self._is_known(self._key):
+                return Step(RETRACT, rest)
         return rest
 
     def _read_colon(self, text: str) -> Step | str | None:
@@ -106,7 +104,7 @@ class JsonCallsReader:
         if char != ":":
             return self._wrong(char + text) if char else None
         self._sink.markup(char)
-        self._scanner, self._collected = JsonScanner(), []
+        self._begin_text()
         self._phase = self._begin_value
         return text
 
@@ -116,23 +114,19 @@ class JsonCallsReader:
         self._sink.markup(text[:space])
         if space == len(text):
             return None
-        wanted = self._key in self._state.arguments and not self._ended and not self._early
-        streams = wanted and self._name is not None and text[space] == "{"
+        streams = self._key in self._state.arguments and self._sink.in_call
         self._phase = self._stream_value if streams else self._read_value
         return text[space:]
 
     def _stream_value(self, text: str) -> Step | str | None:
         """The arguments, as they come."""
-        out: list[str] = []
-        end = self._scanner.feed(text, 0, out)
-        self._sink.arguments("".join(out), text[:end])
-        if self._scanner.broken:
-            return self._break_call(f"the arguments are not valid JSON: {self._scanner.broken}", text[end:])
-        if self._scanner.done:
-            self._ended = True
-            self._sink.end_call()
-            self._phase = self._read_comma
-        return text[end:]
+        if self._arguments is None:
+            self._arguments = JsonArgumentsReader(self._state.then, self._closers, self._sink)
+        step = self._arguments.feed(text)
+        if step is None:
+            return None
+        self._phase = self._read_comma
+        return step.rest
 
     def _read_value(self, text: str) -> Step | str | None:
         """A value that is needed whole, or not at all."""
@@ -140,8 +134,11 @@ class JsonCallsReader:
         if self._scanner.broken:
             return self._wrong(rest)
         if self._scanner.done:
-            self._take_value("".join(self._collected))
             self._phase = self._read_comma
+            if not self._take_value("".join(self._collected)):
+                return Step(RETRACT, rest)
+        elif not self._sink.provisional:
+            self._collected.clear()  # nobody needs it
         return rest
 
     def _read_comma(self, text: str) -> Step | str | None:
@@ -149,7 +146,7 @@ class JsonCallsReader:
         char, text = self._next(text)
         if char == ",":
             self._sink.markup(char)
-            self._scanner, self._collected = JsonScanner(), []
+            self._begin_text()
             self._phase = self._read_key
             return text
         if char == "}":
@@ -162,27 +159,13 @@ class JsonCallsReader:
         char, text = self._next(text)
         if char == ",":
             self._sink.markup(char)
-            self._sink.begin_call("")
+            self._sink.begin_call(None)
             self._begin_object()
             self._phase = self._open
             return text
         if char == "]":
             return self._array_over(text)
         return Step(self._state.then, char + text) if char else None
-
-    def _read_broken(self, text: str) -> Step | str | None:
-        """After a break: all up to a closing marker belongs to the broken call."""
-        text, self._held = self._held + text, ""
-        found = self._closers.find(text)
-        end = len(text) if found is None else found.start
-        self._sink.arguments(text[:end], text[:end])
-        if found is None:
-            return None
-        if not found.marker:
-            self._held = text[end:]
-            return None
-        self._sink.give_up_call(self._broken)
-        return Step(self._state.then, text[end:])
 
     # What the phases share
 
@@ -192,38 +175,44 @@ class JsonCallsReader:
         self._sink.markup(text[:space])
         return text[space : space + 1], text[space + 1 :]
 
+    def _begin_text(self) -> None:
+        self._scanner, self._collected = JsonScanner(), []
+
     def _collect(self, text: str) -> str:
         end = self._scanner.feed(text, 0, self._collected)
         self._sink.markup(text[:end])
         return text[end:]
 
-    def _take_value(self, value: str) -> None:
-        """A key's value is whole: it may be the name, or arguments that could not stream."""
-        if self._key in self._state.name and self._name is None:
-            self._name = _string([value])
-            if self._name:
-                self._called = True
-                self._sink.call(self._name)
-                self._flush_early()
-        elif self._key in self._state.arguments and not self._ended:
-            self._early = value
-            if self._name:
-                self._flush_early()
+    def _is_known(self, key: str) -> bool:
+        return key in self._state.name or key in self._state.arguments or key in _BYSTANDERS
 
-    def _flush_early(self) -> None:
-        if self._early:
-            text, whole = _as_object(self._early)
-            self._sink.arguments(text, "")
-            self._ended = True
-            if whole:
-                self._sink.end_call()
-            else:
-                self._sink.give_up_call("the arguments are not an object")
+    def _take_value(self, value: str) -> bool:
+        """A key's value is whole. False if it shows that this is no call."""
+        if self._key in self._state.arguments and self._early is None:
+            self._early = value
+        if self._key not in self._state.name or self._name is not None:
+            return True
+        self._name = _string([value])
+        if not self._name or (self._state.names is Names.DECLARED and not self._sink.declares(self._name)):
+            return False
+        self._called = True
+        self._sink.call(self._name)
+        if self._early is not None:
+            self._give_early(self._early)
+        return True
+
+    def _give_early(self, early: str) -> None:
+        text = as_object(early)
+        self._sink.arguments(early if text is None else text, "")
+        if text is None:
+            self._sink.give_up_call("the arguments are not an object")
+        else:
+            self._sink.end_call()
 
     def _object_over(self, text: str) -> Step | str:
         if self._sink.provisional:
             return Step(RETRACT, text)
-        if not self._ended:
+        if self._sink.in_call:
             self._sink.arguments("{}", "")
             self._sink.end_call()
         if not self._in_array:
@@ -232,10 +221,9 @@ class JsonCallsReader:
         return text
 
     def _array_over(self, text: str) -> Step:
-        if self._sink.provisional:
-            if not self._called:
-                return Step(RETRACT, "]" + text)
-            self._sink.markup("".join(self._sink.retract()))  # a comma before the end of the array
+        if self._sink.provisional and not self._called:
+            return Step(RETRACT, "]" + text)
+        self._sink.forget_call()  # a comma before the end of the array
         self._sink.markup("]")
         return Step(self._state.then, text)
 
@@ -243,38 +231,14 @@ class JsonCallsReader:
         """The JSON breaks here. What that means depends on how far the call got."""
         if self._sink.provisional:
             return Step(RETRACT, rest)
-        if self._ended:
-            return Step(self._state.then, rest)
-        return self._break_call("the call is not valid JSON", rest)
-
-    def _break_call(self, why: str, rest: str) -> str:
-        self._broken = why
-        self._phase = self._read_broken
-        return rest
+        if self._sink.in_call:
+            self._sink.give_up_call("the call is not valid JSON")
+        return Step(self._state.then, rest)
 
 
 def _string(pieces: list[str]) -> str | None:
     """The string that this JSON text is, None if it is something else."""
     try:
-        value = msgspec.json.decode("".join(pieces))
+        return msgspec.json.decode("".join(pieces), type=str)
     except msgspec.DecodeError:
-        return None  # a lone surrogate: JSON, but no text
-    return value if isinstance(value, str) else None
-
-
-def _as_object(value: str) -> tuple[str, bool]:
-    """Arguments as the text of an object, and whether they are one.
-
-    Models write `null` for "none", and some write the object into a string.
-    """
-    text = value
-    if value.startswith('"'):
-        text = _string([value]) or ""
-    if text.strip() in ("", "null"):
-        return "{}", True
-    out: list[str] = []
-    scanner = JsonScanner()
-    end = scanner.feed(text, 0, out)
-    if scanner.done and end == len(text.rstrip()) and text.lstrip().startswith("{"):
-        return "".join(out), True
-    return text, False
+        return None  # not a string, or one with a lone surrogate, which is no text

@@ -40,13 +40,14 @@ class Reader(Protocol):
 
 
 class SpanTable:
-    """A span, compiled: its markers and where they lead, once for its beginning and once for the rest."""
+    """A span, compiled: its markers and where they lead, once for its beginning and once for what follows."""
 
-    __slots__ = ("begin", "kind", "lexer", "to")
+    __slots__ = ("begin", "kind", "lexer", "peek", "to")
 
     def __init__(self, span: Span) -> None:
         self.kind = span.kind
-        self.to = {**span.on, **span.first}
+        self.peek = frozenset(span.peek)
+        self.to = {**span.on, **span.first, **span.peek}
         self.lexer = Lexer(span.on)
         self.begin = Lexer(self.to)
 
@@ -75,14 +76,16 @@ class SpanReader:
             return self._read(text, found)
         if self._fresh or self._lexer is not self._table.lexer or text[-1:].isspace():
             return self._read(text, Found(len(text), len(text), ""))
-        self._sink.text(self._table.kind, text)
+        self._report(text)
         return None
 
     def finish(self, text: str) -> Step | None:
         """The same, with nothing held back."""
         self._final = True
         step = self.feed(text)
-        if step is None and self._held:
+        if step is None and self._table.kind is Kind.OPENING:
+            return Step(RETRACT, self._held)
+        if step is None:
             self._report(self._held)
         return step
 
@@ -102,20 +105,27 @@ class SpanReader:
         if self._fresh:
             body = self._skip_space(body)
         said = body.rstrip()
-        if said and self._table.kind is Kind.MARKUP:
+        if said and self._table.kind in (Kind.MARKUP, Kind.OPENING):
             return Step(RETRACT, body + rest)
         if said and self._lexer is not self._table.lexer:
-            # Something was said: `first` markers do not count any more.
-            self._lexer = self._table.lexer
-            self._report(said)
-            return self.feed(body[len(said) :] + rest)
+            return self._begin(said, body[len(said) :] + rest)
         space = body[len(said) :]
         surplus = max(0, len(space) - MAX_SPACE)
         self._report(said + space[:surplus])
+        if found.marker in self._table.peek:
+            return Step(self._table.to[found.marker], rest, space[surplus:])
         if found.marker:
             return Step(self._table.to[found.marker], text[found.end :], space[surplus:] + found.marker)
         self._held = space[surplus:] + rest
         return None
+
+    def _begin(self, said: str, rest: str) -> Step | None:
+        """Report the first text of this span; the markers that count only before it do not count any more."""
+        self._lexer = self._table.lexer
+        if self._table.kind is Kind.CALL:
+            self._sink.malformed("text between the arguments of a call")
+        self._report(said)
+        return self.feed(rest)
 
     def _skip_space(self, text: str) -> str:
         """Space after a marker belongs to the marker."""
@@ -125,5 +135,7 @@ class SpanReader:
         return body
 
     def _report(self, text: str) -> None:
-        if text:
+        if self._table.kind is Kind.CALL:
+            self._sink.markup(text)
+        elif text:
             self._sink.text(self._table.kind, text)

@@ -6,6 +6,8 @@ provisional. While a call is being opened, everything read is provisional; it
 is committed when the call's name is known, or taken back to become text.
 """
 
+from collections.abc import Mapping
+
 from antiphon.core.chunks import Finish, FinishReason, Token
 from antiphon.core.events import (
     ArgumentsDelta,
@@ -23,7 +25,9 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from antiphon.core.grammar import Kind
+from antiphon.core.grammar import Keyed, Kind
+from antiphon.decode.arguments.types import Schema
+from antiphon.decode.arguments.writer import ObjectWriter
 from antiphon.decode.ids import CallIds
 from antiphon.decode.ledger import Ledger
 from antiphon.decode.lexer import Lexer
@@ -36,26 +40,40 @@ class Sink:
     """Makes events of text that is reported in order, each character once.
 
     `ids` makes call ids, `calls` is how many calls the conversation has so
-    far, `stop` finds the stop strings in visible text.
+    far, `stop` finds the stop strings in visible text. `tools` are the
+    functions that the request offers, with the schemas of their arguments.
     """
 
-    def __init__(self, ledger: Ledger, ids: CallIds, calls: int, stop: Lexer | None) -> None:
+    def __init__(
+        self, ledger: Ledger, ids: CallIds, calls: int, stop: Lexer | None, tools: Mapping[str, Schema]
+    ) -> None:
         self._ledger = ledger
         self._ids = ids
         self._calls = calls
         self._stop = stop
+        self._tools = tools
         self._held = ""  # visible text that may be the beginning of a stop string
         self._kind = Kind.TEXT  # what is being read
-        self._open: Kind | None = None  # the item that is being shown
+        self._phase: str | None = None  # what the text that is being read is called
+        self._open: Kind | None = None  # the item that is being shown: text, thought or call
+        self._writer = ObjectWriter({})
         self._provisional: list[str] | None = None
         self._provisional_size = 0
-        self._marker = ""  # the marker that what is provisional began with
+        self._marker: str | None = None  # the marker that what is provisional began with
         self._events: list[Event] = []
         self._completion_tokens = 0
         self._reasoning_tokens = 0
         self.cached_tokens = 0
         self.stopped: str | None = None
         """The stop string that was found."""
+
+    # Text and markup
+
+    def enter(self, kind: Kind, phase: str | None = None) -> None:
+        """Text of this kind comes next: an item of another kind is over."""
+        if self._open is not kind or self._phase != phase:
+            self.close()
+        self._kind, self._phase = kind, phase
 
     def text(self, kind: Kind, raw: str) -> None:
         """Text of a span."""
@@ -73,23 +91,24 @@ class Sink:
             self._release()
             self._events.append(Markup(raw, self._take(raw)))
 
-    def enter(self, kind: Kind) -> None:
-        """Text of this kind comes next: an item of another kind is over."""
-        if self._open is not kind:
-            self.close()
-        self._kind = kind
+    def malformed(self, why: str) -> None:
+        """Markup is broken; its text is reported beside this."""
+        self._events.append(Malformed(why))
 
     def close(self) -> None:
-        """Whatever item is open is over."""
+        """Whatever item is open is over; a call that was not given up is whole."""
         self._release()
-        if self._open is Kind.TEXT:
-            self._events.append(TextEnded())
-        elif self._open is Kind.REASONING:
-            self._events.append(ReasoningEnded())
+        if self._open is Kind.CALL:
+            self.arguments(self._writer.end(), "")
+            self.end_call()
+        elif self._open is not None:
+            self._events.append(TextEnded() if self._open is Kind.TEXT else ReasoningEnded())
         self._open = None
 
-    def begin_call(self, marker: str) -> None:
-        """From `marker` on text is provisional, until `call` or `retract`."""
+    # The opening of a call
+
+    def begin_call(self, marker: str | None) -> None:
+        """From here on text is provisional, until `call` or `retract`. None: no marker, a list goes on."""
         self._marker = marker
         self._provisional, self._provisional_size = [], 0
 
@@ -103,37 +122,69 @@ class Sink:
         """More text is provisional than the opening of a call may need."""
         return self._provisional is not None and self._provisional_size > MAX_PROVISIONAL
 
-    def retract(self) -> tuple[str, str]:
+    def retract(self) -> tuple[str | None, str]:
         """There is no call: the marker and what followed are given back, to be read as something else."""
-        raw = "".join(self._provisional or ())
-        self._provisional = None
-        return self._marker, raw
+        raw, marker = "".join(self._provisional or ()), self._marker
+        self._provisional = self._marker = None
+        return marker, raw
 
-    def call(self, name: str) -> None:
+    def forget_call(self) -> None:
+        """There is no call, and nothing that could be text: what was provisional is markup."""
+        marker, raw = self.retract()
+        self.markup((marker or "") + raw)
+
+    def declares(self, name: str) -> bool:
+        """The request offers a function of this name."""
+        return name in self._tools
+
+    def call(self, name: str, call_id: str | None = None) -> None:
         """The call is real: its name is known."""
-        raw = "".join(self.retract())
+        marker, raw = self.retract()
+        raw = (marker or "") + raw
         self.enter(Kind.MARKUP)
-        call_id = self._ids(name, self._calls)
+        self._open = Kind.CALL
+        self._writer = ObjectWriter(self._tools.get(name, {}))
+        call_id = call_id or self._ids(name, self._calls)
         self._calls += 1
         self._events.append(CallStarted(call_id, name, raw, self._take(raw)))
 
+    # Its arguments
+
+    @property
+    def in_call(self) -> bool:
+        """A call is open."""
+        return self._open is Kind.CALL
+
     def arguments(self, text: str, raw: str) -> None:
-        """More arguments of the call."""
+        """More arguments of the call, as they stand."""
         if raw or text:
             self._events.append(ArgumentsDelta(text, raw, self._take(raw)))
 
+    def key(self, keyed: Keyed, raw: str) -> None:
+        """An argument begins."""
+        self.arguments(self._writer.key(keyed), raw)
+
+    def value(self, text: str, raw: str) -> None:
+        """More of the argument's value."""
+        if raw:
+            self.arguments(self._writer.text(text) if text else "", raw)
+
+    def end_value(self, raw: str) -> None:
+        """The argument's value is whole; `raw` was its end."""
+        self.arguments(self._writer.end_value(), raw)
+
     def end_call(self) -> None:
         """The call is over, and whole."""
+        self._open = None
         self._events.append(CallEnded(complete=True))
 
     def give_up_call(self, why: str) -> None:
         """The call is over, and not whole."""
+        self._open = None
         self.malformed(why)
         self._events.append(CallEnded(complete=False))
 
-    def malformed(self, why: str) -> None:
-        """Markup is broken; its text is reported beside this."""
-        self._events.append(Malformed(why))
+    # The end
 
     def finish(self, finish: Finish) -> None:
         """The generation is over, and every reader has reported."""
@@ -166,7 +217,7 @@ class Sink:
         if self._open is not kind:
             self.close()
             self._open = kind
-            self._events.append(TextStarted() if kind is Kind.TEXT else ReasoningStarted())
+            self._events.append(TextStarted(self._phase) if kind is Kind.TEXT else ReasoningStarted())
         tokens = self._take(raw)
         if kind is Kind.TEXT:
             self._events.append(TextDelta(raw, raw, tokens))

@@ -3,7 +3,8 @@
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, Message, Role, TextPart
 from antiphon.core.turn import Turn
-from antiphon.decode.decoder import Decoder, Table, state_after
+from antiphon.decode.decoder import Decoder, state_after
+from antiphon.decode.table import Table
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard, Prompt
 from antiphon.render.renderer import Renderer
@@ -41,9 +42,14 @@ class Model:
     def decoder(self, turn: Turn, prompt: Prompt) -> Decoder:
         """A decoder for one answer to this prompt."""
         table = self._table if turn.tools else self._table_without_calls
-        calls = sum(isinstance(item, FunctionCall) for item in turn.items)
-        state = self._begun(table, prompt.text)
-        return Decoder(table, state=state, stop=turn.stop, ids=self.dialect.ids, calls=calls)
+        return Decoder(
+            table,
+            state=self._begun(table, prompt.text),
+            stop=turn.stop,
+            ids=self.dialect.ids,
+            calls=sum(isinstance(item, FunctionCall) for item in turn.items),
+            tools={tool.name: tool.parameters for tool in turn.tools},
+        )
 
     def _begun(self, table: Table, prompt: str) -> str | None:
         """Where the answer begins, if the template already wrote its first markers."""

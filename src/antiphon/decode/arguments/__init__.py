@@ -1,0 +1,1 @@
+"""How the arguments of calls are read and written, format by format."""

@@ -1,0 +1,251 @@
+"""Readers for what stands inside calls: headers, keys, values, and all arguments as one JSON object.
+
+See `readers.py` for what a reader is.
+"""
+
+import msgspec
+
+from antiphon.core.grammar import Key, Name, Trim, Value
+from antiphon.decode.headers import MAX_NAME
+from antiphon.decode.json_scanner import JsonScanner
+from antiphon.decode.lexer import Found, Lexer
+from antiphon.decode.readers import RETRACT, Step
+from antiphon.decode.sink import Sink
+
+MAX_HEADER = 4 * MAX_NAME
+"""Characters of a header or key, attributes included. A longer one is none."""
+MAX_COLLECTED = 256 * 1024
+"""Characters of arguments that have to be read whole before it is known what they are."""
+
+
+class NameReader:
+    """Reads the header of a call, up to a marker. A header that names no function opens no call."""
+
+    def __init__(self, state: Name, lexer: Lexer, sink: Sink) -> None:
+        self._state = state
+        self._lexer = lexer
+        self._sink = sink
+        self._held = ""
+
+    def feed(self, text: str) -> Step | None:
+        """Hold the header until it ends."""
+        text, self._held = self._held + text, ""
+        return self._read(text, self._lexer.find(text))
+
+    def finish(self, text: str) -> Step | None:
+        """A header without an end is none."""
+        text, self._held = self._held + text, ""
+        return self._read(text, self._lexer.find_final(text)) or Step(RETRACT, self._held)
+
+    def _read(self, text: str, found: Found | None) -> Step | None:
+        if found is None or not found.marker:
+            self._held = text
+            return Step(RETRACT, text) if len(text) > MAX_HEADER else None
+        header, rest = text[: found.start], text[found.end :]
+        named = self._state.form(header)
+        if named is None:
+            return Step(RETRACT, text)
+        self._sink.markup(header)
+        self._sink.call(named.name, named.call_id)
+        return Step(self._state.on[found.marker], rest, found.marker)
+
+
+class KeyReader:
+    """Reads the name of an argument, up to a marker. Without one the call is broken."""
+
+    def __init__(self, state: Key, lexer: Lexer, sink: Sink) -> None:
+        self._state = state
+        self._lexer = lexer
+        self._sink = sink
+        self._held = ""
+
+    def feed(self, text: str) -> Step | None:
+        """Hold the key until it ends."""
+        text, self._held = self._held + text, ""
+        return self._read(text, self._lexer.find(text))
+
+    def finish(self, text: str) -> Step | None:
+        """A key without an end has no value: the call was cut."""
+        text, self._held = self._held + text, ""
+        step = self._read(text, self._lexer.find_final(text))
+        if step is None:
+            self._sink.markup(self._held)
+        return step
+
+    def _read(self, text: str, found: Found | None) -> Step | None:
+        if found is None or not found.marker:
+            self._held = text
+            return self._break(text) if len(text) > MAX_HEADER else None
+        keyed = self._state.form(text[: found.start])
+        if keyed is None:
+            return self._break(text)
+        self._sink.key(keyed, text[: found.start])
+        return Step(self._state.on[found.marker], text[found.end :], found.marker)
+
+    def _break(self, text: str) -> Step:
+        self._sink.give_up_call("an argument without a name")
+        return Step(RETRACT, text)
+
+
+class ValueReader:
+    """Reads the value of an argument, up to a marker, as it comes."""
+
+    def __init__(self, state: Value, lexer: Lexer, sink: Sink) -> None:
+        self._state = state
+        self._lexer = lexer
+        self._sink = sink
+        self._held = ""
+        self._trims = state.trim is Trim.NEWLINE
+        self._begun = not self._trims
+
+    def feed(self, text: str) -> Step | None:
+        """Report text as it comes; hold back what may be the end."""
+        text, self._held = self._held + text, ""
+        return self._read(text, self._lexer.find(text))
+
+    def finish(self, text: str) -> Step | None:
+        """The value was cut: what was held back belongs to it."""
+        text, self._held = self._held + text, ""
+        step = self._read(text, self._lexer.find_final(text))
+        if step is None:
+            self._sink.value(self._held, self._held)
+        return step
+
+    def _read(self, text: str, found: Found | None) -> Step | None:
+        end = len(text) if found is None else found.start
+        body = text[:end]
+        if not self._begun and body:
+            self._begun = True
+            if body[0] == "\n":
+                self._sink.value("", "\n")
+                body = body[1:]
+        said = body.removesuffix("\n") if self._trims else body
+        self._sink.value(said, said)
+        if found is None or not found.marker:
+            self._held = body[len(said) :] + text[end:]
+            return None
+        self._sink.end_value(body[len(said) :])
+        return Step(self._state.on[found.marker], text[found.end :], found.marker)
+
+
+class JsonArgumentsReader:
+    """Reads the arguments of a call as one JSON object, verbatim as they come.
+
+    `closers` find the markers that may follow. If the JSON breaks, all up to
+    one of them counts as arguments of an incomplete call, so nothing is lost.
+    """
+
+    def __init__(self, then: str, closers: Lexer, sink: Sink) -> None:
+        self._then = then
+        self._closers = closers
+        self._sink = sink
+        self._scanner = JsonScanner()
+        self._phase = self._begin
+        self._collected: list[str] = []
+        self._size = 0
+        self._held = ""
+        self._broken = "the call was cut"
+
+    def feed(self, text: str) -> Step | None:
+        """Read on; the step comes right after the object."""
+        text, self._held = self._held + text, ""
+        step = None
+        while text and step is None:
+            phase = self._phase
+            step, text = phase(text)
+            if phase == self._phase:
+                break
+        return step
+
+    def finish(self, text: str) -> Step | None:
+        """The model stopped inside the arguments."""
+        step = self.feed(text)
+        if step is None:
+            self._sink.arguments(self._held, self._held)
+            self._sink.give_up_call(self._broken)
+        return step
+
+    # Phases: each returns a step at the end, or the text for the phase that it chose to follow.
+
+    def _begin(self, text: str) -> tuple[Step | None, str]:
+        """Before the object: space, or the end at once, which means no arguments."""
+        body = text.lstrip()
+        found = self._closers.find(body)
+        if not body or (found and found.start == 0 and not found.marker):
+            self._held = text
+            return None, ""
+        self._sink.markup(text[: len(text) - len(body)])
+        if found and found.start == 0:
+            return self._end("{}", body), ""
+        self._phase = self._stream if body[0] == "{" else self._collect
+        return None, body
+
+    def _stream(self, text: str) -> tuple[Step | None, str]:
+        out: list[str] = []
+        end = self._scanner.feed(text, 0, out)
+        self._sink.arguments("".join(out), text[:end])
+        return self._after(text[end:])
+
+    def _collect(self, text: str) -> tuple[Step | None, str]:
+        """Something else than an object. Models write it into a string, or null for none."""
+        end = self._scanner.feed(text, 0, self._collected)
+        self._sink.arguments("", text[:end])
+        self._size += end
+        if self._scanner.done:
+            return self._end_collected("".join(self._collected), text[end:]), ""
+        if self._size > MAX_COLLECTED:
+            self._break("the arguments are too long to be anything but an object")
+        return self._after(text[end:])
+
+    def _end_collected(self, value: str, rest: str) -> Step:
+        text = as_object(value)
+        if text is not None:
+            return self._end(text, rest)
+        self._sink.arguments(value, "")
+        self._sink.give_up_call("the arguments are not an object")
+        return Step(self._then, rest)
+
+    def _after(self, rest: str) -> tuple[Step | None, str]:
+        if self._scanner.broken:
+            self._break(f"the arguments are not valid JSON: {self._scanner.broken}")
+        elif self._scanner.done and self._phase == self._stream:
+            return self._end("", rest), ""
+        return None, rest
+
+    def _skip(self, text: str) -> tuple[Step | None, str]:
+        """After a break: all up to a marker."""
+        found = self._closers.find(text)
+        end = len(text) if found is None else found.start
+        self._sink.arguments(text[:end], text[:end])
+        if found is None or not found.marker:
+            self._held = text[end:]
+            return None, ""
+        self._sink.give_up_call(self._broken)
+        return Step(self._then, text[end:]), ""
+
+    def _break(self, why: str) -> None:
+        self._broken = why
+        self._phase = self._skip
+        if self._collected:
+            self._sink.arguments("".join(self._collected), "")
+            self._collected.clear()
+
+    def _end(self, more: str, rest: str) -> Step:
+        self._sink.arguments(more, "")
+        self._sink.end_call()
+        return Step(self._then, rest)
+
+
+def as_object(value: str) -> str | None:
+    """Arguments that are no object as they stand, as the text of one: a string that holds one, or null."""
+    if value.startswith('"'):
+        try:
+            value = msgspec.json.decode(value, type=str).strip()
+        except msgspec.DecodeError:
+            return None  # a lone surrogate: JSON, but no text
+    if value in ("", "null"):
+        return "{}"
+    out: list[str] = []
+    scanner = JsonScanner()
+    end = scanner.feed(value, 0, out) if value.startswith("{") else -1
+    return "".join(out) if scanner.done and end == len(value) else None

@@ -1,0 +1,62 @@
+"""A grammar, compiled once and shared by every decoder that uses it: lexers, and a reader per state."""
+
+from collections.abc import Iterable, Mapping
+from typing import assert_never
+
+from antiphon.core.grammar import Grammar, JsonArguments, JsonCalls, Key, Kind, Name, Span, State, Value
+from antiphon.decode.call_readers import JsonArgumentsReader, KeyReader, NameReader, ValueReader
+from antiphon.decode.json_calls import JsonCallsReader
+from antiphon.decode.lexer import Lexer
+from antiphon.decode.readers import Reader, SpanReader, SpanTable
+from antiphon.decode.sink import Sink
+
+
+class Table:
+    """Makes readers for the states of a grammar."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        states = grammar.states
+        self._spans = {name: SpanTable(state) for name, state in states.items() if isinstance(state, Span)}
+        self._lexers = {name: Lexer(_markers(state, states)) for name, state in states.items()}
+
+    def reader(self, name: str, sink: Sink) -> Reader:
+        """A reader for the state that a marker leads to."""
+        state, lexer = self.grammar.states[name], self._lexers[name]
+        match state:
+            case Span():
+                return self.span_reader(name, sink)
+            case JsonCalls():
+                return JsonCallsReader(state, lexer, sink)
+            case Name():
+                return NameReader(state, lexer, sink)
+            case Key():
+                return KeyReader(state, lexer, sink)
+            case Value():
+                return ValueReader(state, lexer, sink)
+            case JsonArguments():
+                return JsonArgumentsReader(state.then, lexer, sink)
+            case _:
+                assert_never(state)
+
+    def span_reader(self, name: str, sink: Sink) -> SpanReader:
+        """A reader for a span that a marker leads to."""
+        return SpanReader(self._spans[name], sink)
+
+    def state(self, name: str) -> State:
+        """The state of that name."""
+        return self.grammar.states[name]
+
+    def shows(self, name: str) -> bool:
+        """The state's text is said or thought."""
+        state = self.state(name)
+        return isinstance(state, Span) and state.kind in (Kind.TEXT, Kind.REASONING)
+
+
+def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:
+    """What ends the text of a state; for JSON, what may follow it."""
+    if isinstance(state, JsonCalls | JsonArguments):
+        state = states[state.then]
+    if isinstance(state, Span):
+        return {*state.on, *state.first}
+    return state.on if isinstance(state, Name | Key | Value) else ()
