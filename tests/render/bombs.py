@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Templates that would hang a server or eat its memory, by what they abuse."""
 
 BOMBS = {
@@ -61,8 +60,8 @@ BOMBS = {
     "filterblock": "{% filter replace('a','b'*100000) %}{{ 'a'*100000 }}{% endfilter %}",
     "compare": "{% set a='a'*4000000+'b' %}{% set b='a'*4000000+'c' %}{% for i in range(100000) %}{% if a == b %}{% endif %}{% endfor %}",
     "in": "{% set a='a'*4000000 %}{% for i in range(100000) %}{% if 'aaaaaaaaaaab' in a %}{% endif %}{% endfor %}",
-    "in_flat": "{% set a='a'*4000000 %}" + "{% if 'aaaaaaaaaaab' in a %}{% endif %}" * 10000,
-    "count_flat": "{% set a='a'*4000000 %}" + "{{ a.count('ab') }}" * 10000,
+    "in_flat": "{% set a='a'*4000000 %}" + "{% if 'aaaaaaaaaaab' in a %}{% endif %}" * 5000,
+    "count_flat": "{% set a='a'*4000000 %}" + "{{ a.count('ab') }}" * 5000,
     "test_flat": "{% set a='a'*4000000 %}{% set b='a'*4000000+'c' %}"
     + "{% if a is lower %}{% endif %}" * 5000,
     "recursive": "{% for x in [[[1]*1000]*1000] recursive %}{{ loop(x) }}{% endfor %}",

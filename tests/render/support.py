@@ -13,7 +13,8 @@ HERMES = ToolPrompt(
     result="<tool_response>\n{{ content }}\n</tool_response>",
 )
 
-WEATHER = Function("get_weather", "Tells the weather.", {"type": "object", "properties": {"city": {}}})
+CITY = {"type": "string", "description": "Where."}
+WEATHER = Function("get_weather", "Tells the weather.", {"type": "object", "properties": {"city": CITY}})
 
 
 def say(role: str, *texts: str) -> Message:

@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Small chat templates, each with the manners of a family that real ones have."""
 
 CHATML = """

