@@ -1,6 +1,7 @@
 """The laws that every decoding keeps, for tests to check: see `antiphon.core.events`."""
 
 import itertools
+import json
 from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import Event, Finished, merge
 from antiphon.core.fold import Fold, Output
+from antiphon.core.items import Status
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.table import Table
 
@@ -50,6 +52,9 @@ def check(table: Table, text: str, cuts: Sequence[int] = (), **options: object) 
         assert fold(events).items == fold(whole).items
         assert isinstance(events[-1], Finished)
         assert events[-1].usage.completion_tokens == len(pieces)
+        for call in fold(events).calls:
+            if call.status is Status.COMPLETED:
+                assert isinstance(json.loads(call.arguments), dict)
     return essence(whole)
 
 

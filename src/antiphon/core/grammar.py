@@ -19,6 +19,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 Markers = Mapping[str, str]
 """Marker → the state that it leads to."""
@@ -144,6 +145,13 @@ Inner = Key | Value | JsonArguments
 State = Span | Opener | Inner
 
 
+class Thoughts(Struct, frozen=True):
+    """Markers around thoughts. A call ends a thought, too."""
+
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+
+
 class Grammar(Struct, frozen=True):
     """States by name.
 
@@ -154,6 +162,18 @@ class Grammar(Struct, frozen=True):
     states: Mapping[str, State]
     start: str = "text"
     text: str = "text"
+
+    def with_thoughts(self, thoughts: "Thoughts") -> "Grammar":
+        """The same grammar for a model that thinks, in a state of its own called `thinking`."""
+        text = self.states[self.text]
+        assert isinstance(text, Span)
+        opens = dict.fromkeys(thoughts.opens, "thinking")
+        # A close that nothing opened, or a second one, is markup as long as nothing was said.
+        first = {**dict.fromkeys(thoughts.closes, self.text), **opens, **text.first}
+        calls = {marker: to for marker, to in text.on.items() if not _shows(self.states[to])}
+        thinking = Span(Kind.REASONING, {**calls, **dict.fromkeys(thoughts.closes, self.text)}, opens)
+        states = {**self.states, self.text: replace(text, first=first), "thinking": thinking}
+        return replace(self, states=states)
 
     @property
     def markers(self) -> frozenset[str]:
@@ -184,4 +204,4 @@ def _within(state: State, kept: Mapping[str, State]) -> State:
     def inside(markers: Markers) -> dict[str, str]:
         return {marker: to for marker, to in markers.items() if to in kept}
 
-    return Span(state.kind, inside(state.on), inside(state.first), inside(state.peek), state.phase)
+    return replace(state, on=inside(state.on), first=inside(state.first), peek=inside(state.peek))

@@ -1,20 +1,42 @@
 """What a dialect is.
 
-A dialect is data: a grammar, the rule for call ids, and how tools are taught
-to a model whose chat template ignores them.
+A dialect is data: how a family writes its calls, how its thoughts, which rule
+its call ids follow, and how tools are taught to a model whose chat template
+ignores them.
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from antiphon.core.grammar import Grammar
+from antiphon.core.errors import EngineError
+from antiphon.core.grammar import Grammar, Kind, Span, Thoughts
 from antiphon.decode.ids import CallIds, openai_call_id
 from antiphon.render.tool_prompt import ToolPrompt
 
+TEXT = Grammar({"text": Span(Kind.TEXT)})
+"""Everything that the model writes is said."""
+
 
 class Dialect(Struct, frozen=True):
-    """How a model family writes. `names` are what users type; the first is the canonical one."""
+    """How a model family writes. `names` are what users type; the first is the canonical one.
+
+    `calls` is the grammar of everything but thoughts between tags, which are
+    `thoughts`. A family whose thoughts are part of its grammar has none here.
+    """
 
     names: tuple[str, ...]
-    grammar: Grammar
+    calls: Grammar = TEXT
+    thoughts: Thoughts | None = None
     ids: CallIds = openai_call_id
     tool_prompt: ToolPrompt | None = None
+
+    @property
+    def grammar(self) -> Grammar:
+        """The whole grammar."""
+        return self.calls.with_thoughts(self.thoughts) if self.thoughts else self.calls
+
+    def thinking_as(self, other: "Dialect") -> "Dialect":
+        """These calls with the thoughts of `other`: `qwen3+hermes`."""
+        if other.thoughts is None:
+            raise EngineError(f"The dialect '{other.names[0]}' has no thoughts to combine with others.")
+        return replace(self, names=(f"{other.names[0]}+{self.names[0]}",), thoughts=other.thoughts)

@@ -15,22 +15,19 @@ inside or right after the thoughts ends them. The closing tag may be missing.
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
 from antiphon.render.tool_prompt import ToolPrompt
 
 HERMES = Dialect(
     names=("hermes", "qwen3_json"),
-    grammar=Grammar(
+    calls=Grammar(
         {
-            "text": Span(
-                Kind.TEXT,
-                on={"<tool_call>": "call"},
-                first={"<think>": "thinking", "</think>": "text"},
-            ),
-            "thinking": Span(Kind.REASONING, on={"</think>": "text", "<tool_call>": "call"}),
+            "text": Span(Kind.TEXT, on={"<tool_call>": "call"}),
             "call": JsonCalls(then="called"),
             "called": Span(Kind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
         }
     ),
+    thoughts=TAGS,
     tool_prompt=ToolPrompt(
         system="""\
 # Tools

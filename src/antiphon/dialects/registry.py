@@ -1,18 +1,36 @@
-"""All dialects, by name. A family adds its module beside this one, and its name here."""
+"""All dialects, by name: whatever dialects the modules beside this one assign."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
+from antiphon import dialects
 from antiphon.core.errors import EngineError
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.hermes import HERMES
-from antiphon.dialects.plain import PLAIN
-from antiphon.dialects.think import THINK
 
-DIALECTS: tuple[Dialect, ...] = (HERMES, PLAIN, THINK)
+
+def _assigned() -> list[Dialect]:
+    """Every dialect that a module of this package assigns, once, by canonical name."""
+    names = [module.name for module in iter_modules(dialects.__path__)]
+    modules = [import_module(f"{dialects.__name__}.{name}") for name in names if name not in _NOT_FAMILIES]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Dialect)]
+    return sorted({dialect.names[0]: dialect for dialect in found}.values(), key=lambda each: each.names)
+
+
+_NOT_FAMILIES = frozenset({"dialect", "registry", "detect"})
+
+DIALECTS: tuple[Dialect, ...] = tuple(_assigned())
 
 BY_NAME = {name: dialect for dialect in DIALECTS for name in dialect.names}
 
 
 def find(name: str) -> Dialect:
-    """The dialect of that name. Raises EngineError, which lists the names there are."""
+    """The dialect of that name, or `A+B`: the thoughts of A with the calls of B.
+
+    Raises EngineError, which lists the names there are.
+    """
+    thoughts, plus, calls = name.partition("+")
+    if plus:
+        return find(calls).thinking_as(find(thoughts))
     if name not in BY_NAME:
         raise EngineError(f"There is no dialect '{name}'. Use one of: {', '.join(sorted(BY_NAME))}.")
     return BY_NAME[name]

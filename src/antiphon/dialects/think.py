@@ -1,4 +1,4 @@
-"""Thoughts between tags, no calls: DeepSeek R1, QwQ and their distillations.
+"""Thoughts between tags, without calls.
 
     <think>
     The user wants …
@@ -6,18 +6,15 @@
 
     The answer is …
 
-Many templates write `<think>` for the model, so the answer begins inside.
+Many templates write `<think>` for the model, so that the answer begins inside.
+Several families differ in nothing else than in the names that users know.
 """
 
-from antiphon.core.grammar import Grammar, Kind, Span
+from antiphon.core.grammar import Thoughts
 from antiphon.dialects.dialect import Dialect
 
+TAGS = Thoughts(opens=("<think>",), closes=("</think>",))
+
 THINK = Dialect(
-    names=("think", "deepseek_r1"),
-    grammar=Grammar(
-        {
-            "text": Span(Kind.TEXT, first={"<think>": "thinking", "</think>": "text"}),
-            "thinking": Span(Kind.REASONING, on={"</think>": "text"}),
-        }
-    ),
+    names=("think", "deepseek_r1", "qwen3", "nemotron_v3", "granite_thinking_parser"), thoughts=TAGS
 )

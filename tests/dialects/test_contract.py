@@ -1,0 +1,103 @@
+"""Every dialect answers every case of the contract, however the text is cut."""
+
+import random
+from typing import Any
+
+import pytest
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
+from antiphon.core.events import Event
+from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning
+from antiphon.decode.decoder import Decoder
+from antiphon.decode.table import Table
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.registry import DIALECTS
+from tests.contracts.dialect import CASES, FOLDER, TOOLS, answers
+from tests.laws import check, decode, fold
+
+MATRIX = [(dialect, case) for dialect in DIALECTS for case in CASES]
+NAMES = [f"{dialect.names[0]}-{case}" for dialect, case in MATRIX]
+
+
+def written(item: OutputItem, expected: dict[str, Any]) -> dict[str, Any]:
+    """An item as the case files write it; an id only where one is expected."""
+    match item:
+        case Message():
+            return {"text": item.text}
+        case Reasoning():
+            return {"thought": item.text}
+        case FunctionCall():
+            call: dict[str, Any] = {"call": item.name, "arguments": item.arguments}
+            if item.status != "completed":
+                call["status"] = item.status.value
+            if "id" in expected:
+                call["id"] = item.call_id
+            return call
+
+
+def without_tokens(table: Table, pieces: list[str], finish: Finish, **options: Any) -> list[Event]:
+    decoder = Decoder(table, **options)
+    events = [event for piece in pieces for event in decoder.feed(Chunk(piece))]
+    return events + decoder.finish(finish)
+
+
+def with_special_tokens(table: Table, text: str, finish: Finish, **options: Any) -> list[Event]:
+    """Each marker is one token, as where it is a special token of the vocabulary."""
+    markers = sorted(table.grammar.markers, key=len, reverse=True)
+    pieces, rest = [], text
+    while rest:
+        marker = next((marker for marker in markers if rest.startswith(marker)), rest[0])
+        pieces.append(marker)
+        rest = rest[len(marker) :]
+    return decode(table, pieces, finish, **options)
+
+
+@pytest.mark.parametrize(("dialect", "case"), MATRIX, ids=NAMES)
+def test_answers_the_case(dialect: Dialect, case: str) -> None:
+    answer = answers(dialect.names[0]).get(case)
+    assert answer, f"{dialect.names[0]} does not answer the case {case!r}: {CASES[case]}"
+    if reason := answer.get("not_applicable"):
+        assert len(reason) > 10, "say why the case cannot occur"
+        assert answer.keys() == {"not_applicable"}
+        return
+    table, text = Table(dialect.grammar), answer["output"]
+    finish = Finish(FinishReason(answer.get("finish", "stop")))
+    options = {"tools": TOOLS, "state": answer.get("state")}
+    dice = random.Random(text)  # noqa: S311
+    for _ in range(3):
+        check(table, text, [dice.randrange(1000) for _ in range(6)], **options)
+
+    for events in (
+        decode(table, [text], finish, ids=dialect.ids, **options),
+        decode(table, list(text), finish, ids=dialect.ids, **options),
+        with_special_tokens(table, text, finish, ids=dialect.ids, **options),
+        without_tokens(table, list(text), finish, ids=dialect.ids, **options),
+    ):
+        items = fold(events).items
+        wanted = [*answer["items"], *({} for _ in items)]
+        short = [written(item, want) for item, want in zip(items, wanted, strict=False)]
+        if "known_broken" in answer:
+            assert short != answer["items"], "this works now: upgrade the answer"
+        else:
+            assert short == answer["items"]
+
+
+def test_every_case_file_belongs_to_a_dialect_and_every_answer_to_a_case() -> None:
+    names = {dialect.names[0] for dialect in DIALECTS}
+    files = {path.stem for path in FOLDER.glob("*.toml")}
+
+    assert files == names
+    for name in names:
+        assert set(answers(name)) <= set(CASES)
+
+
+def test_no_two_dialects_share_a_name() -> None:
+    names = [name for dialect in DIALECTS for name in dialect.names]
+
+    assert len(names) == len(set(names))
+
+
+def test_special_tokens_are_tokens_of_the_text() -> None:
+    events = with_special_tokens(Table(DIALECTS[0].grammar), "<think>a</think>b", Finish(FinishReason.STOP))
+
+    assert [type(token) for event in events for token in event.tokens] == [Token] * 4
