@@ -1,5 +1,7 @@
 """A model that is being served: an engine, and how to speak with what it runs."""
 
+import asyncio
+
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, Message, Role, TextPart
 from antiphon.core.turn import Turn
@@ -8,6 +10,9 @@ from antiphon.decode.table import Table
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard, Prompt
 from antiphon.render.renderer import Renderer
+
+MANY_ITEMS = 64
+"""Items from which on a conversation is rendered beside the event loop: it may take milliseconds."""
 
 
 class Model:
@@ -28,7 +33,7 @@ class Model:
 
     async def prompt(self, turn: Turn) -> Prompt:
         """The turn as the model wants to read it. Raises RequestError if it leaves no room to answer."""
-        text = self._renderer.render(turn)
+        text = await self._render(turn)
         ids = tuple(await self.engine.tokenize(text))
         context = self.card.context
         if len(ids) >= context:
@@ -38,6 +43,12 @@ class Model:
             )
             raise RequestError(message, param="messages", code="context_length_exceeded")
         return Prompt(text, ids)
+
+    async def _render(self, turn: Turn) -> str:
+        """Render the turn; in a thread of its own if it is long, so that others do not wait for it."""
+        if len(turn.items) < MANY_ITEMS:
+            return self._renderer.render(turn)
+        return await asyncio.to_thread(self._renderer.render, turn)
 
     def decoder(self, turn: Turn, prompt: Prompt) -> Decoder:
         """A decoder for one answer to this prompt."""
