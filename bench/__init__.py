@@ -1,0 +1,1 @@
+"""What Antiphon itself costs, beside any model: see README.md."""

@@ -1,0 +1,99 @@
+"""The floor: the least that a server can do, to compare with.
+
+A bare uvloop protocol that writes ready bytes. They are what Antiphon would
+send for the same request, made beforehand and cut as it would cut them: one
+write per token and stream, in a loop step of its own. Nothing is parsed beyond
+finding out which of the ready answers is meant; a request has to come in one
+piece, as ours do over loopback.
+
+Run as `python -m bench.floor`; it says where it listens, and serves until it is
+terminated.
+"""
+
+import asyncio
+from typing import cast
+
+import msgspec
+import uvloop
+from msgspec import Struct
+
+from antiphon.apis.chat.schema import ChatRequest
+from bench.in_process import answer, payloads
+from bench.scenario import FULL, PACED, PLAIN, SHORT, Plan
+
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"cache-control: no-cache\r\nx-accel-buffering: no\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+_ANSWER_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+
+
+class Ready(Struct, frozen=True):
+    """A response: what to write in each step, and how long to wait before each."""
+
+    steps: tuple[bytes, ...]
+    pause: float = 0
+
+
+def _stream(plan: Plan) -> Ready:
+    request = msgspec.json.decode(plan.request(stream=True), type=ChatRequest)
+    *steps, last, end = payloads(request, PLAIN.chunks(plan.tokens))
+    first, *rest = (_http_chunk(step) for step in [*steps, last + end] if step)
+    rest[-1] += b"0\r\n\r\n"
+    return Ready((_STREAM_HEAD + first, *rest), plan.delay_ms / 1000)
+
+
+def _answer(plan: Plan) -> Ready:
+    request = msgspec.json.decode(plan.request(stream=False), type=ChatRequest)
+    body = answer(request, PLAIN.chunks(plan.tokens))
+    return Ready((_ANSWER_HEAD % len(body) + body,))
+
+
+def _http_chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+_READY = {FULL.prompt.encode(): _stream(FULL), PACED.prompt.encode(): _stream(PACED)}
+_READY_SHORT = _answer(SHORT)
+
+
+class Floor(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere
+
+    def data_received(self, data: bytes) -> None:
+        """Begin the answer that is meant."""
+        ready = next((ready for prompt, ready in _READY.items() if prompt in data), _READY_SHORT)
+        self._steps = iter(ready.steps)
+        self._pause = ready.pause
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._pause:
+            self._loop.call_later(self._pause, self._step)
+        else:
+            self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        step = next(self._steps, None)
+        if step is not None and not self._transport.is_closing():
+            self._transport.write(step)
+            self._wait()
+
+
+async def _main() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Floor(loop), "127.0.0.1", 0, backlog=2048)
+    print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_main())

@@ -1,0 +1,149 @@
+"""`python bench/frontend.py`: what Antiphon costs beside any model, against its targets.
+
+Targets 1 to 4 of the performance plan, each as figures of one run on one
+machine. See README.md for what they mean.
+"""
+
+import argparse
+import os
+import platform
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Run as a script, Python looks for modules beside it; ours are `bench.…`.
+    sys.path[0] = str(Path(__file__).parent.parent)
+
+import msgspec
+from msgspec import Struct
+
+from antiphon import __version__
+from bench import in_process, over_http
+from bench.in_process import Result as InProcess
+from bench.over_http import Result as OverHttp
+
+
+class Machine(Struct, frozen=True):
+    """Where the figures were taken."""
+
+    antiphon: str
+    python: str
+    cores: int
+    load: float
+
+
+class Target(Struct, frozen=True):
+    """The worst figure that counts for a target, and the most that it may be."""
+
+    name: str
+    value: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        """The figure is within the limit."""
+        return self.value <= self.limit
+
+
+class Report(Struct, frozen=True, omit_defaults=True):
+    """Everything that was measured."""
+
+    machine: Machine
+    targets: list[Target]
+    in_process: InProcess | None = None
+    over_http: OverHttp | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print the figures for machines")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of 20 s: rough figures")
+    parser.add_argument("--only", choices=("in-process", "over-http"), help="run one part")
+    options = parser.parse_args(arguments)
+    # A plain kill must end the servers too: let `finally` run.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    inside = outside = None
+    if options.only != "over-http":
+        inside = in_process.measure(rounds=2) if options.quick else in_process.measure()
+    if options.only != "in-process":
+        outside = over_http.measure(over_http.QUICK) if options.quick else over_http.measure()
+    report = build(inside, outside)
+    print(msgspec.json.encode(report).decode() if options.json else "\n".join(_table(report)))
+    return 0
+
+
+def build(inside: InProcess | None, outside: OverHttp | None) -> Report:
+    """The report on what was measured."""
+    machine = Machine(
+        __version__, platform.python_version(), os.cpu_count() or 0, round(os.getloadavg()[0], 2)
+    )
+    targets = [*(_inside(inside) if inside else ()), *(_outside(outside) if outside else ())]
+    return Report(machine, targets, inside, outside)
+
+
+def _inside(result: InProcess) -> Iterator[Target]:
+    def worst(*, calls: bool) -> float:
+        return max(row.stream.best for row in result.rows if ("reasoning" in row.case) == calls)
+
+    yield Target("1: µs per token in process, plain", worst(calls=False), 4)
+    yield Target("1: µs per token in process, reasoning and calls", worst(calls=True), 6)
+    yield Target("1: growth from 1k to 16k tokens", max(growth.stream for growth in result.growth), 1.1)
+
+
+def _outside(result: OverHttp) -> Iterator[Target]:
+    for row in result.throughput:
+        if row.streams > 1:
+            yield Target(f"2: times the floor at {row.streams} streams", row.ratio, 1.6)
+    yield Target("3: µs per full answer, beside its tokens", result.non_streaming.antiphon.median, 150)
+    for wait in result.first_token:
+        if wait.arrival == "spread":
+            name = f"4: ms added to the first token at {wait.streams} streams"
+            yield Target(f"{name}, p50", wait.added.p50, 5)
+            yield Target(f"{name}, p99", wait.added.p99, 25)
+
+
+def _table(report: Report) -> Iterator[str]:
+    machine = report.machine
+    yield f"antiphon {machine.antiphon}, python {machine.python}, {machine.cores} cores, load {machine.load}"
+    if report.in_process:
+        yield from _table_in_process(report.in_process)
+    if report.over_http:
+        yield from _table_over_http(report.over_http)
+    yield from ("", f"{'target':58}{'figure':>9}{'limit':>8}")
+    for target in report.targets:
+        yield f"{target.name:58}{target.value:9.2f}{target.limit:8g}  {'met' if target.met else 'MISSED'}"
+
+
+def _table_in_process(result: InProcess) -> Iterator[str]:
+    columns = f"{'stream':>9}{'fold':>9}{'floor':>9}{'stream/floor':>15}{'fold/floor':>13}"
+    yield from ("", f"{'in process: µs of CPU per token':33}{'tokens':>7}{columns}")
+    for row in result.rows:
+        figures = f"{row.stream.best:9.2f}{row.fold.best:9.2f}{row.floor.best:9.3f}"
+        yield f"{row.case:33}{row.tokens:7}{figures}{row.stream_to_floor:15.1f}{row.fold_to_floor:13.1f}"
+    for growth in result.growth:
+        name = f"growth, {growth.case}"
+        yield f"{name:40}{growth.stream:9.2f}{growth.fold:9.2f}"
+
+
+def _table_over_http(result: OverHttp) -> Iterator[str]:
+    yield from ("", f"{'over HTTP':40}{'antiphon':>9}{'floor':>9}{'ratio':>9}")
+    for row in result.throughput:
+        name = f"µs of server CPU per token, {row.streams} streams"
+        yield f"{name:40}{row.antiphon.median:9.2f}{row.floor.median:9.2f}{row.ratio:9.2f}"
+        yield f"{'  tokens per second':40}{row.antiphon_per_second:9}{row.floor_per_second:9}"
+    short = result.non_streaming
+    yield from ("", f"{'':40}{'antiphon':>9}{'floor':>9}{'added':>9}")
+    name = "µs of server CPU per full answer"
+    yield f"{name:40}{short.antiphon.median:9.1f}{short.floor.median:9.1f}{short.added:9.1f}"
+    for wait in result.first_token:
+        name = f"ms to first token, {wait.streams} streams, {wait.arrival}"
+        for what in ("p50", "p99"):
+            figures = "".join(f"{getattr(of, what):9.1f}" for of in (wait.antiphon, wait.floor, wait.added))
+            yield f"{name + ', ' + what:40}{figures}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

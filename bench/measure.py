@@ -1,0 +1,63 @@
+"""How the benches measure: CPU time, in rounds, each figure beside its floor.
+
+The machine is shared and drifts, so nothing is compared across runs. Within a
+run the subjects take turns; each keeps its best round (the one least disturbed)
+and its median.
+"""
+
+import gc
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import TypeVar
+
+from msgspec import Struct
+
+Key = TypeVar("Key")
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class Figure(Struct, frozen=True):
+    """Microseconds of CPU for each unit of work."""
+
+    best: float
+    median: float
+
+
+def figure(samples: Sequence[float]) -> Figure:
+    """What several rounds gave."""
+    return Figure(round(min(samples), 4), round(median(samples), 4))
+
+
+def take_turns(
+    subjects: Mapping[Key, tuple[Callable[[], object], int]], rounds: int, units: int
+) -> dict[Key, Figure]:
+    """CPU per unit of work for each subject: what to call, and how many units of work one call does.
+
+    One sample is as many calls as make at least `units` units.
+    """
+    samples: dict[Key, list[float]] = {key: [] for key in subjects}
+    for _ in range(rounds):
+        for key, (call, size) in subjects.items():
+            times = -(-units // size)
+            gc.collect()  # nobody pays for another's garbage
+            begun = process_time()
+            for _ in range(times):
+                call()
+            samples[key].append((process_time() - begun) * 1e6 / (times * size))
+    return {key: figure(values) for key, values in samples.items()}
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU that a process used so far, in user and kernel, in steps of (usually) 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that is not below `percent` % of all."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))]

@@ -1,0 +1,71 @@
+"""Starts the servers to compare, each in a process of its own, and ends them whatever happens."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from tempfile import TemporaryDirectory
+from typing import IO, cast
+
+from msgspec import Struct
+
+from bench.scenario import MODEL, PLANS
+
+_ROOT = Path(__file__).parent.parent
+_START_SECONDS = 20
+_STOP_SECONDS = 5
+
+
+class Server(Struct, frozen=True):
+    """A server that listens."""
+
+    name: str
+    pid: int
+    port: int
+
+
+@contextmanager
+def both() -> Iterator[tuple[Server, Server]]:
+    """Antiphon with the scripted engine, and the floor."""
+    with TemporaryDirectory(prefix="antiphon-bench-") as folder:
+        script = Path(folder) / "script.jsonl"
+        script.write_bytes(b"\n".join(plan.line for plan in PLANS))
+        serve = "import sys; from antiphon.cli import main; sys.exit(main(sys.argv[1:]))"
+        options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL, "--port", "0")
+        with (
+            _running("antiphon", ("-c", serve, "serve", *options)) as antiphon,
+            _running("floor", ("-m", "bench.floor")) as floor,
+        ):
+            yield antiphon, floor
+
+
+@contextmanager
+def _running(name: str, arguments: tuple[str, ...]) -> Iterator[Server]:
+    # The user's own settings must not change what is measured.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, *arguments], cwd=_ROOT, env=environment, stdout=subprocess.PIPE
+    )
+    output = cast("IO[bytes]", process.stdout)  # it is a pipe
+    try:
+        yield Server(name, process.pid, _port(name, output))
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _port(name: str, output: IO[bytes]) -> int:
+    """The port from the line `listening on http://127.0.0.1:PORT`, the first that a server prints."""
+    with DefaultSelector() as selector:
+        selector.register(output, EVENT_READ)
+        line = output.readline() if selector.select(_START_SECONDS) else b""
+    if not line.startswith(b"listening on "):
+        raise RuntimeError(f"{name} did not start: it said {line!r}")
+    return int(line.strip().rpartition(b":")[2])

@@ -1,0 +1,50 @@
+"""The bench runs, and says what it measured. What the figures are is never tested."""
+
+import json
+
+import msgspec
+import pytest
+
+from antiphon.apis.chat.schema import ChatRequest
+from bench import frontend, in_process
+from bench.scenario import CASES, MIN_TOKENS, Case
+
+
+def test_report_has_every_figure():
+    result = in_process.measure(lengths=(MIN_TOKENS, 2 * MIN_TOKENS), rounds=1, sample=1)
+    report = json.loads(msgspec.json.encode(frontend.build(result, None)))
+
+    assert set(report) == {"machine", "targets", "in_process"}
+    assert {target["name"][:2] for target in report["targets"]} == {"1:"}
+    rows = report["in_process"]["rows"]
+    assert {(row["case"], row["tokens"]) for row in rows} == {
+        (case.name, length) for case in CASES for length in (MIN_TOKENS, 2 * MIN_TOKENS)
+    }
+    for row in rows:
+        assert set(row) == {"case", "tokens", "stream", "fold", "floor", "stream_to_floor", "fold_to_floor"}
+        for path in ("stream", "fold", "floor"):
+            assert set(row[path]) == {"best", "median"}
+    assert [growth["case"] for growth in report["in_process"]["growth"]] == [case.name for case in CASES]
+
+
+def test_table_names_every_case():
+    result = in_process.measure(lengths=(MIN_TOKENS,), rounds=1, sample=1)
+    table = "\n".join(frontend._table(frontend.build(result, None)))
+    assert all(case.name in table for case in CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("length", [MIN_TOKENS, 500])
+def test_what_is_measured_is_a_whole_answer(case: Case, length: int):
+    request = msgspec.json.decode(case.request(stream=True), type=ChatRequest)
+    chunks = case.chunks(length)
+    body = json.loads(in_process.answer(request, chunks))
+    sent = b"".join(in_process.payloads(request, chunks)).split(b"\n\n")
+    reason = "tool_calls" if case.tools else "stop"
+
+    assert len(chunks) == length == body["usage"]["completion_tokens"]
+    assert body["choices"][0]["finish_reason"] == reason
+    assert sent[-2:] == [b"data: [DONE]", b""]
+    assert json.loads(sent[-3].removeprefix(b"data: "))["choices"][0]["finish_reason"] == reason
+    if case.tools:
+        assert json.loads(body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
