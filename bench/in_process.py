@@ -84,7 +84,7 @@ def measure(lengths: Sequence[int] = LENGTHS, rounds: int = 7, sample: int = _SA
 
 def payloads(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
     """What a stream sends in each of an engine's steps; the rest of the last step's included."""
-    stream = Stream(_envelope(request), include_usage=request.wants_usage)
+    stream = Stream(_envelope(request), 1, include_usage=request.wants_usage)
     decoder = _decoder(request)
     sent = [frame(stream.push(0, _events(decoder, chunk))) for chunk in chunks]
     sent.append(frame(stream.finish()))
@@ -101,7 +101,7 @@ def answer(request: ChatRequest, chunks: list[Chunk]) -> bytes:
 
 
 def _stream(request: ChatRequest, chunks: list[Chunk]) -> None:
-    stream = Stream(_envelope(request), include_usage=request.wants_usage)
+    stream = Stream(_envelope(request), 1, include_usage=request.wants_usage)
     decoder = _decoder(request)
     for chunk in chunks:
         frame(stream.push(0, _events(decoder, chunk)))

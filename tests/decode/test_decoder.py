@@ -5,18 +5,18 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.laws import check, cuts, decode, fold, model_text
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import CallEnded, Finished, Malformed, ReasoningDelta, TextDelta
 from antiphon.core.items import FunctionCall, Message, Reasoning, Status
 from antiphon.decode.decoder import Decoder, state_after
-from antiphon.decode.table import Table
 from antiphon.decode.readers import MAX_SPACE
 from antiphon.decode.sink import MAX_PROVISIONAL
+from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 from antiphon.dialects.plain import PLAIN
 from antiphon.dialects.think import THINK
+from tests.laws import check, cuts, decode, fold, model_text
 
 hermes = Table(HERMES.grammar)
 tables = {"hermes": hermes, "think": Table(THINK.grammar), "plain": Table(PLAIN.grammar)}

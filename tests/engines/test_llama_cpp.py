@@ -7,6 +7,14 @@ import time
 
 import pytest
 import pytest_asyncio
+
+from antiphon.core.chunks import FinishReason
+from antiphon.core.errors import EngineError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import Generation, Prompt
+from antiphon.engines.llama_cpp import LlamaCppEngine
+from antiphon.engines.llama_server import PROMPT_BATCH, LlamaServer
+from antiphon.engines.models import resolve
 from tests.contracts.engine import (
     LONG,
     EngineContract,
@@ -18,14 +26,6 @@ from tests.contracts.engine import (
     tokens_of,
     until,
 )
-
-from antiphon.core.chunks import FinishReason
-from antiphon.core.errors import EngineError
-from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Generation, Prompt
-from antiphon.engines.llama_cpp import LlamaCppEngine
-from antiphon.engines.llama_server import PROMPT_BATCH, LlamaServer
-from antiphon.engines.models import resolve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

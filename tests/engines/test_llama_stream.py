@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
-from tests.contracts.engine import tokens_of
 
 from antiphon.core.errors import EngineError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Generation, Prompt
 from antiphon.engines.llama_stream import UNKNOWN_ID, ChunkReader, request_of
+from tests.contracts.engine import tokens_of
 
 
 def message(text="", tokens=(), count=0, **rest):

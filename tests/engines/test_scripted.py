@@ -5,6 +5,10 @@ import time
 import jinja2
 import pytest
 import pytest_asyncio
+
+from antiphon.core.chunks import FinishReason
+from antiphon.core.errors import EngineError
+from antiphon.engines.scripted import TEMPLATE, ScriptedEngine
 from tests.contracts.engine import (
     EngineContract,
     chunks_of,
@@ -15,10 +19,6 @@ from tests.contracts.engine import (
     tokens_of,
     until,
 )
-
-from antiphon.core.chunks import FinishReason
-from antiphon.core.errors import EngineError
-from antiphon.engines.scripted import TEMPLATE, ScriptedEngine
 
 
 async def started(*lines, **options):

@@ -8,6 +8,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 import pytest_asyncio
+
 from tests.server import Running, running
 
 WEATHER = """<think>

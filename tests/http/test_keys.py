@@ -1,39 +1,50 @@
 """With keys, /v1 is closed to strangers; /health and /version stay open."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import httpx2 as httpx
 import pytest
 from starlette.requests import Request
-from tests.server import running
 
 from antiphon.http.auth import ANYONE, KeyMiddleware, owner_of
+from tests.server import running
 
 SCRIPT = [{"output": "Hi"}]
 PATHS = ["/v1/models", "/v1/models/scripted", "/v1/nothing", "/v1/chat/completions"]
 
 
+@asynccontextmanager
+async def guarded(headers: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server with two keys."""
+    async with (
+        running(SCRIPT, keys=["secret", "other"]) as server,
+        httpx.AsyncClient(base_url=server.url, headers=headers) as client,
+    ):
+        yield client
+
+
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer wrong", "Bearer secre", "Basic secret", "secret"])
 async def test_strangers_get_401_on_every_path(header: str | None) -> None:
     headers = {} if header is None else {"authorization": header}
-    async with running(SCRIPT, keys=["secret", "other"]) as server:
-        async with httpx.AsyncClient(base_url=server.url, headers=headers) as client:
-            for path in PATHS:
-                response = await client.get(path)
+    async with guarded(headers) as client:
+        for path in PATHS:
+            response = await client.get(path)
 
-                assert response.status_code == 401
-                assert response.headers["www-authenticate"] == "Bearer"
-                error = response.json()["error"]
-                assert (error["code"], error["param"]) == ("invalid_api_key", None)
-                assert "secret" not in response.text
-            assert (await client.get("/health")).status_code == 200
-            assert (await client.get("/version")).status_code == 200
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"] == "Bearer"
+            error = response.json()["error"]
+            assert (error["code"], error["param"]) == ("invalid_api_key", None)
+            assert "secret" not in response.text
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/version")).status_code == 200
 
 
 @pytest.mark.parametrize("header", ["Bearer secret", "bearer other"])
 async def test_a_known_key_opens(header: str) -> None:
-    async with running(SCRIPT, keys=["secret", "other"]) as server:
-        async with httpx.AsyncClient(base_url=server.url, headers={"authorization": header}) as client:
-            assert (await client.get("/v1/models")).status_code == 200
-            assert (await client.get("/v1/nothing")).status_code == 404
+    async with guarded({"authorization": header}) as client:
+        assert (await client.get("/v1/models")).status_code == 200
+        assert (await client.get("/v1/nothing")).status_code == 404
 
 
 async def test_the_request_carries_the_identity_of_its_key_and_not_the_key() -> None:

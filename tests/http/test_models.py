@@ -1,10 +1,10 @@
 """Models, health and version."""
 
 import httpx2 as httpx
-from tests.server import running
 
 from antiphon import __version__
 from antiphon.run.service import Health
+from tests.server import running
 
 
 async def test_models_and_their_aliases() -> None:

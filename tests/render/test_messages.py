@@ -3,11 +3,11 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.render.support import call, output, say
 
 from antiphon.core.items import FunctionOutput, Message, Reasoning, Role, TextPart
 from antiphon.render.messages import arrange, gather, object_of, shape, short_id
 from antiphon.render.traits import Arguments, Traits
+from tests.render.support import call, output, say
 
 
 def test_one_go_of_the_assistant_is_one_message() -> None:

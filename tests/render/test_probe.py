@@ -1,8 +1,8 @@
 import pytest
-from tests.render import templates
-from tests.render.support import renderer
 
 from antiphon.render.traits import Arguments, Traits
+from tests.render import templates
+from tests.render.support import renderer
 
 EXPECTED = {
     "chatml": Traits(developer=False, tools=False, calls=False, results=False, reasoning=False),

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.render.support import WEATHER, call, output, renderer, say, turn
 
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Item, Reasoning
 from antiphon.core.turn import Function
 from antiphon.render.renderer import ChatTemplateRenderer
+from tests.render.support import WEATHER, call, output, renderer, say, turn
 
 pytestmark = [
     pytest.mark.skipif(

@@ -1,12 +1,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.render import templates
-from tests.render.support import WEATHER, call, output, renderer, say, turn
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Item, Reasoning
 from antiphon.core.turn import Function
+from tests.render import templates
+from tests.render.support import WEATHER, call, output, renderer, say, turn
 
 RENDERERS = {name: renderer(source) for name, source in templates.ALL.items()}
 ROLES = st.lists(st.sampled_from(["system", "developer", "user", "assistant", "call", "think"]), min_size=1)

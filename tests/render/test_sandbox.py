@@ -2,11 +2,11 @@ import tracemalloc
 from time import perf_counter
 
 import pytest
-from tests.render.bombs import BOMBS, UNCOMPILABLE
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.render.meter import LimitError
 from antiphon.render.sandbox import Template
+from tests.render.bombs import BOMBS, UNCOMPILABLE
 
 PEAK = 110 * 2**20
 

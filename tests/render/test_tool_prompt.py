@@ -1,8 +1,7 @@
-from tests.render.support import HERMES, call, output, say
-
 from antiphon.render.messages import gather
 from antiphon.render.tool_prompt import PLAIN_HISTORY, ToolWriter
 from antiphon.render.traits import Traits
+from tests.render.support import HERMES, call, output, say
 
 IGNORES = Traits(tools=False, calls=False, results=False)
 TOOLS = [{"type": "function", "function": {"name": "f"}}]

@@ -75,6 +75,33 @@ class Name(Struct, frozen=True):
     form: NameForm
 
 
+class Route(NamedTuple):
+    """What a message's header says: the state that reads its body, and the function that it is sent to.
+
+    `otherwise` is the state instead if the request offers no function of that
+    name, for headers that may mean something else. None: it is called anyway.
+    """
+
+    to: str
+    call: Named | None = None
+    otherwise: str | None = None
+
+
+Router = Callable[[str], Route | None]
+"""Reads the header of a message; what it does not know, it guesses. None: it is no header at all."""
+
+
+class Header(Struct, frozen=True):
+    """The header of a message, up to one of `ends`: it decides what follows.
+
+    An answer may begin inside one. A header that never ends, or whose route
+    leads nowhere, is text.
+    """
+
+    ends: tuple[str, ...]
+    route: Router
+
+
 class Keyed(NamedTuple):
     """What stands before a value: the argument's name, and its type where the format tells it.
 
@@ -111,6 +138,17 @@ class Value(Struct, frozen=True):
     trim: Trim = Trim.NOTHING
 
 
+class TextArguments(Struct, frozen=True):
+    """All arguments of a call whose name is known, as one text: the value of `key`.
+
+    It goes up to a marker. The end of the answer ends it, too: the marker may
+    be the token by which the model stops.
+    """
+
+    on: Markers
+    key: str
+
+
 class JsonArguments(Struct, frozen=True):
     """All arguments of a call whose name is known, as one JSON object. `then` is the state after it."""
 
@@ -138,9 +176,9 @@ class JsonCalls(Struct, frozen=True):
     names: Names = Names.ANY
 
 
-Opener = Name | JsonCalls
+Opener = Header | Name | JsonCalls
 """States in which a call may begin."""
-Inner = Key | Value | JsonArguments
+Inner = Key | Value | TextArguments | JsonArguments
 """States inside a call."""
 State = Span | Opener | Inner
 
@@ -182,7 +220,7 @@ class Grammar(Struct, frozen=True):
 
     def without_calls(self) -> "Grammar":
         """The same grammar for a request that offers no tools: calls are plain text."""
-        kept = {name: state for name, state in self.states.items() if _shows(state)}
+        kept = {n: state for n, state in self.states.items() if _shows(state) or isinstance(state, Header)}
         return Grammar({name: _within(state, kept) for name, state in kept.items()}, self.start, self.text)
 
 
@@ -190,7 +228,9 @@ def _markers(state: State) -> set[str]:
     """The markers in a state; beginnings in `peek` are ordinary text."""
     if isinstance(state, Span):
         return {*state.on, *state.first}
-    return set(state.on) if isinstance(state, Name | Key | Value) else set()
+    if isinstance(state, Header):
+        return set(state.ends)
+    return set(state.on) if isinstance(state, Name | Key | Value | TextArguments) else set()
 
 
 def _shows(state: State) -> bool:
@@ -199,6 +239,8 @@ def _shows(state: State) -> bool:
 
 def _within(state: State, kept: Mapping[str, State]) -> State:
     """The span without the markers that lead out of `kept`."""
+    if isinstance(state, Header):
+        return state  # a route that leads out of `kept` leads nowhere
     assert isinstance(state, Span)
 
     def inside(markers: Markers) -> dict[str, str]:

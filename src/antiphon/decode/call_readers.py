@@ -5,15 +5,13 @@ See `readers.py` for what a reader is.
 
 import msgspec
 
-from antiphon.core.grammar import Key, Name, Trim, Value
-from antiphon.decode.headers import MAX_NAME
+from antiphon.core.grammar import Key, Keyed, Name, TextArguments, Trim, Value
+from antiphon.decode.headers import MAX_HEADER
 from antiphon.decode.json_scanner import JsonScanner
 from antiphon.decode.lexer import Found, Lexer
 from antiphon.decode.readers import RETRACT, Step
 from antiphon.decode.sink import Sink
 
-MAX_HEADER = 4 * MAX_NAME
-"""Characters of a header or key, attributes included. A longer one is none."""
 MAX_COLLECTED = 256 * 1024
 """Characters of arguments that have to be read whole before it is known what they are."""
 
@@ -38,9 +36,11 @@ class NameReader:
         return self._read(text, self._lexer.find_final(text)) or Step(RETRACT, self._held)
 
     def _read(self, text: str, found: Found | None) -> Step | None:
+        if (len(text) if found is None else found.start) > MAX_HEADER:
+            return Step(RETRACT, text)
         if found is None or not found.marker:
             self._held = text
-            return Step(RETRACT, text) if len(text) > MAX_HEADER else None
+            return None
         header, rest = text[: found.start], text[found.end :]
         named = self._state.form(header)
         if named is None:
@@ -73,9 +73,11 @@ class KeyReader:
         return step
 
     def _read(self, text: str, found: Found | None) -> Step | None:
+        if (len(text) if found is None else found.start) > MAX_HEADER:
+            return self._break(text)
         if found is None or not found.marker:
             self._held = text
-            return self._break(text) if len(text) > MAX_HEADER else None
+            return None
         keyed = self._state.form(text[: found.start])
         if keyed is None:
             return self._break(text)
@@ -126,6 +128,14 @@ class ValueReader:
             return None
         self._sink.end_value(body[len(said) :])
         return Step(self._state.on[found.marker], text[found.end :], found.marker)
+
+
+class TextArgumentsReader(ValueReader):
+    """Reads all arguments of a call as one text."""
+
+    def __init__(self, state: TextArguments, lexer: Lexer, sink: Sink) -> None:
+        super().__init__(Value(state.on), lexer, sink)
+        sink.key(Keyed(state.key, "string"), "")
 
 
 class JsonArgumentsReader:

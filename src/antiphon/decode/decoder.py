@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event
-from antiphon.core.grammar import JsonCalls, Kind, Name, Span
+from antiphon.core.grammar import Header, Kind, Opener, Span, TextArguments
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.ids import CallIds, openai_call_id
 from antiphon.decode.ledger import Ledger
@@ -28,7 +28,8 @@ def state_after(table: Table, tail: str) -> str:
     """
     decoder = Decoder(table)
     decoder.feed(Chunk(tail))
-    return decoder.state if table.shows(decoder.state) else table.grammar.text
+    begins = table.shows(decoder.state) or isinstance(table.state(decoder.state), Header)
+    return decoder.state if begins else table.grammar.text
 
 
 class Decoder:
@@ -87,8 +88,8 @@ class Decoder:
     def _may_end_here(self, finish: Finish) -> bool:
         """Only the closing markers of the call are missing, and it was the model that left them out."""
         state = self._table.state(self.state)
-        between = isinstance(state, Span) and state.kind is Kind.CALL
-        return between and finish.reason is FinishReason.STOP
+        whole = isinstance(state, TextArguments) or (isinstance(state, Span) and state.kind is Kind.CALL)
+        return whole and finish.reason is FinishReason.STOP
 
     def _follow(self, step: Step) -> str:
         """Go where a reader says; return the text to go on with."""
@@ -103,9 +104,7 @@ class Decoder:
     def _arrive(self, name: str, marker: str = "") -> None:
         """Enter a state by a marker."""
         state = self._table.state(name)
-        opens = isinstance(state, Name | JsonCalls) or (
-            isinstance(state, Span) and state.kind is Kind.OPENING
-        )
+        opens = isinstance(state, Opener) or (isinstance(state, Span) and state.kind is Kind.OPENING)
         if opens and not self._sink.provisional:
             self._origin = self._home()
             if self._sink.in_call:
@@ -133,8 +132,9 @@ class Decoder:
             self._arrive(self._table.grammar.text)
             return rest
         marker, raw = self._sink.retract()
-        self._sink.malformed("a marker that opens no call")
         text = (marker or "") + raw + rest
+        if text:  # an answer that begins inside a header may be empty
+            self._sink.malformed("a marker that opens no call")
         # The marker itself, or the first character of what was no marker, so that reading gets on.
         taken = len(marker or "") + (not (marker or "").strip())
         reader = self._come_home(None if marker is None else self._origin)

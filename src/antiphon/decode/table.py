@@ -3,8 +3,27 @@
 from collections.abc import Iterable, Mapping
 from typing import assert_never
 
-from antiphon.core.grammar import Grammar, JsonArguments, JsonCalls, Key, Kind, Name, Span, State, Value
-from antiphon.decode.call_readers import JsonArgumentsReader, KeyReader, NameReader, ValueReader
+from antiphon.core.grammar import (
+    Grammar,
+    Header,
+    JsonArguments,
+    JsonCalls,
+    Key,
+    Kind,
+    Name,
+    Span,
+    State,
+    TextArguments,
+    Value,
+)
+from antiphon.decode.call_readers import (
+    JsonArgumentsReader,
+    KeyReader,
+    NameReader,
+    TextArgumentsReader,
+    ValueReader,
+)
+from antiphon.decode.header_reader import HeaderReader
 from antiphon.decode.json_calls import JsonCallsReader
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import Reader, SpanReader, SpanTable
@@ -20,7 +39,7 @@ class Table:
         self._spans = {name: SpanTable(state) for name, state in states.items() if isinstance(state, Span)}
         self._lexers = {name: Lexer(_markers(state, states)) for name, state in states.items()}
 
-    def reader(self, name: str, sink: Sink) -> Reader:
+    def reader(self, name: str, sink: Sink) -> Reader:  # noqa: PLR0911 - one for each kind of state
         """A reader for the state that a marker leads to."""
         state, lexer = self.grammar.states[name], self._lexers[name]
         match state:
@@ -28,12 +47,16 @@ class Table:
                 return self.span_reader(name, sink)
             case JsonCalls():
                 return JsonCallsReader(state, lexer, sink)
+            case Header():
+                return HeaderReader(state, lexer, sink, self.grammar.states)
             case Name():
                 return NameReader(state, lexer, sink)
             case Key():
                 return KeyReader(state, lexer, sink)
             case Value():
                 return ValueReader(state, lexer, sink)
+            case TextArguments():
+                return TextArgumentsReader(state, lexer, sink)
             case JsonArguments():
                 return JsonArgumentsReader(state.then, lexer, sink)
             case _:
@@ -59,4 +82,6 @@ def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:
         state = states[state.then]
     if isinstance(state, Span):
         return {*state.on, *state.first}
-    return state.on if isinstance(state, Name | Key | Value) else ()
+    if isinstance(state, Header):
+        return state.ends
+    return state.on if isinstance(state, Name | Key | Value | TextArguments) else ()

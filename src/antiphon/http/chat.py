@@ -26,5 +26,5 @@ async def create_chat_completion(request: Request) -> AnswerResponse | StreamRes
     run = await start(turn, service.model(turn.model))
     envelope = Envelope(random_id("chatcmpl-", 24), turn.model, int(time()), run.prompt_tokens)
     if wire.stream:
-        return StreamResponse(run, Stream(envelope, include_usage=wire.wants_usage))
+        return StreamResponse(run, Stream(envelope, turn.choices, include_usage=wire.wants_usage))
     return AnswerResponse(run, Answer(envelope, turn.choices))

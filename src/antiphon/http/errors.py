@@ -39,10 +39,9 @@ def error_response(error: AntiphonError) -> Response:
 
 
 async def on_antiphon_error(request: Request, error: Exception) -> Response:
-    """Answer an error of ours; log what is not the client's doing."""
+    """Answer an error of ours."""
     assert isinstance(error, AntiphonError)
-    if not isinstance(error, RequestError):
-        log_failure(error)
+    log_failure(error)
     return error_response(error)
 
 
@@ -62,5 +61,8 @@ async def on_exception(request: Request, error: Exception) -> Response:
 
 
 def log_failure(error: Exception) -> None:
-    """Write a failure and its causes to the log."""
-    _log.error("request failed", error=str(error), exc_info=error)
+    """Write a failure and its causes to the log; what was only refused, in one line, for who looks for it."""
+    if isinstance(error, AntiphonError) and error.status != AntiphonError.status:
+        _log.debug("request refused", error=str(error), param=error.param)
+    else:
+        _log.error("request failed", error=str(error), exc_info=error)

@@ -1,14 +1,21 @@
 """Runs the server: sockets, signals, and the order of starting and stopping.
 
 The socket listens before the model is loaded, so that /health can say "not
-yet" instead of refusing the connection. The first Ctrl-C stops accepting and
-lets running answers end; a second one stops at once.
+yet" instead of refusing the connection. The first Ctrl-C (or SIGTERM) stops
+accepting and lets running answers end; a second one stops them, too.
 """
 
 import asyncio
+import gc
+import shlex
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
+import msgspec
 import uvicorn
 
 from antiphon.config import Settings
@@ -20,56 +27,107 @@ from antiphon.run.service import Health, Service
 
 KEEP_ALIVE_SECONDS = 75
 """How long an idle connection stays open. Longer than common clients keep theirs."""
+GC_THRESHOLD = 50_000
+"""Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
+LAST_WORDS_SECONDS = 1
+"""How long answers that were stopped may take to tell their clients so."""
 
 
 def serve(settings: Settings) -> None:
-    """Serve until Ctrl-C. Raises AntiphonError if the server cannot start."""
+    """Serve until Ctrl-C, which raises KeyboardInterrupt. Raises AntiphonError if the server cannot start."""
     configure(settings.log_level)
-    listener = _listen(settings.host, settings.port)
-    template = settings.chat_template.read_text() if settings.chat_template else None
+    template = _read(settings.chat_template) if settings.chat_template else None
     service = Service(
         _engine(settings), names=settings.model_name, dialect=settings.dialect, chat_template=template
     )
     app = build(service, keys=settings.api_key, max_body_bytes=settings.max_body_bytes)
     config = uvicorn.Config(
         app,
+        lifespan="off",
         log_level="warning",
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         server_header=False,
     )
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner, listener:
-        runner.run(_serve(Server(config, service), listener))
+    server = Server(config, service)
+    with (
+        _listen(settings.host, settings.port) as listener,
+        asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
+    ):
+        runner.run(_serve(server, listener, bool(settings.api_key)))
+    if server.received is signal.SIGINT:
+        raise KeyboardInterrupt
 
 
-async def _serve(server: "Server", listener: socket.socket) -> None:
+async def _serve(server: "Server", listener: socket.socket, guarded: bool) -> None:
+    """Serve and load at the same time. `guarded`: requests need a key."""
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     loading = asyncio.create_task(server.service.start())
     try:
         await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
-            _announce(listener, server.service)
+        if not server.should_exit:
+            _settle()
+            url = _url(listener)
+            curl = _curl(url, server.service.names[0], guarded)
+            print(f"listening on {url}", f"try: {curl}", sep="\n", flush=True)
         await serving
     finally:
         server.should_exit = True
         loading.cancel()
         await asyncio.gather(serving, loading, return_exceptions=True)
         await server.service.stop()
+        await server.hear_last_words()
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that says what Ctrl-C does."""
+    """A uvicorn server that takes signals in the event loop, and says what they do."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self.service = service
+        self.received: signal.Signals | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take signals while serving. Uvicorn would raise them again before we have cleaned up."""
+        loop = asyncio.get_running_loop()
+        taken = (signal.SIGINT, signal.SIGTERM)
+        for each in taken:
+            loop.add_signal_handler(each, self.handle_exit, each, None)
+        try:
+            yield
+        finally:
+            for each in taken:
+                loop.remove_signal_handler(each)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal: the first drains, the second stops."""
         self.service.health = Health.DRAINING
-        print("finishing running answers; Ctrl-C again to stop now" if not self.should_exit else "stopping")
-        super().handle_exit(sig, frame)
+        self.received = signal.Signals(sig)
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        print(
+            "stopping" if self.force_exit else "finishing running answers; Ctrl-C again to stop now",
+            flush=True,
+        )
+
+    async def hear_last_words(self) -> None:
+        """Let the requests whose answers were stopped end by themselves; cancel those that do not."""
+        tasks = self.server_state.tasks
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS_SECONDS)
+
+
+def _settle() -> None:
+    """Spare the garbage collector what lives as long as the server, and the short lives of tokens.
+
+    Events, tokens and chunks hold no cycles; what does is a few objects per request.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -94,9 +152,21 @@ def _engine(settings: Settings) -> Engine:
     return LlamaCppEngine(resolve(settings.model), context=settings.context, parallel=settings.parallel)
 
 
-def _announce(listener: socket.socket, service: Service) -> None:
+def _read(template: Path) -> str:
+    try:
+        return template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AntiphonError(f"Cannot read the chat template {template}: {error}.") from error
+
+
+def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    body = f'{{"model": "{service.names[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    print(f"listening on {url}", flush=True)
-    print(f"try: curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", flush=True)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _curl(url: str, model: str, guarded: bool) -> str:
+    """A command that asks the model something, for the shell."""
+    body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+    key = ' -H "Authorization: Bearer $ANTIPHON_API_KEY"' if guarded else ""
+    header = "-H 'Content-Type: application/json'" + key
+    return f"curl {url}/v1/chat/completions {header} -d {shlex.quote(body.decode())}"

@@ -69,15 +69,17 @@ class StreamResponse:
                 async for batch in batches:
                     await _send_body(send, self._project(batch))
                 last = frame(self._stream.finish())
-            except AntiphonError as error:
-                last = frame([encode_error(error), b"[DONE]"])
             except Exception as error:
                 log_failure(error)
-                last = frame([encode_error(EngineError()), b"[DONE]"])
+                told = error if isinstance(error, AntiphonError) else EngineError()
+                last = frame([encode_error(told), b"[DONE]"])
             await send({"type": "http.response.body", "body": last})
 
     def _project(self, batch: Batch) -> bytes:
-        return b"".join(frame(self._stream.push(choice, events)) for choice, events in batch)
+        payloads: list[bytes] = []
+        for choice, events in batch:
+            payloads += self._stream.push(choice, events)
+        return frame(payloads)
 
 
 class AnswerResponse:
@@ -124,7 +126,7 @@ async def _departure(receive: Receive) -> None:
 
 def frame(payloads: list[bytes]) -> bytes:
     """Payloads as server-sent events."""
-    return b"".join([b"data: " + payload + b"\n\n" for payload in payloads])
+    return b"data: " + b"\n\ndata: ".join(payloads) + b"\n\n" if payloads else b""
 
 
 async def _send_body(send: Send, body: bytes) -> None:

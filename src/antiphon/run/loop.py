@@ -34,7 +34,7 @@ async def start(turn: Turn, model: Model) -> Run:
         prompt,
         max_tokens=min(room, turn.sampling.max_tokens or room),
         sampling=turn.sampling,
-        preserve=model.dialect.grammar.markers,
+        preserve=model.markers,
     )
     choices = [
         _choice(model.engine, _for_choice(generation, index), model.decoder(turn, prompt))
@@ -70,7 +70,8 @@ def _decode(decoder: Decoder, batch: list[Chunk]) -> tuple[list[Event], bool]:
     """The events of a batch, and whether it was the last."""
     events: list[Event] = []
     for chunk in batch:
-        events += decoder.feed(chunk)
+        fed = decoder.feed(chunk)
+        events = events + fed if events else fed
         finish = chunk.finish or (Finish(FinishReason.STOP) if decoder.stopped else None)
         if finish:
             events += decoder.finish(finish)

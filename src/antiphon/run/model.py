@@ -24,6 +24,7 @@ class Model:
         self._renderer = renderer
         self._table = Table(dialect.grammar)
         self._table_without_calls = Table(dialect.grammar.without_calls())
+        self.markers = dialect.grammar.markers
         self._answer_header = _answer_header(renderer, dialect)
 
     @property

@@ -6,6 +6,7 @@ of the text, and split at the mark. So both kinds of chunk come from the same
 wire types, and cannot differ.
 """
 
+import secrets
 from typing import assert_never
 
 import msgspec
@@ -37,7 +38,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.finish import finish_reason
 
-_MARK = "\ue000mark\ue000"
+_MARK = secrets.token_hex(16)  # in no name that a client or a server may choose
 _ENCODED_MARK = msgspec.json.encode(_MARK)
 _encode_text = msgspec.json.Encoder().encode
 
@@ -64,17 +65,19 @@ class _ChoiceState:
 class Stream:
     """Projects events to the payloads of server-sent events."""
 
-    def __init__(self, envelope: Envelope, *, include_usage: bool) -> None:
+    def __init__(self, envelope: Envelope, choices: int, *, include_usage: bool) -> None:
         self._envelope = envelope
+        self._count = choices
         self._usage = None if include_usage else msgspec.UNSET
-        self._choices: dict[int, _ChoiceState] = {}
+        self._choices: list[_ChoiceState] = []
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
         """The chunks for the next events of a choice."""
         out: list[bytes] = []
-        state = self._choices.get(choice)
-        if state is None:
-            state = self._begin(choice, out)
+        if not self._choices:
+            # All choices at once and in order: clients keep them in a list.
+            self._choices = [self._begin(index, out) for index in range(self._count)]
+        state = self._choices[choice]
         for event in events:
             # The frequent ones first; the order of the others does not matter.
             if type(event) is TextDelta:
@@ -94,20 +97,18 @@ class Stream:
         if self._usage is msgspec.UNSET:
             return [b"[DONE]"]
         usage = total(
-            self._envelope.prompt_tokens, (state.usage or Usage() for state in self._choices.values())
+            self._envelope.prompt_tokens, (state.usage or Usage() for state in self._choices)
         )
         return [msgspec.json.encode(self._chunk((), usage)), b"[DONE]"]
 
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:
         """The first chunk of a choice tells the role; its content is not known yet."""
         out.append(self._delta(choice, Delta(role="assistant", content=None, refusal=None)))
-        state = _ChoiceState(
+        return _ChoiceState(
             choice,
             content=self._frame(choice, Delta(content=_MARK)),
             reasoning=self._frame(choice, Delta(reasoning_content=_MARK)),
         )
-        self._choices[choice] = state
-        return state
 
     def _push_rare(self, state: _ChoiceState, event: Event, out: list[bytes]) -> None:
         match event:

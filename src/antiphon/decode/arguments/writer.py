@@ -40,12 +40,12 @@ class ObjectWriter:
 
     def end_value(self) -> str:
         """The argument's value is whole."""
-        assert self._value is not None
-        return self._value.finish()
+        value, self._value = self._value, None
+        return value.finish() if value else ""
 
     def end(self) -> str:
-        """The object is whole."""
-        return "}" if self._count else "{}"
+        """The object is whole, and so is its last value."""
+        return self.end_value() + "}" if self._count else "{}"
 
     def _types(self, keyed: Keyed) -> frozenset[str] | None:
         """The types that the value may have. None: the format says that it is JSON."""

@@ -1,0 +1,53 @@
+"""Harmony: messages with headers, as the gpt-oss models write them.
+
+    <|channel|>analysis<|message|>I need the weather.<|end|>
+    <|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>
+    <|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>
+    {"city": "Rome"}<|call|>
+
+    <|channel|>final<|message|>It is sunny.<|return|>
+
+There are no line breaks between them. The prompt ends with `<|start|>assistant`,
+so an answer begins inside of a header. The channel and the recipient decide what
+a message is; the recipient stands before or after the channel, and models write
+it on any channel, without `functions.`, or with a token stuck to it. Commentary
+without a recipient is said to the user before a call. The code of `python` is
+text, not JSON. Any of the closing tokens may be missing.
+"""
+
+from antiphon.core.grammar import Grammar, Header, JsonArguments, Kind, Span, TextArguments
+from antiphon.decode.headers import harmony
+from antiphon.dialects.dialect import Dialect
+
+_ENDS = {
+    "<|end|>": "between",
+    "<|call|>": "between",
+    "<|return|>": "between",
+    "<|start|>": "header",
+    "<|channel|>": "header",
+}
+
+OPENAI = Dialect(
+    names=("openai", "gpt_oss", "openai_gptoss", "harmony"),
+    calls=Grammar(
+        {
+            "header": Header(
+                ends=("<|message|>",),
+                route=harmony(
+                    {"analysis": "thinking", "commentary": "preamble", "final": "final"},
+                    guess="final",
+                    arguments="arguments",
+                    code="code",
+                ),
+            ),
+            "thinking": Span(Kind.REASONING, on=_ENDS),
+            "preamble": Span(Kind.TEXT, on=_ENDS, phase="commentary"),
+            "final": Span(Kind.TEXT, on=_ENDS, phase="final_answer"),
+            "text": Span(Kind.TEXT, on=_ENDS),
+            "arguments": JsonArguments(then="between"),
+            "code": TextArguments(on=_ENDS, key="code"),
+            "between": Span(Kind.MARKUP, on=_ENDS),
+        },
+        start="header",
+    ),
+)

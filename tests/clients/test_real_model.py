@@ -1,0 +1,306 @@
+"""The openai SDK against Antiphon with a real model: SmolLM2-135M, from the wheel that the test setup installs."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+from openai import AsyncOpenAI
+from openai.types import CompletionUsage
+
+from antiphon.engines.llama_cpp import LlamaCppEngine
+from antiphon.engines.models import resolve
+from tests.server import Running, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CONTEXT = 2048
+SLOTS = 2
+IDLE_SECONDS = 1.0
+"""How soon the engine must be idle after a client has left: 10 ms on an idle machine."""
+EMOJI = "Repeat: 🎉🚀🌍🔥👋 日本語のテキスト"
+STORY = "Tell a long story about a fox."
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[Running]:
+    engine = LlamaCppEngine(resolve(None), context=CONTEXT, parallel=SLOTS)
+    async with running(engine) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(server: Running) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def model(server: Running) -> str:
+    name: str = server.engine.card.name
+    return name
+
+
+def user(content: str) -> list[Any]:
+    return [{"role": "user", "content": content}]
+
+
+class Ask:
+    """Asks one model, streamed or not."""
+
+    def __init__(self, client: AsyncOpenAI, model: str) -> None:
+        self.client = client
+        self.model = model
+
+    async def full(self, content: str, **more: Any) -> tuple[str, str, CompletionUsage]:
+        """The text, the finish reason and the usage of a full answer."""
+        completion = await self.client.chat.completions.create(
+            model=self.model, messages=user(content), **more
+        )
+        [choice] = completion.choices
+        return choice.message.content or "", choice.finish_reason, used(completion.usage)
+
+    async def stream(self, content: str, **more: Any) -> tuple[str, str, CompletionUsage]:
+        """The same of a stream."""
+        options: Any = {"include_usage": True}
+        pieces, finishes, usage = [], [], None
+        async for chunk in await self.client.chat.completions.create(
+            model=self.model, messages=user(content), stream=True, stream_options=options, **more
+        ):
+            usage = chunk.usage
+            for choice in chunk.choices:
+                pieces.append(choice.delta.content or "")
+                finishes += [choice.finish_reason] if choice.finish_reason else []
+        [finish] = finishes
+        return "".join(pieces), finish, used(usage)
+
+
+def used(usage: CompletionUsage | None) -> CompletionUsage:
+    assert usage is not None
+    assert usage.prompt_tokens > 0
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    return usage
+
+
+@pytest.fixture
+def ask(client: AsyncOpenAI, model: str) -> Ask:
+    return Ask(client, model)
+
+
+async def until(what: Callable[[], bool], seconds: float = 30) -> float:
+    """Wait until something is so; how long it took."""
+    begun = time.monotonic()
+    async with asyncio.timeout(seconds):
+        while not what():
+            await asyncio.sleep(0.001)
+    return time.monotonic() - begun
+
+
+# A seed keeps the prompt cache out of it: what is cached is computed otherwise, and rounds otherwise.
+GREEDY: dict[str, Any] = {"temperature": 0, "seed": 1, "max_tokens": 40}
+
+
+@pytest.mark.parametrize("content", ["What is the capital of France?", STORY, EMOJI])
+async def test_a_stream_and_a_full_answer_say_the_same(ask: Ask, content: str) -> None:
+    full = await ask.full(content, **GREEDY)
+
+    assert full == await ask.stream(content, **GREEDY)
+    assert full[0].strip()
+
+
+async def test_a_seed_repeats_and_another_differs(ask: Ask) -> None:
+    async def invent(seed: int) -> str:
+        return (await ask.full("Invent a word.", seed=seed, temperature=1, max_tokens=24))[0]
+
+    texts = [await invent(seed) for seed in (1, 2, 3)]
+
+    assert [await invent(seed) for seed in (1, 2, 3)] == texts
+    assert len(set(texts)) == 3
+
+
+async def test_max_tokens_cut_exactly(ask: Ask) -> None:
+    for mode in (ask.full, ask.stream):
+        for limit in (1, 7):
+            _, finish, usage = await mode(STORY, temperature=0, max_tokens=limit)
+
+            assert (finish, usage.completion_tokens) == ("length", limit)
+
+
+async def test_a_stop_string_cuts(ask: Ask) -> None:
+    whole, _, usage = await ask.full(STORY, **GREEDY)
+    stop = whole[20:25]
+
+    for mode in (ask.full, ask.stream):
+        text, finish, cut = await mode(STORY, **GREEDY, stop=[stop])
+
+        assert (text, finish) == (whole[: whole.index(stop)], "stop")
+        assert 0 < cut.completion_tokens < usage.completion_tokens
+
+
+async def test_n_answers_add_up(client: AsyncOpenAI, model: str, ask: Ask) -> None:
+    options: dict[str, Any] = {"temperature": 1, "seed": 5, "max_tokens": 12}
+    completion = await client.chat.completions.create(
+        model=model, messages=user("Invent a word."), n=3, **options
+    )
+
+    assert [choice.index for choice in completion.choices] == [0, 1, 2]
+    assert all(choice.message.content for choice in completion.choices)
+    assert len({choice.message.content for choice in completion.choices}) > 1  # each has its own seed
+    _, _, single = await ask.full("Invent a word.", **options)
+    usage = used(completion.usage)
+    assert usage.prompt_tokens == single.prompt_tokens
+    assert 12 < usage.completion_tokens <= 36
+
+
+async def test_the_choices_of_a_stream_begin_in_order(client: AsyncOpenAI, model: str) -> None:
+    seen: dict[int, str] = {}
+    finishes = []
+    async for chunk in await client.chat.completions.create(
+        model=model, messages=user("Invent a word."), n=3, seed=5, max_tokens=12, stream=True
+    ):
+        [choice] = chunk.choices
+        seen[choice.index] = seen.get(choice.index, "") + (choice.delta.content or "")
+        finishes += [choice.index] if choice.finish_reason else []
+
+    assert list(seen) == [0, 1, 2]  # as the SDK's accumulator needs it
+    assert all(seen.values())
+    assert sorted(finishes) == [0, 1, 2]
+
+
+async def test_a_prompt_that_was_seen_is_cached(ask: Ask) -> None:
+    prompt = "Say something about the number 4711, but not too much of it."
+    await ask.full(prompt, max_tokens=2)
+    for mode in (ask.full, ask.stream):
+        _, _, usage = await mode(prompt, max_tokens=2)
+
+        assert usage.prompt_tokens_details is not None
+        assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens - 1
+
+    _, _, usage = await ask.full(prompt, max_tokens=2, seed=1)
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == 0
+
+
+async def test_a_prompt_over_the_context_is_refused_with_both_numbers(server: Running, ask: Ask) -> None:
+    for mode in (ask.full, ask.stream):
+        with pytest.raises(openai.BadRequestError) as raised:
+            await mode("word " * 3000)
+
+        assert (raised.value.code, raised.value.param) == ("context_length_exceeded", "messages")
+        numbers = [int(word) for word in raised.value.message.split() if word.isdigit()]
+        assert CONTEXT in numbers
+        assert any(number > 3000 for number in numbers)
+        assert server.engine.active == 0
+
+
+async def test_any_history_is_accepted(client: AsyncOpenAI, model: str) -> None:
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'},
+    }
+    tools: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
+    histories: list[list[Any]] = [
+        [{"role": "system", "content": "Be kind."}, {"role": "system", "content": "Be brief."}, *user("Hi")],
+        [{"role": "developer", "content": "Be brief."}, *user("Hi"), {"role": "system", "content": "Be kind."}],
+        [*user("Weather?"), {"role": "assistant", "content": None, "tool_calls": [call]},
+         {"role": "tool", "tool_call_id": "c1", "content": "sunny, 21"}],
+        [*user("Hi"), *user("Hello?"), {"role": "assistant", "content": "Yes?"}, {"role": "assistant", "content": "?"}],
+    ]  # fmt: skip
+    bare = await client.chat.completions.create(model=model, messages=user("Hi"), max_tokens=1)
+    for history in histories:
+        completion = await client.chat.completions.create(
+            model=model, messages=history, tools=tools, max_tokens=4
+        )
+
+        assert used(completion.usage).prompt_tokens > used(bare.usage).prompt_tokens
+        assert completion.choices[0].finish_reason in {"stop", "length"}
+
+
+async def test_characters_of_several_tokens_come_whole(ask: Ask) -> None:
+    options: dict[str, Any] = {"temperature": 1.5, "seed": 1, "max_tokens": 60}
+    full = await ask.full(EMOJI, **options)
+
+    assert any(ord(char) > 0xFFF for char in full[0]), "the model wrote none: choose another seed"
+    assert "\ufffd" not in full[0]
+    assert full == await ask.stream(EMOJI, **options)
+
+
+async def test_two_requests_at_once_both_finish(server: Running, ask: Ask) -> None:
+    both = asyncio.gather(
+        ask.stream(STORY, temperature=0, max_tokens=40),
+        ask.full("What is the capital of France?", temperature=0, max_tokens=40),
+    )
+    await until(lambda: server.engine.active == 2)
+
+    for text, finish, usage in await both:
+        assert text
+        assert finish in {"stop", "length"}
+        assert usage.completion_tokens > 1
+
+
+async def test_more_requests_than_slots_all_finish(server: Running, ask: Ask) -> None:
+    asked = asyncio.gather(*(ask.full(f"What is {n} + {n}?", max_tokens=8) for n in range(6)))
+    await until(lambda: server.engine.waiting > 0)
+
+    assert len(await asked) == 6
+    await until(lambda: server.engine.active == server.engine.waiting == 0)
+
+
+async def test_a_client_that_leaves_its_stream_frees_the_engine(
+    server: Running, client: AsyncOpenAI, model: str
+) -> None:
+    took = []
+    for _ in range(3):
+        stream = await client.chat.completions.create(
+            model=model, messages=user(STORY), stream=True, temperature=0, presence_penalty=2
+        )
+        pieces = 0
+        async for chunk in stream:
+            pieces += bool(chunk.choices[0].delta.content)
+            if pieces == 3:
+                break
+        assert server.engine.active == 1
+        await stream.close()
+        took.append(await until(lambda: server.engine.active == 0))
+
+    print("idle after", took, "seconds")  # shown by pytest -rP
+    assert max(took) < IDLE_SECONDS
+
+
+async def test_a_client_that_leaves_a_full_answer_frees_the_engine(server: Running, ask: Ask) -> None:
+    asking = asyncio.create_task(ask.full(STORY, temperature=0, presence_penalty=2))
+    await until(lambda: server.engine.active == 1)
+    await asyncio.sleep(0.1)  # into the answer, more or less
+    asking.cancel()
+    took = await until(lambda: server.engine.active == 0)
+
+    print("idle after", took, "seconds")
+    assert took < IDLE_SECONDS
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+async def test_a_client_that_leaves_during_the_prompt_frees_the_engine(server: Running, ask: Ask) -> None:
+    def long(subject: str) -> str:
+        return f"Hear of {subject}. " + f"The quick {subject} jumps over it. " * 250
+
+    begun = time.monotonic()
+    _, _, usage = await ask.full(long("fox"), max_tokens=1, seed=1)
+    whole = time.monotonic() - begun
+    assert usage.prompt_tokens > 1500
+
+    asking = asyncio.create_task(ask.stream(long("dog"), max_tokens=1, seed=1))
+    await until(lambda: server.engine.active == 1)
+    await asyncio.sleep(whole / 8)  # into the prompt, and far from its end
+    assert server.engine.active == 1
+    asking.cancel()
+    took = await until(lambda: server.engine.active == 0)
+
+    print("idle after", took, "seconds; the whole prompt takes", whole)
+    assert took < whole / 2  # it takes a prompt batch, an eighth of this prompt, however fast the machine
+    with pytest.raises(asyncio.CancelledError):
+        await asking

@@ -1,0 +1,121 @@
+"""Messages with headers: what routes lead to, and what becomes of headers that are none."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.events import CallEnded, Malformed, TextStarted
+from antiphon.core.grammar import Named, Route
+from antiphon.decode.decoder import Decoder, state_after
+from antiphon.decode.headers import MAX_HEADER, harmony
+from antiphon.decode.table import Table
+from antiphon.dialects.openai import OPENAI
+from tests.laws import check, cuts, decode, fold, model_text
+
+table = Table(OPENAI.grammar)
+route = harmony({"analysis": "A", "commentary": "C", "final": "F"}, "F", "call", "code")
+TOOLS = {"f": {}}
+PIECES = [*OPENAI.grammar.markers, "<|constrain|>", "assistant", "analysis", "final", "commentary",
+          " to=functions.f", " to=f", " to=g", " to=python", " json", '{"a": 1}', "{}", "{", "x", " ", "\n"]  # fmt: skip
+
+
+@given(text=model_text(PIECES), at=cuts)
+@settings(max_examples=400, deadline=None)
+def test_keeps_the_laws(text: str, at: list[int]) -> None:
+    check(table, text, at, tools=TOOLS)
+
+
+@given(text=model_text(PIECES), at=cuts, state=st.sampled_from(["thinking", "final", "between"]))
+@settings(max_examples=100, deadline=None)
+def test_keeps_the_laws_without_tools(text: str, at: list[int], state: str) -> None:
+    check(Table(OPENAI.grammar.without_calls()), text, at, state=state)
+
+
+@pytest.mark.parametrize(
+    ("header", "to"),
+    [
+        ("<|channel|>analysis", Route("A")),
+        ("analysis", Route("A")),
+        ("assistant", Route("F")),
+        ("", Route("F")),
+        ("<|channel|>thoughts", Route("F")),
+        ("a sentence without any", None),
+        ("a<|end|>final", None),
+        ("<|channel|>commentary to=functions.f <|constrain|>json", Route("call", Named("f"))),
+        (" to=functions.f<|channel|>analysis", Route("call", Named("f"))),
+        (" to=functions.f<|constrain|>json<|channel|>final", Route("call", Named("f"))),
+        ("<|channel|>commentary to=f json", Route("call", Named("f"), "C")),
+        ("<|channel|>analysis to=functions.", Route("A")),
+        ("<|channel|>commentary to=browser.open", Route("call", Named("browser.open"))),
+        ("<|channel|>commentary to=container.exec", Route("call", Named("container.exec"))),
+        ("<|channel|>analysis to=python_tool", Route("call", Named("python_tool"), "A")),
+        ("<|channel|>analysis to=python code", Route("code", Named("python"))),
+        ("<|channel|>analysis to=python <|constrain|>json", Route("call", Named("python"))),
+    ],
+)
+def test_harmony_routes(header: str, to: Route | None) -> None:
+    assert route(header) == to
+
+
+def test_a_bare_recipient_is_a_function_only_if_it_is_offered() -> None:
+    text = "<|channel|>commentary to=f<|message|>{}<|call|>"
+
+    assert [call.name for call in fold(decode(table, [text], tools=TOOLS)).calls] == ["f"]
+    assert fold(decode(table, [text])).text == "{}"
+
+
+def test_phases() -> None:
+    text = "<|channel|>commentary<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b"
+
+    phases = [event.phase for event in check(table, text) if isinstance(event, TextStarted)]
+
+    assert phases == ["commentary", "final_answer"]
+
+
+def test_an_empty_answer_is_not_malformed() -> None:
+    assert not any(isinstance(event, Malformed) for event in check(table, ""))
+
+
+@pytest.mark.parametrize(
+    "length", [MAX_HEADER - 5, MAX_HEADER, MAX_HEADER + 1, MAX_HEADER + 9, 3 * MAX_HEADER]
+)
+def test_a_header_is_bounded_and_its_text_is_kept(length: int) -> None:
+    header = "<|channel|>" + "x" * (length - 11)
+
+    said = fold(check(table, header + "<|message|>b")).text
+
+    assert said == ("b" if length <= MAX_HEADER else header + "<|message|>b")
+
+
+def test_a_text_that_has_no_header_comes_once_it_is_too_long_for_one() -> None:
+    decoder = Decoder(table)
+
+    assert decoder.feed(Chunk("x" * MAX_HEADER)) == []
+    assert decoder.feed(Chunk("x")) != []
+
+
+def test_code_ends_with_the_answer_but_not_with_the_limit() -> None:
+    text = "<|channel|>analysis to=python code<|message|>1 + 1"
+
+    for reason, complete, arguments in (
+        (FinishReason.STOP, True, '{"code": "1 + 1"}'),
+        (FinishReason.LENGTH, False, '{"code": "1 + 1'),
+    ):
+        events = decode(table, [text], Finish(reason))
+        assert fold(events).calls[0].arguments == arguments
+        assert [event.complete for event in events if isinstance(event, CallEnded)] == [complete]
+
+
+@pytest.mark.parametrize(
+    ("tail", "state"),
+    [("", "header"), ("<|start|>assistant", "header"), ("<|channel|>analysis<|message|>", "thinking")],
+)
+def test_where_an_answer_begins(tail: str, state: str) -> None:
+    assert state_after(table, tail) == state
+
+
+def test_without_tools_a_call_is_text() -> None:
+    text = "<|channel|>commentary to=functions.f<|message|>{}"
+
+    assert fold(check(Table(OPENAI.grammar.without_calls()), text)).text == text

@@ -1,0 +1,407 @@
+"""The real `antiphon serve`, as a process: what it prints, where it takes its options from, how it ends."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+ANTIPHON = Path(sys.executable).with_name("antiphon")
+START_SECONDS = 60
+EXIT_SECONDS = 10
+"""Bounds for a busy machine, not what it takes."""
+
+SCRIPT: list[dict[str, Any]] = [
+    {"when": "short", "output": "word ", "tokens": 60, "delay_ms": 20},  # a word and a space are two
+    {"when": "endless", "output": "word ", "tokens": 100_000, "delay_ms": 20},
+    {"output": "Hello there, friend!"},
+]
+
+
+def _heed_ctrl_c() -> None:
+    """Even where the tests themselves run in the background of a shell, which ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Process:
+    """A running command, its output in files: nothing that it writes can block it."""
+
+    def __init__(self, folder: Path, *args: str, **env: str) -> None:
+        self._out, self._err = folder / "stdout", folder / "stderr"
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("ANTIPHON_", "PYTHON"))
+        }
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(  # noqa: S603
+                [str(ANTIPHON), "serve", *args],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=clean | env,
+                preexec_fn=_heed_ctrl_c,  # noqa: PLW1509
+            )
+
+    @property
+    def stdout(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def stderr(self) -> str:
+        return self._err.read_text()
+
+    def until(self, what: Callable[[], bool], seconds: float = EXIT_SECONDS) -> None:
+        """Wait until something is so, while the process runs."""
+        deadline = time.monotonic() + seconds
+        while not what():
+            assert self._process.poll() is None, f"it ended with {self._process.returncode}: {self.stderr}"
+            assert time.monotonic() < deadline, f"not within {seconds} s; {self.stdout!r}, {self.stderr!r}"
+            time.sleep(0.01)
+
+    @property
+    def url(self) -> str:
+        """Where it listens, once it says so."""
+        self.until(lambda: self.stdout.count("\n") >= 2, START_SECONDS)
+        found = re.match(r"listening on (http://127\.0\.0\.1:\d+)\n", self.stdout)
+        assert found, self.stdout
+        return found[1]
+
+    def send(self, signum: int) -> None:
+        self._process.send_signal(signum)
+
+    def ended(self, seconds: float = EXIT_SECONDS) -> int:
+        """The exit code of a process that ends by itself."""
+        return self._process.wait(seconds)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def serving(folder: Path, *args: str, **env: str) -> Iterator[Process]:
+    process = Process(folder, *args, **env)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in SCRIPT))
+    return path
+
+
+@pytest.fixture
+def scripted(script: Path) -> tuple[str, ...]:
+    """The options of a scripted server."""
+    return ("--port", "0", "--engine", "scripted", "--script", str(script))
+
+
+def ask(content: str, model: str = "scripted", **more: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": content}], **more}
+
+
+def chat(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=30)
+
+
+def said(response: httpx.Response) -> str:
+    assert response.status_code == 200, response.text
+    content: str = response.json()["choices"][0]["message"]["content"]
+    return content
+
+
+# Starting
+
+
+def test_it_says_where_it_listens_and_answers_there(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    with serving(tmp_path, *scripted) as server:
+        assert said(chat(server.url, ask("Hi"))) == "Hello there, friend!"
+        assert httpx.get(f"{server.url}/health").json() == {"status": "ready"}
+        assert server.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["scripted", "org/model-1.5", 'it\'s a "model" \\ ünder'])
+def test_the_line_to_try_can_be_run(tmp_path: Path, scripted: tuple[str, ...], name: str) -> None:
+    with serving(tmp_path, *scripted, "--model-name", name) as server:
+        url = server.url
+        [_, line, *_] = server.stdout.splitlines()
+
+        try_, curl, target, header_flag, header, data_flag, data = shlex.split(line)
+        assert (try_, curl, header_flag, data_flag) == ("try:", "curl", "-H", "-d")
+        assert target == f"{url}/v1/chat/completions"
+        assert json.loads(data)["model"] == name
+        key, _, value = header.partition(": ")
+        response = httpx.post(target, content=data.encode(), headers={key: value})
+        assert said(response) == "Hello there, friend!"
+
+
+def test_options_come_from_the_file_and_the_environment(tmp_path: Path, script: Path) -> None:
+    config = tmp_path / "antiphon.toml"
+    options = {
+        "engine": "scripted",
+        "script": str(script),
+        "port": 1,
+        "model_name": ["file"],
+        "max_body_bytes": 300,
+    }
+    config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items()))
+
+    with serving(
+        tmp_path,
+        "--config",
+        str(config),
+        "--port",
+        "0",
+        ANTIPHON_MODEL_NAME="variable",
+        ANTIPHON_API_KEY="k1 k2",
+    ) as server:
+        key = {"authorization": "Bearer k2"}
+        assert said(chat(server.url, ask("Hi", "variable"), **key)) == "Hello there, friend!"
+        assert chat(server.url, ask("Hi", "file"), **key).status_code == 404
+        assert chat(server.url, ask("Hi", "variable")).status_code == 401
+        assert chat(server.url, ask("x" * 300, "variable"), **key).status_code == 413
+
+
+def test_a_model_has_all_its_names(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    with serving(tmp_path, *scripted, "--model-name", "org/big", "--model-name", "alias") as server:
+        listed = httpx.get(f"{server.url}/v1/models").json()["data"]
+        assert [model["id"] for model in listed] == ["org/big", "alias"]
+        for name in ("org/big", "alias"):
+            assert chat(server.url, ask("Hi", name)).json()["model"] == name
+        assert chat(server.url, ask("Hi", "scripted")).status_code == 404
+
+
+def test_a_key_protects(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("second\nthird\n")
+    with serving(tmp_path, *scripted, "--api-key", "first", "--api-key", f"@{keys}") as server:
+        assert chat(server.url, ask("Hi")).status_code == 401
+        assert chat(server.url, ask("Hi"), authorization="Bearer wrong").status_code == 401
+        for key in ("first", "second", "third"):
+            assert said(chat(server.url, ask("Hi"), authorization=f"Bearer {key}"))
+        assert "first" not in server.stdout + server.stderr
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    """A port that is taken."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def refused(folder: Path, *args: str) -> str:
+    """What a server that cannot start says: one line, and nothing of its inside."""
+    with serving(folder, *args) as server:
+        assert server.ended(START_SECONDS) == 1, server.stderr
+        assert server.stdout == ""
+        [line] = server.stderr.splitlines()
+    assert line.startswith("antiphon: ")
+    return line.removeprefix("antiphon: ")
+
+
+def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+    line = refused(tmp_path, "--port", "0", "--engine", "scripted", "--script", "/nowhere/script.jsonl")
+    assert line == "The script /nowhere/script.jsonl cannot be read (No such file or directory)."
+
+
+def test_a_script_that_is_wrong(tmp_path: Path) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"output": "a"}\n{"outptu": "a"}\n')
+    line = refused(tmp_path, "--port", "0", "--engine", "scripted", "--script", str(script))
+    assert "script.jsonl, line 2" in line
+    assert "outptu" in line
+
+
+def test_a_dialect_that_does_not_exist(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    line = refused(tmp_path, *scripted, "--dialect", "klingon")
+    assert "klingon" in line
+    assert "hermes" in line
+
+
+def test_a_port_that_is_taken(tmp_path: Path, script: Path) -> None:
+    with listening() as port:
+        line = refused(tmp_path, "--port", str(port), "--engine", "scripted", "--script", str(script))
+    assert f"127.0.0.1:{port}" in line
+    assert "--port" in line
+
+
+def test_a_host_that_is_none_of_ours(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    assert "no-such-host.invalid" in refused(tmp_path, *scripted, "--host", "no-such-host.invalid")
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    assert "/nowhere/model.gguf" in refused(tmp_path, "/nowhere/model.gguf", "--port", "0")
+
+
+def test_a_model_that_is_none(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF, or is it?")
+    assert str(model) in refused(tmp_path, str(model), "--port", "0")
+
+
+def test_a_chat_template_that_is_not_there(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    line = refused(tmp_path, *scripted, "--chat-template", "/nowhere/template.jinja")
+    assert "/nowhere/template.jinja" in line
+
+
+def test_a_chat_template_that_is_wrong(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }")
+    assert "template" in refused(tmp_path, *scripted, "--chat-template", str(template)).lower()
+
+
+# Stopping
+
+
+@contextmanager
+def streaming(url: str, content: str) -> Iterator[Iterator[str]]:
+    """The payloads of a stream that has begun."""
+    body = ask(content, stream=True)
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as response:
+        assert response.status_code == 200
+        lines = (line.removeprefix("data: ") for line in response.iter_lines() if line)
+        assert "assistant" in next(lines)
+        yield lines
+
+
+def refuses(url: str) -> bool:
+    """Whether new connections are not taken any more: the server has seen the signal."""
+    try:
+        httpx.get(f"{url}/health", timeout=1)
+    except httpx.TransportError:
+        return True
+    return False
+
+
+CODES = {signal.SIGINT: {130}, signal.SIGTERM: {0, 143, -signal.SIGTERM}}
+BOTH = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
+
+
+@BOTH
+def test_a_signal_lets_a_running_stream_end(tmp_path: Path, scripted: tuple[str, ...], signum: int) -> None:
+    with serving(tmp_path, *scripted) as server:
+        url = server.url
+        with streaming(url, "short") as payloads:
+            server.send(signum)
+            server.until(lambda: refuses(url))
+            *chunks, last, end = list(payloads)
+
+        assert end == "[DONE]"
+        assert json.loads(last)["choices"][0]["finish_reason"] == "stop"
+        contents = [json.loads(chunk)["choices"][0]["delta"]["content"] for chunk in chunks]
+        assert "".join(contents) == "word " * 30
+        begun = time.monotonic()
+        code = server.ended()
+        print("ended with", code, "after", time.monotonic() - begun, "seconds")
+        assert code in CODES[signal.Signals(signum)]
+        assert server.stderr == ""
+
+
+def test_it_says_what_ctrl_c_does_while_it_waits(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    with serving(tmp_path, *scripted) as server, streaming(server.url, "endless"):
+        server.send(signal.SIGINT)
+        server.until(lambda: "Ctrl-C again to stop now" in server.stdout, 3)
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    with serving(tmp_path, *scripted) as server:
+        url = server.url
+        with streaming(url, "endless") as payloads:
+            server.send(signal.SIGINT)
+            server.until(lambda: refuses(url))
+            assert "word" in next(payloads)
+            begun = time.monotonic()
+            server.send(signal.SIGINT)
+            code = server.ended()
+            took = time.monotonic() - begun
+            *_, error, end = payloads
+            assert "engine_not_ready" in error  # and the client can tell that its answer was cut
+            assert end == "[DONE]"
+
+        assert code == 130
+        print("ended after", took, "seconds")  # shown by pytest -rP
+        assert took < 2
+        assert server.stderr == ""
+
+
+@BOTH
+def test_a_signal_ends_an_idle_server_at_once(tmp_path: Path, scripted: tuple[str, ...], signum: int) -> None:
+    with serving(tmp_path, *scripted) as server, httpx.Client(base_url=server.url) as client:
+        assert client.get("/health").status_code == 200  # and the connection stays open
+        assert said(client.post("/v1/chat/completions", json=ask("Hi")))
+        begun = time.monotonic()
+        server.send(signum)
+        code = server.ended()
+        took = time.monotonic() - begun
+        print("ended with", code, "after", took, "seconds")
+        assert code in CODES[signal.Signals(signum)]
+        assert took < 2
+        assert server.stderr == ""
+
+
+def test_a_client_that_left_does_not_hold_the_server(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    with serving(tmp_path, *scripted) as server:
+        with streaming(server.url, "endless"):
+            pass
+        begun = time.monotonic()
+        server.send(signal.SIGINT)
+        assert server.ended() == 130
+        assert time.monotonic() - begun < 2
+        assert server.stderr == ""
+
+
+# The bundled model
+
+
+def test_the_bundled_model_answers_and_ends(tmp_path: Path) -> None:
+    with serving(tmp_path, "--port", "0", "--context", "512", "--parallel", "1") as server:
+        url = server.url
+        [model] = httpx.get(f"{url}/v1/models").json()["data"]
+        body = ask("What is the capital of France?", model["id"], max_tokens=16, temperature=0)
+        assert len(said(chat(url, body))) > 8
+        server.send(signal.SIGINT)
+        assert server.ended() == 130
+        assert server.stderr == ""
+
+
+def test_the_bundled_model_is_stopped_in_the_middle(tmp_path: Path) -> None:
+    with serving(tmp_path, "--port", "0", "--parallel", "1") as server:
+        url = server.url
+        [model] = httpx.get(f"{url}/v1/models").json()["data"]
+        body = ask("Tell a very long story.", model["id"], stream=True, temperature=0, presence_penalty=2)
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as response:
+            assert next(response.iter_lines())
+            server.send(signal.SIGINT)
+            server.until(lambda: refuses(url))
+            server.send(signal.SIGINT)
+            assert server.ended() == 130
+        assert server.stderr == ""
+
+
+def test_a_server_is_stopped_while_its_model_loads(tmp_path: Path) -> None:
+    with listening() as free:
+        port = free
+    with serving(tmp_path, "--port", str(port), "--parallel", "1") as server:
+        server.until(lambda: listens(port), START_SECONDS)  # which it does before it loads
+        server.send(signal.SIGINT)
+        assert server.ended(START_SECONDS) == 130
+        assert server.stderr == ""
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
