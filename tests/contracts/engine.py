@@ -29,7 +29,7 @@ GREEDY = Sampling(temperature=0)
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition that the engine brings about by itself."""
     async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - the engine has no event to wait for
+        while not condition():  # the engine has no event to wait for
             await asyncio.sleep(0.001)
 
 

@@ -36,8 +36,9 @@ class Decoder:
     """Decodes one generation. Not for reuse: every choice of every turn gets its own.
 
     `state` is where the answer begins (see `state_after`), None for the
-    grammar's start. `calls` is how many calls the conversation has already.
-    `tools` are the functions that the request offers: name → JSON Schema.
+    grammar's start. `ids` makes the ids of calls, given the index of the call
+    in this answer. `tools` are the functions that the request offers: name →
+    JSON Schema.
     """
 
     def __init__(
@@ -47,13 +48,12 @@ class Decoder:
         state: str | None = None,
         stop: Iterable[str] = (),
         ids: CallIds = openai_call_id,
-        calls: int = 0,
         tools: Mapping[str, Schema] | None = None,
     ) -> None:
         self._table = table
         self._ledger = Ledger()
         stops = tuple(stop)
-        self._sink = Sink(self._ledger, ids, calls, Lexer(stops) if stops else None, tools or {})
+        self._sink = Sink(self._ledger, ids, Lexer(stops) if stops else None, tools or {})
         self._origin: tuple[str, SpanReader] | None = None  # where the call that is being read began
         self.state = table.grammar.text
         self._reader: Reader = table.span_reader(self.state, self._sink)

@@ -4,7 +4,12 @@ import secrets
 from collections.abc import Callable
 
 CallIds = Callable[[str, int], str]
-"""(function name, how many calls the conversation has already) → the call's id."""
+"""(function name, index of the call) → the call's id."""
+
+
+def counted_from(calls: int, ids: CallIds) -> CallIds:
+    """The same ids for a conversation that has this many calls already."""
+    return lambda name, index: ids(name, calls + index)
 
 
 def random_id(prefix: str, length: int) -> str:

@@ -39,17 +39,15 @@ MAX_PROVISIONAL = 64 * 1024
 class Sink:
     """Makes events of text that is reported in order, each character once.
 
-    `ids` makes call ids, `calls` is how many calls the conversation has so
-    far, `stop` finds the stop strings in visible text. `tools` are the
-    functions that the request offers, with the schemas of their arguments.
+    `ids` makes call ids, `stop` finds the stop strings in visible text.
+    `tools` are the functions that the request offers, with the schemas of
+    their arguments.
     """
 
-    def __init__(
-        self, ledger: Ledger, ids: CallIds, calls: int, stop: Lexer | None, tools: Mapping[str, Schema]
-    ) -> None:
+    def __init__(self, ledger: Ledger, ids: CallIds, stop: Lexer | None, tools: Mapping[str, Schema]) -> None:
         self._ledger = ledger
         self._ids = ids
-        self._calls = calls
+        self._calls = 0
         self._stop = stop
         self._tools = tools
         self._held = ""  # visible text that may be the beginning of a stop string

@@ -6,6 +6,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, Message, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.decode.decoder import Decoder, state_after
+from antiphon.decode.ids import counted_from
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard, Prompt
@@ -54,12 +55,12 @@ class Model:
     def decoder(self, turn: Turn, prompt: Prompt) -> Decoder:
         """A decoder for one answer to this prompt."""
         table = self._table if turn.tools else self._table_without_calls
+        calls = sum(isinstance(item, FunctionCall) for item in turn.items)
         return Decoder(
             table,
             state=self._begun(table, prompt.text),
             stop=turn.stop,
-            ids=self.dialect.ids,
-            calls=sum(isinstance(item, FunctionCall) for item in turn.items),
+            ids=counted_from(calls, self.dialect.ids),
             tools={tool.name: tool.parameters for tool in turn.tools},
         )
 
