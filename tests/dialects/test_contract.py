@@ -11,7 +11,7 @@ from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.registry import DIALECTS
+from antiphon.dialects.registry import DIALECTS, find
 from tests.contracts.dialect import CASES, FOLDER, TOOLS, answers
 from tests.laws import check, decode, fold
 
@@ -98,6 +98,8 @@ def test_no_two_dialects_share_a_name() -> None:
 
 
 def test_special_tokens_are_tokens_of_the_text() -> None:
-    events = with_special_tokens(Table(DIALECTS[0].grammar), "<think>a</think>b", Finish(FinishReason.STOP))
+    events = with_special_tokens(
+        Table(find("hermes").grammar), "<think>a</think>b", Finish(FinishReason.STOP)
+    )
 
     assert [type(token) for event in events for token in event.tokens] == [Token] * 4

@@ -46,14 +46,16 @@ class Span(Struct, frozen=True):
     `first` holds markers that count only while nothing but space was read in
     this state: a model thinks at the beginning of its answer, later `<think>`
     is a word like any. `peek` holds beginnings that count only there, too, and
-    are not markup: the state that they lead to reads them. `phase` names what
-    is said, where a family tells kinds of messages apart.
+    are not markup: the state that they lead to reads them. `otherwise` is the
+    state that reads any other text of an opening. `phase` names what is said,
+    where a family tells kinds of messages apart.
     """
 
     kind: Kind
     on: Markers = {}
     first: Markers = {}
     peek: Markers = {}
+    otherwise: str | None = None
     phase: str | None = None
 
 
@@ -69,10 +71,14 @@ NameForm = Callable[[str], Named | None]
 
 
 class Name(Struct, frozen=True):
-    """The header of a call, up to a marker: its text holds the function's name. See `decode/headers.py`."""
+    """The header of a call, up to a marker: its text holds the function's name. See `decode/headers.py`.
+
+    `peek` holds what ends the header, too, but is read by the state that it leads to.
+    """
 
     on: Markers
     form: NameForm
+    peek: Markers = {}
 
 
 class Route(NamedTuple):
@@ -105,7 +111,9 @@ class Header(Struct, frozen=True):
 class Keyed(NamedTuple):
     """What stands before a value: the argument's name, and its type where the format tells it.
 
-    A `type` of "string" means that the value is text, any other that it is JSON.
+    A `type` of "string" means that the value is text, "literal" that it is what
+    it looks like unless the schema says more, "written" that the reader writes
+    the JSON itself, and any other that it is JSON.
     """
 
     key: str
@@ -155,6 +163,20 @@ class JsonArguments(Struct, frozen=True):
     then: str
 
 
+class BraceArguments(Struct, frozen=True):
+    """All arguments of a call, `{key:<|"|>text<|"|>,n:42}`, after the opening brace.
+
+    `then` is the state after them. `quote` stands on both sides of a string.
+    `quoted` says what a value between quotes is, as in `Keyed`: None leaves it to
+    the tool's schema.
+    """
+
+    then: str
+    quote: str
+    quoted: str | None = None
+    close: str = "}"
+
+
 class Names(Enum):
     """Which names make a call."""
 
@@ -166,19 +188,38 @@ class Names(Enum):
 class JsonCalls(Struct, frozen=True):
     """One JSON value that is a call, `{"name": …, "arguments": {…}}`, or an array of calls.
 
-    `name` and `arguments` list the keys accepted for each, in any order. `then`
-    is the state after the value.
+    `name` and `arguments` list the keys accepted for each, in any order; `ids`
+    lists the keys of the model's own id, which counts if it comes before the
+    name. `then` is the state after the value.
     """
 
     then: str
     name: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
+    ids: tuple[str, ...] = ()
     names: Names = Names.ANY
 
 
-Opener = Header | Name | JsonCalls
+class KeyedCalls(Struct, frozen=True):
+    """One JSON value that is a call, `{"NAME": {…arguments…}}`, or an array of calls. `then` is the state after it."""
+
+    then: str
+    names: Names = Names.ANY
+
+
+class PythonCalls(Struct, frozen=True):
+    """Calls as Python writes them: `[f(a=1), g()]`, or without brackets one after another.
+
+    `then` is the state after the last one.
+    """
+
+    then: str
+    names: Names = Names.ANY
+
+
+Opener = Header | Name | JsonCalls | KeyedCalls | PythonCalls
 """States in which a call may begin."""
-Inner = Key | Value | TextArguments | JsonArguments
+Inner = Key | Value | TextArguments | JsonArguments | BraceArguments
 """States inside a call."""
 State = Span | Opener | Inner
 
@@ -195,11 +236,13 @@ class Grammar(Struct, frozen=True):
 
     Decoding begins in `start`, or where the prompt's own markers lead from
     there. `text` is the state of plain text: what is broken ends up there.
+    `tokens` are special tokens that stand inside of headers and longer markers.
     """
 
     states: Mapping[str, State]
     start: str = "text"
     text: str = "text"
+    tokens: tuple[str, ...] = ()
 
     def with_thoughts(self, thoughts: "Thoughts") -> "Grammar":
         """The same grammar for a model that thinks, in a state of its own called `thinking`."""
@@ -216,7 +259,7 @@ class Grammar(Struct, frozen=True):
     @property
     def markers(self) -> frozenset[str]:
         """Every marker in the table: what an engine must not hide from the decoder."""
-        return frozenset(marker for state in self.states.values() for marker in _markers(state))
+        return frozenset(self.tokens).union(*map(_markers, self.states.values()))
 
     def without_calls(self) -> "Grammar":
         """The same grammar for a request that offers no tools: calls are plain text."""

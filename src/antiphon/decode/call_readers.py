@@ -47,6 +47,8 @@ class NameReader:
             return Step(RETRACT, text)
         self._sink.markup(header)
         self._sink.call(named.name, named.call_id)
+        if found.marker in self._state.peek:
+            return Step(self._state.peek[found.marker], found.marker + rest)
         return Step(self._state.on[found.marker], rest, found.marker)
 
 

@@ -20,6 +20,12 @@ from antiphon.decode.sink import Sink
 from antiphon.decode.table import Table
 
 
+def header_of(opening: str, markers: Iterable[str]) -> str:
+    """What a template writes before every answer, `opening`, up to the first of a grammar's markers."""
+    ends = [opening.find(marker) for marker in markers if marker in opening]
+    return opening[: min(ends, default=len(opening))]
+
+
 def state_after(table: Table, tail: str) -> str:
     """Where an answer begins whose prompt already holds its first words, `tail`.
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from html import unescape
 
-from antiphon.core.grammar import Keyed, Named, Route, Router
+from antiphon.core.grammar import Keyed, KeyForm, Named, Route, Router
 
 MAX_NAME = 256
 """Characters of a function's or an argument's name. A longer one is no name."""
@@ -33,13 +33,20 @@ def kimi(text: str) -> Named | None:
     return Named(name, call_id if path else None) if _is_name(name) else None
 
 
+def mistral(text: str) -> Named | None:
+    """`NAME`, or `NAME[CALL_ID]ID` with an id that Mistral's templates take."""
+    name, _, call_id = text.partition("[CALL_ID]")
+    named = plain(name)
+    return named and Named(named.name, call_id.strip() if _MISTRAL_ID.fullmatch(call_id.strip()) else None)
+
+
 def attribute(name: str) -> Callable[[str], Named | None]:
     """The name is the value of an attribute: `tool="NAME" index="1"`."""
-    pattern = _attribute(name)
+    find = _attribute(name)
 
     def read(text: str) -> Named | None:
-        found = pattern.search(text)
-        return plain(unescape(found[1])) if found else None
+        found = find(text)
+        return plain(found) if found else None
 
     return read
 
@@ -72,6 +79,26 @@ def harmony(channels: Mapping[str, str], guess: str, arguments: str, code: str) 
     return route
 
 
+def prefixed(pattern: str) -> Callable[[str], Named | None]:
+    """The name stands after what the pattern matches."""
+    prefix = re.compile(pattern)
+
+    def read(text: str) -> Named | None:
+        found = prefix.match(text)
+        return plain(text[found.end() :]) if found else None
+
+    return read
+
+
+def echo(to: str) -> Router:
+    """Not a header: `[f(a=1)]` once more, of no use to anyone."""
+
+    def route(text: str) -> Route | None:
+        return Route(to) if text.rstrip().endswith(")]") else None
+
+    return route
+
+
 def plain_key(text: str) -> Keyed | None:
     """The text is the key."""
     key = text.strip()
@@ -85,13 +112,22 @@ def quoted_key(text: str) -> Keyed | None:
 
 def typed_key(key: str, type_: str, texts: str) -> Callable[[str], Keyed | None]:
     """The key and its type are attributes. `type_="TEXTS"` means that the value is text, else it is JSON."""
-    key_pattern, type_pattern = _attribute(key), _attribute(type_)
+    find_key, find_type = _attribute(key), _attribute(type_)
 
     def read(text: str) -> Keyed | None:
-        found, type_found = key_pattern.search(text), type_pattern.search(text)
-        if not found:
+        found, type_found = find_key(text), find_type(text)
+        if not found or len(found) > MAX_NAME:
             return None
-        return Keyed(unescape(found[1]), "string" if type_found and type_found[1] == texts else "json")
+        return Keyed(found, "string" if type_found == texts else "json")
+
+    return read
+
+
+def closed_key(closer: str) -> KeyForm:
+    """The key, and the tag after it, which may be missing: `KEY</arg_key>`."""
+
+    def read(text: str) -> Keyed | None:
+        return plain_key(text.strip().removesuffix(closer))
 
     return read
 
@@ -101,8 +137,16 @@ _RECIPIENT = re.compile(r"(?:^|[\s>])to=\s*([^\s<]+)")
 _BUILT_IN = ("browser.", "container.")
 
 
-def _attribute(name: str) -> re.Pattern[str]:
-    return re.compile(rf"""(?:^|\s){re.escape(name)}\s*=\s*["']?([^"'>]*)""")
+def _attribute(name: str) -> Callable[[str], str | None]:
+    """Finds the value of an attribute, in quotes of either kind or none, as XML writes it."""
+    value = r"""(?:"([^"]*)"?|'([^']*)'?|([^"'>\s]*))"""
+    pattern = re.compile(rf"(?:^|\s){re.escape(name)}\s*=\s*{value}")
+
+    def find(text: str) -> str | None:
+        found = pattern.search(text)
+        return found and unescape(found[found.lastindex or 0])
+
+    return find
 
 
 def _unquote(text: str) -> str:

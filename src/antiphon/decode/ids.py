@@ -1,6 +1,7 @@
 """How the ids of calls are made, for models that give none. A dialect chooses one of these."""
 
 import secrets
+import string
 from collections.abc import Callable
 
 CallIds = Callable[[str, int], str]
@@ -20,3 +21,16 @@ def random_id(prefix: str, length: int) -> str:
 def openai_call_id(name: str, index: int) -> str:
     """`call_` and 24 random characters, as OpenAI makes them."""
     return random_id("call_", 24)
+
+
+def mistral_call_id(name: str, index: int) -> str:
+    """Nine letters or digits: Mistral's templates take no other id."""
+    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
+
+
+def kimi_call_id(name: str, index: int) -> str:
+    """`functions.NAME:INDEX`, counted over the whole conversation, as the Kimi models write it themselves."""
+    return f"functions.{name}:{index}"
+
+
+_ALPHANUMERIC = string.ascii_letters + string.digits

@@ -12,6 +12,7 @@ import msgspec
 
 from antiphon.core.grammar import JsonCalls, Names
 from antiphon.decode.call_readers import JsonArgumentsReader, as_object
+from antiphon.decode.headers import MAX_NAME
 from antiphon.decode.json_scanner import JsonScanner
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
@@ -39,6 +40,7 @@ class JsonCallsReader:
         self._collected: list[str] = []  # text of the key, or of a value that is needed whole
         self._key = ""
         self._name: str | None = None
+        self._id: str | None = None
         self._early: str | None = None  # arguments that came before the name
         self._arguments: JsonArgumentsReader | None = None
 
@@ -95,7 +97,7 @@ class JsonCallsReader:
         if self._scanner.done:
             self._key = _string(self._collected) or ""
             self._phase = self._read_colon
-            if self._sink.provisional and not self._is_known(self._key):
+            if self._sink.provisional and not self._take_key(self._key):
                 return Step(RETRACT, rest)
         return rest
 
@@ -114,7 +116,7 @@ class JsonCallsReader:
         self._sink.markup(text[:space])
         if space == len(text):
             return None
-        streams = self._key in self._state.arguments and self._sink.in_call
+        streams = self._is_arguments(self._key) and self._sink.in_call
         self._phase = self._stream_value if streams else self._read_value
         return text[space:]
 
@@ -146,7 +148,7 @@ class JsonCallsReader:
         char, text = self._next(text)
         if char == ",":
             self._sink.markup(char)
-            self._begin_text()
+            self._next_key()
             self._phase = self._read_key
             return text
         if char == "}":
@@ -175,6 +177,9 @@ class JsonCallsReader:
         self._sink.markup(text[:space])
         return text[space : space + 1], text[space + 1 :]
 
+    def _next_key(self) -> None:
+        self._begin_text()
+
     def _begin_text(self) -> None:
         self._scanner, self._collected = JsonScanner(), []
 
@@ -183,20 +188,27 @@ class JsonCallsReader:
         self._sink.markup(text[:end])
         return text[end:]
 
-    def _is_known(self, key: str) -> bool:
-        return key in self._state.name or key in self._state.arguments or key in _BYSTANDERS
+    def _take_key(self, key: str) -> bool:
+        """A key before the name is known. False if it shows that this is no call."""
+        state = self._state
+        return any(key in known for known in (state.name, state.arguments, state.ids, _BYSTANDERS))
+
+    def _is_arguments(self, key: str) -> bool:
+        return key in self._state.arguments
 
     def _take_value(self, value: str) -> bool:
         """A key's value is whole. False if it shows that this is no call."""
         if self._key in self._state.arguments and self._early is None:
             self._early = value
+        if self._key in self._state.ids and len(value) <= MAX_NAME:
+            self._id = _string([value]) or self._id
         if self._key not in self._state.name or self._name is not None:
             return True
         self._name = _string([value])
         if not self._name or (self._state.names is Names.DECLARED and not self._sink.declares(self._name)):
             return False
         self._called = True
-        self._sink.call(self._name)
+        self._sink.call(self._name, self._id)
         if self._early is not None:
             self._give_early(self._early)
         return True

@@ -42,10 +42,11 @@ class Reader(Protocol):
 class SpanTable:
     """A span, compiled: its markers and where they lead, once for its beginning and once for what follows."""
 
-    __slots__ = ("begin", "kind", "lexer", "peek", "to")
+    __slots__ = ("begin", "kind", "lexer", "otherwise", "peek", "to")
 
     def __init__(self, span: Span) -> None:
         self.kind = span.kind
+        self.otherwise = span.otherwise or RETRACT
         self.peek = frozenset(span.peek)
         self.to = {**span.on, **span.first, **span.peek}
         self.lexer = Lexer(span.on)
@@ -106,7 +107,7 @@ class SpanReader:
             body = self._skip_space(body)
         said = body.rstrip()
         if said and self._table.kind in (Kind.MARKUP, Kind.OPENING):
-            return Step(RETRACT, body + rest)
+            return Step(self._table.otherwise, body + rest)
         if said and self._lexer is not self._table.lexer:
             return self._begin(said, body[len(said) :] + rest)
         space = body[len(said) :]

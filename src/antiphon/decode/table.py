@@ -4,18 +4,22 @@ from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 from antiphon.core.grammar import (
+    BraceArguments,
     Grammar,
     Header,
     JsonArguments,
     JsonCalls,
     Key,
+    KeyedCalls,
     Kind,
     Name,
+    PythonCalls,
     Span,
     State,
     TextArguments,
     Value,
 )
+from antiphon.decode.arguments.braces import BraceArgumentsReader
 from antiphon.decode.call_readers import (
     JsonArgumentsReader,
     KeyReader,
@@ -25,7 +29,9 @@ from antiphon.decode.call_readers import (
 )
 from antiphon.decode.header_reader import HeaderReader
 from antiphon.decode.json_calls import JsonCallsReader
+from antiphon.decode.keyed_calls import KeyedCallsReader
 from antiphon.decode.lexer import Lexer
+from antiphon.decode.python_calls import PythonCallsReader
 from antiphon.decode.readers import Reader, SpanReader, SpanTable
 from antiphon.decode.sink import Sink
 
@@ -39,7 +45,7 @@ class Table:
         self._spans = {name: SpanTable(state) for name, state in states.items() if isinstance(state, Span)}
         self._lexers = {name: Lexer(_markers(state, states)) for name, state in states.items()}
 
-    def reader(self, name: str, sink: Sink) -> Reader:  # noqa: PLR0911 - one for each kind of state
+    def reader(self, name: str, sink: Sink) -> Reader:  # noqa: C901, PLR0911 - one for each kind of state
         """A reader for the state that a marker leads to."""
         state, lexer = self.grammar.states[name], self._lexers[name]
         match state:
@@ -47,6 +53,10 @@ class Table:
                 return self.span_reader(name, sink)
             case JsonCalls():
                 return JsonCallsReader(state, lexer, sink)
+            case KeyedCalls():
+                return KeyedCallsReader(state, lexer, sink)
+            case PythonCalls():
+                return PythonCallsReader(state, lexer, sink)
             case Header():
                 return HeaderReader(state, lexer, sink, self.grammar.states)
             case Name():
@@ -57,6 +67,8 @@ class Table:
                 return ValueReader(state, lexer, sink)
             case TextArguments():
                 return TextArgumentsReader(state, lexer, sink)
+            case BraceArguments():
+                return BraceArgumentsReader(state, lexer, sink)
             case JsonArguments():
                 return JsonArgumentsReader(state.then, lexer, sink)
             case _:
@@ -78,10 +90,12 @@ class Table:
 
 def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:
     """What ends the text of a state; for JSON, what may follow it."""
-    if isinstance(state, JsonCalls | JsonArguments):
+    if isinstance(state, JsonCalls | KeyedCalls | JsonArguments | PythonCalls | BraceArguments):
         state = states[state.then]
     if isinstance(state, Span):
         return {*state.on, *state.first}
     if isinstance(state, Header):
         return state.ends
-    return state.on if isinstance(state, Name | Key | Value | TextArguments) else ()
+    if isinstance(state, Name):
+        return {*state.on, *state.peek}
+    return state.on if isinstance(state, Key | Value | TextArguments) else ()

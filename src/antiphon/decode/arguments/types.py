@@ -9,46 +9,89 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import msgspec
+
+from antiphon.decode.json_scanner import JsonScanner
 
 ORDER = ("null", "integer", "number", "boolean", "object", "array", "string")
 """JSON types, the most particular first."""
 
-MAX_REFS = 32
-"""How deep references and alternatives are followed. Schemas may refer to themselves."""
+SCALARS = frozenset({"null", "integer", "number", "boolean"})
+LITERALS = SCALARS | {"string"}
+"""What a bare word may be where no schema says it."""
+
+MAX_SCHEMAS = 1000
+"""Alternatives and references that are followed to learn one type. Schemas may refer to themselves."""
+
+MAX_NUMBER = 4000
+"""Characters of a number; what is longer, nobody reads as one."""
 
 Schema = Mapping[str, Any]
 
-_INTEGER = re.compile(r"[-+]?\d{1,4000}")
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_INTEGER = re.compile(r"([-+]?[0-9]+)(?:\.0*)?")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_LOOSE_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
-_LOOSE_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+
+def argument(schema: Schema, key: str) -> Any:
+    """The schema of the argument `key`; None if `schema`, of all arguments, says nothing about it."""
+    for part in _parts(schema, schema):
+        properties, others = part.get("properties"), part.get("additionalProperties")
+        if isinstance(properties, Mapping) and key in properties:
+            return properties[key]
+        if isinstance(others, Mapping):
+            return others
+    return None
 
 
-def allowed(schema: Any, root: Schema, depth: int = 0) -> frozenset[str]:
+def declared(schema: Schema) -> frozenset[str]:
+    """The names of all arguments that `schema` lists."""
+    listed = [part.get("properties") for part in _parts(schema, schema)]
+    return frozenset(key for properties in listed if isinstance(properties, Mapping) for key in properties)
+
+
+def allowed(schema: Any, root: Schema) -> frozenset[str]:
     """The types that `schema` allows; `root` is what references in it refer to."""
-    if not isinstance(schema, Mapping) or depth > MAX_REFS:
-        return frozenset()
-    types: set[str] = set()
+    return frozenset[str]().union(*(_said(part) for part in _parts(schema, root)))
+
+
+def _parts(schema: Any, root: Schema) -> Iterator[Schema]:
+    """The schema and all that it is made of: what it refers to, its alternatives, what it combines."""
+    parts, seen = [schema], set[str]()
+    for _ in range(MAX_SCHEMAS):
+        if not parts:
+            break
+        part = parts.pop()
+        if not isinstance(part, Mapping):
+            continue
+        yield part
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference not in seen:
+            seen.add(reference)
+            parts.append(_resolve(reference, root))
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            more = part.get(keyword)
+            parts += more if isinstance(more, list) else ()
+
+
+def _said(schema: Schema) -> set[str]:
+    """The types that this schema allows, without those that it is made of."""
     given = schema.get("type")
-    types.update([given] if isinstance(given, str) else [t for t in given or () if isinstance(t, str)])
-    if "enum" in schema or "const" in schema:
-        values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema.get("const")]
-        types = types or {_type_of(value) for value in values}
-    if schema.get("nullable") is True:
-        types.add("null")
-    if isinstance(reference := schema.get("$ref"), str):
-        types |= allowed(_resolve(reference, root), root, depth + 1)
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        alternatives = schema.get(keyword)
-        for alternative in alternatives if isinstance(alternatives, list) else ():
-            types |= allowed(alternative, root, depth + 1)
+    listed = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    types = {type_ for type_ in listed if isinstance(type_, str)}
+    if not types and isinstance(schema.get("enum"), list):
+        types = {_type_of(value) for value in schema["enum"]}
+    if not types and "const" in schema:
+        types = {_type_of(schema["const"])}
     if not types and "properties" in schema:
-        types.add("object")
+        types = {"object"}
     if not types and "items" in schema:
-        types.add("array")
-    return frozenset(types)
+        types = {"array"}
+    return types | ({"null"} if schema.get("nullable") is True else set())
 
 
 def coerce(text: str, types: frozenset[str]) -> str:
@@ -61,11 +104,24 @@ def coerce(text: str, types: frozenset[str]) -> str:
 
 def as_json(text: str) -> str:
     """`text` if it is JSON, else as a string: for formats that say "this is JSON"."""
+    value = _json(text.strip())
+    return json.dumps(text, ensure_ascii=False) if value is None else value
+
+
+def members(text: str) -> dict[str, str] | None:
+    """The members of an object, each value as it is written; None if the text is no object."""
     try:
-        json.loads(text, parse_constant=_no_constant)
+        raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        return {key: bytes(value).decode() for key, value in raw.items()}
     except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    return text.strip()
+        return None
+
+
+def _json(text: str) -> str | None:
+    """The text if it is JSON; raw line breaks in strings, which models write, are mended."""
+    scanner, out = JsonScanner(), list[str]()
+    end = scanner.feed(text, 0, out)
+    return "".join(out) if end == len(text) and scanner.finish() else None
 
 
 def _null(text: str) -> str | None:
@@ -73,11 +129,14 @@ def _null(text: str) -> str | None:
 
 
 def _integer(text: str) -> str | None:
-    # Written out again: models write 007 and +5, JSON does not.
-    return str(int(text)) if _INTEGER.fullmatch(text) else None
+    found = _INTEGER.fullmatch(text) if len(text) <= MAX_NUMBER else None
+    # Written out again: models write 007, +5 and 3.0.
+    return str(int(found[1])) if found else None
 
 
 def _number(text: str) -> str | None:
+    if len(text) > MAX_NUMBER:
+        return None
     if _NUMBER.fullmatch(text):
         return text
     value = float(text) if _LOOSE_NUMBER.fullmatch(text) else math.inf
@@ -89,30 +148,28 @@ def _boolean(text: str) -> str | None:
     return lowered if lowered in ("true", "false") else None
 
 
-def _container(opener: str) -> Callable[[str], str | None]:
+def _container(opener: str, types: tuple[type, ...]) -> Callable[[str], str | None]:
     """A reader for objects or arrays: JSON, or the Python literal that models write in its place."""
 
     def read(text: str) -> str | None:
         if not text.startswith(opener):
             return None
-        try:
-            json.loads(text, parse_constant=_no_constant)
-        except (ValueError, RecursionError):
-            return _python(text)
-        return text
+        value = _json(text)
+        return _python(text, types) if value is None else value
 
     return read
 
 
-def _python(text: str) -> str | None:
+def _python(text: str, types: tuple[type, ...]) -> str | None:
     try:
-        return json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the model's backslashes
+            value = ast.literal_eval(text)
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        written.encode()  # a lone surrogate is no text
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    return written if isinstance(value, types) else None
 
 
 _READERS: dict[str, Callable[[str], str | None]] = {
@@ -120,8 +177,8 @@ _READERS: dict[str, Callable[[str], str | None]] = {
     "integer": _integer,
     "number": _number,
     "boolean": _boolean,
-    "object": _container("{"),
-    "array": _container("["),
+    "object": _container("{", (dict,)),
+    "array": _container("[", (list,)),
 }
 
 

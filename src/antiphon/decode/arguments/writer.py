@@ -2,20 +2,34 @@
 
 Strings go out as they come. A value of another type goes out when it is whole,
 because only then is it certain what it is; a value that may be a string or
-something else goes out as soon as it is certain to be a string.
+something else goes out as soon as it is certain to be a string. Arguments that
+are wrapped once more, `{"arguments": {…}}`, go out when they are whole.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from antiphon.core.grammar import Keyed
-from antiphon.decode.arguments.types import Schema, allowed, as_json, coerce
+from antiphon.decode.arguments.types import (
+    LITERALS,
+    Schema,
+    allowed,
+    argument,
+    as_json,
+    coerce,
+    declared,
+    members,
+)
 
 MAX_VALUE = 256 * 1024
 """Characters of a value that may wait for its end; a longer one is a string."""
 
+WRAPPERS = frozenset({"arguments", "input"})
+"""Names under which models wrap all arguments once more. Only where the tool has no argument of that name."""
+
 _STRING = frozenset({"string"})
+_OBJECT = frozenset({"object", "string"})
 
 
 class ObjectWriter:
@@ -25,35 +39,58 @@ class ObjectWriter:
         self._schema = schema
         self._count = 0
         self._value: _Value | None = None
+        self._wrapper = ""  # the key of a value that may hold all arguments
 
     def key(self, keyed: Keyed) -> str:
         """An argument begins."""
-        before = "{" if not self._count else ", "
-        self._count += 1
-        self._value = _Value(self._types(keyed))
-        return f"{before}{_encode(keyed.key).decode()}: "
+        if keyed.type not in ("string", "written") and not self._count and self._may_wrap(keyed.key):
+            self._wrapper = keyed.key
+            self._value = _Value(_OBJECT if keyed.type is None else None)
+            return ""
+        self._value = None if keyed.type == "written" else _Value(self._types(keyed))
+        return self._begin(keyed.key)
 
     def text(self, text: str) -> str:
         """More of the argument's value."""
         assert self._value is not None
-        return self._value.feed(text)
+        begun = self._value.feed(text)
+        # A value that streams is no object: it is an argument like any.
+        return self._unwrap(None) + begun if self._wrapper and begun else begun
 
     def end_value(self) -> str:
         """The argument's value is whole."""
-        value, self._value = self._value, None
-        return value.finish() if value else ""
+        assert self._value is not None
+        value, self._value = self._value.finish(), None
+        return self._unwrap(value) if self._wrapper else value
 
     def end(self) -> str:
-        """The object is whole, and so is its last value."""
-        return self.end_value() + "}" if self._count else "{}"
+        """The object is whole, and so is the value that is open."""
+        value = "" if self._value is None else self.end_value()
+        return value + ("}" if self._count else "{}")
+
+    def _begin(self, key: str) -> str:
+        before = "{" if not self._count else ", "
+        self._count += 1
+        return f"{before}{_encode(key).decode()}: "
+
+    def _may_wrap(self, key: str) -> bool:
+        return key in WRAPPERS and bool(names := declared(self._schema)) and key not in names
+
+    def _unwrap(self, value: str | None) -> str:
+        """What may wrap all arguments is whole, or surely does not."""
+        key, self._wrapper = self._wrapper, ""
+        inner = members(value or "")
+        if inner is None or not inner.keys() <= declared(self._schema):
+            return self._begin(key) + (value or "")
+        return "".join(self._begin(name) + text for name, text in inner.items())
 
     def _types(self, keyed: Keyed) -> frozenset[str] | None:
         """The types that the value may have. None: the format says that it is JSON."""
-        if keyed.type is not None:
+        literal = keyed.type == "literal"
+        if keyed.type is not None and not literal:
             return _STRING if keyed.type == "string" else None
-        properties = self._schema.get("properties")
-        schema = properties.get(keyed.key) if isinstance(properties, Mapping) else None
-        return allowed(schema, self._schema) or _STRING
+        schema = argument(self._schema, keyed.key)
+        return allowed(schema, self._schema) or (LITERALS if literal else _STRING)
 
 
 class _Value:
@@ -101,7 +138,7 @@ _encode = msgspec.json.Encoder().encode
 
 _MAY_BE: dict[str, Callable[[str], bool]] = {
     "null": lambda begun: "null".startswith(begun) or "none".startswith(begun),
-    "integer": lambda begun: set(begun) <= set("0123456789+-"),
+    "integer": lambda begun: set(begun) <= set("0123456789+-."),
     "number": lambda begun: set(begun) <= set("0123456789+-.e"),
     "boolean": lambda begun: "true".startswith(begun) or "false".startswith(begun),
     "object": lambda begun: begun.startswith("{"),

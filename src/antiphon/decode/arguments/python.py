@@ -1,0 +1,280 @@
+"""Python's keyword arguments → the text of a JSON object, as they come.
+
+Strategy: a machine of phases. Each reads from a position on and returns where
+it stopped; a stack holds the open containers. Strings go out as they are read,
+other literals when they are whole.
+
+It reads a little more than Python allows, as models write it: JSON's literals,
+raw newlines and unescaped quotes in strings (a quote ends a string only where
+something may follow it), leading zeros, reserved words as names. It does not
+know expressions, prefixes of strings, and that `("a")` is no tuple.
+"""
+
+import json
+import re
+from collections.abc import Callable
+
+from antiphon.decode.arguments.types import SCALARS, coerce
+from antiphon.decode.json_scanner import MAX_DEPTH
+
+MAX_WORD = 4000
+"""Characters of a number, literal or name."""
+MAX_GAP = 256
+"""Characters of space after a quote that are held back until it is known whether it ends the string."""
+
+_SPACE = re.compile(r"\s*")
+_NAME = re.compile(r"\w*")
+_WORD = re.compile(r"[\w.+\-]*")
+_RUN = re.compile(r"""[^"'\\\x00-\x1f]*""")
+_CLOSER = {"call": ")", "[": "]", "(": ")", "{": "}"}
+_JSON = {"call": "{}", "[": "[]", "(": "[]", "{": "{}"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
+_ESCAPES |= {"\\": "\\", '"': '"', "'": "'"}
+_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+
+_Phase = Callable[[str, int, list[str]], int]
+
+
+class PythonArguments:
+    """Reads from after a call's `(` up to and with its `)`.
+
+    `begun` is true once the first name or the end was read: `feed` stops there
+    once. `done` is true after the end, `broken` says what is wrong.
+    """
+
+    def __init__(self) -> None:
+        self._phase: _Phase = self._item
+        self._stack = ["call"]
+        self._counts = [0]
+        self._in_key = False  # what is read is a key of a dict
+        self._word = ""
+        self._quote = ""  # of the string that is being read, one character or three
+        self._seen = 0  # quotes that were just read
+        self._gap = ""  # space after a quote that may be the last
+        self._escape = ""
+        self.begun = False
+        self.done = False
+        self.broken: str | None = None
+
+    def feed(self, text: str, start: int, out: list[str]) -> int:
+        """Read on from `text[start]`, put JSON into `out`, return where reading stopped."""
+        position, begun = start, self.begun
+        while position < len(text) and not self.done and not self.broken and self.begun is begun:
+            position = self._phase(text, position, out)
+        return position
+
+    def rest(self) -> str:
+        """What was read and is not yet out, for arguments that end in the middle."""
+        return self._word
+
+    # Between values
+
+    def _item(self, text: str, position: int, out: list[str]) -> int:
+        """After an opener or a comma."""
+        position = _skip(text, position)
+        if position == len(text):
+            return position
+        if text[position] == _CLOSER[self._stack[-1]]:
+            return self._close(position, out)
+        if self._stack[-1] == "call":
+            self._phase = self._name
+            return position
+        if self._counts[-1]:
+            out.append(", ")
+        self._counts[-1] += 1
+        self._in_key = self._stack[-1] == "{"
+        self._phase = self._value
+        return position
+
+    def _name(self, text: str, position: int, out: list[str]) -> int:
+        """The name of an argument, space, and `=`."""
+        run = _NAME.match(text, position)
+        assert run is not None
+        self._word += run[0]
+        if len(self._word) > MAX_WORD:
+            return self._break(run.end(), "a name that is too long")
+        if run.end() < len(text):
+            self._phase = self._equals
+        return run.end()
+
+    def _equals(self, text: str, position: int, out: list[str]) -> int:
+        position = _skip(text, position)
+        if position == len(text):
+            return position
+        if text[position] != "=" or not self._word:
+            return self._break(position, "an argument without a name")
+        out.append(
+            ("{" if not self._counts[-1] else ", ") + json.dumps(self._word, ensure_ascii=False) + ": "
+        )
+        self._counts[-1] += 1
+        self._word = ""
+        self.begun = True
+        self._phase = self._value
+        return position + 1
+
+    def _value(self, text: str, position: int, out: list[str]) -> int:
+        """The beginning of a value."""
+        position = _skip(text, position)
+        if position == len(text):
+            return position
+        char = text[position]
+        if char in "\"'":
+            self._quote, self._seen, self._phase = char, 0, self._opening
+        elif char in "[({" and not self._in_key:
+            return self._open(char, position, out)
+        elif _WORD.match(char)[0]:  # type: ignore[index]  # it may be empty, never missing
+            self._phase = self._literal
+        else:
+            return self._break(position, f"unexpected {char!r}")
+        return position
+
+    def _open(self, char: str, position: int, out: list[str]) -> int:
+        if len(self._stack) == MAX_DEPTH:
+            return self._break(position, "nested too deeply")
+        self._stack.append(char)
+        self._counts.append(0)
+        out.append(_JSON[char][0])
+        self._phase = self._item
+        return position + 1
+
+    def _after(self, text: str, position: int, out: list[str]) -> int:
+        """After a value, or after the key of a dict."""
+        position = _skip(text, position)
+        if position == len(text):
+            return position
+        char = text[position]
+        if self._in_key and char == ":":
+            out.append(": ")
+            self._in_key, self._phase = False, self._value
+        elif not self._in_key and char == ",":
+            self._phase = self._item
+        elif not self._in_key and char == _CLOSER[self._stack[-1]]:
+            return self._close(position, out)
+        else:
+            return self._break(position, f"unexpected {char!r}")
+        return position + 1
+
+    def _close(self, position: int, out: list[str]) -> int:
+        kind, count = self._stack.pop(), self._counts.pop()
+        out.append(_JSON[kind] if kind == "call" and not count else _JSON[kind][1])
+        self._phase = self._after
+        self.done = not self._stack
+        self.begun = self.begun or self.done
+        return position + 1
+
+    def _break(self, position: int, why: str) -> int:
+        self.broken = why
+        return position
+
+    # Values
+
+    def _literal(self, text: str, position: int, out: list[str]) -> int:
+        """A number, or the name of a constant."""
+        run = _WORD.match(text, position)
+        assert run is not None
+        self._word += run[0]
+        if len(self._word) > MAX_WORD:
+            return self._break(run.end(), "a literal that is too long")
+        if run.end() < len(text):
+            value = coerce(self._word, SCALARS)
+            if value.startswith('"'):
+                return self._break(run.end(), "an unknown literal")
+            out.append(f'"{value}"' if self._in_key else value)
+            self._word = ""
+            self._phase = self._after
+        return run.end()
+
+    def _opening(self, text: str, position: int, out: list[str]) -> int:
+        """The quotes that open a string: one, two (it is empty) or three."""
+        if text[position] == self._quote:
+            self._seen += 1
+            if self._seen < 3:
+                return position + 1
+            self._quote *= 3
+            position += 1
+        empty = self._seen == 2
+        out.append('""' if empty else '"')
+        self._phase = self._after if empty else self._string
+        return position
+
+    def _string(self, text: str, position: int, out: list[str]) -> int:
+        run = _RUN.match(text, position)
+        assert run is not None
+        out.append(run[0])
+        position = run.end()
+        if position == len(text):
+            return position
+        char = text[position]
+        if char == "\\":
+            self._escape, self._phase = "", self._escaped
+        elif char != self._quote[0]:
+            out.append(_encoded(char))
+        elif len(self._quote) == 3:
+            self._seen, self._phase = 0, self._triple
+            return position
+        else:
+            self._gap, self._phase = "", self._closing
+        return position + 1
+
+    def _closing(self, text: str, position: int, out: list[str]) -> int:
+        """After a quote: it ended the string only if something may follow here that does follow."""
+        char = text[position]
+        if char.isspace() and len(self._gap) < MAX_GAP:
+            self._gap += char
+            return position + 1
+        ends = char.isspace() or char in (":" if self._in_key else "," + _CLOSER[self._stack[-1]])
+        out.append('"' if ends else _encoded(self._quote + self._gap))
+        self._phase = self._after if ends else self._string
+        return position
+
+    def _triple(self, text: str, position: int, out: list[str]) -> int:
+        if text[position] != self._quote[0]:
+            out.append(_encoded(self._quote[0] * self._seen))
+            self._phase = self._string
+            return position
+        self._seen += 1
+        if self._seen == 3:
+            out.append('"')
+            self._phase = self._after
+        return position + 1
+
+    def _escaped(self, text: str, position: int, out: list[str]) -> int:
+        """After a backslash. What Python does not know stands for itself, backslash included."""
+        char = text[position]
+        kind = self._escape[:1] or char
+        if kind in _ESCAPES:
+            out.append(_encoded(_ESCAPES[kind]))
+        elif kind in _HEX_DIGITS and (not self._escape or char in "0123456789abcdefABCDEF"):
+            return self._in_escape(char, 1 + _HEX_DIGITS[kind], position, out)
+        elif kind in "01234567" and char in "01234567":
+            return self._in_escape(char, 3, position, out)
+        elif kind in "01234567":
+            out.append(_encoded(chr(int(self._escape, 8))))
+            position -= 1
+        else:
+            out.append("\\\\" + self._escape)
+            position -= 1
+        self._phase = self._string
+        return position + 1
+
+    def _in_escape(self, char: str, length: int, position: int, out: list[str]) -> int:
+        """More digits; the last one makes the escape whole."""
+        self._escape += char
+        if len(self._escape) == length:
+            octal = self._escape[0] not in _HEX_DIGITS
+            code = int(self._escape, 8) if octal else int(self._escape[1:], 16)
+            out.append(_encoded(chr(code)) if code < 0x110000 else "\\\\" + self._escape)
+            self._phase = self._string
+        return position + 1
+
+
+def _skip(text: str, position: int) -> int:
+    space = _SPACE.match(text, position)
+    assert space is not None
+    return space.end()
+
+
+def _encoded(text: str) -> str:
+    """Text as the inside of a JSON string. Half a surrogate pair stays an escape: the other may follow."""
+    halves = any("\ud800" <= char <= "\udfff" for char in text)
+    return json.dumps(text, ensure_ascii=halves)[1:-1]

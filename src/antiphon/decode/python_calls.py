@@ -1,0 +1,151 @@
+"""Reads calls written as Python: `[f(a=1, b="x"), g()]`, or `f(a=1)` one after another.
+
+The arguments come out as JSON, as they are read. A call is real once its first
+argument's name, or the end of its empty arguments, is read: until then it may
+be ordinary text. An argument without a name is no argument.
+"""
+
+import re
+from collections.abc import Callable
+
+from antiphon.core.grammar import Names, PythonCalls
+from antiphon.decode.arguments.python import PythonArguments
+from antiphon.decode.headers import MAX_NAME, plain
+from antiphon.decode.lexer import Lexer
+from antiphon.decode.readers import RETRACT, Step
+from antiphon.decode.sink import Sink
+
+_NAME = re.compile(r"[^\s\"'<>{}()\[\],;=|]*")
+
+
+class PythonCallsReader:
+    """Reads one list of calls, or calls in a row. `closers` find the markers that may follow."""
+
+    def __init__(self, state: PythonCalls, closers: Lexer, sink: Sink) -> None:
+        self._state = state
+        self._closers = closers
+        self._sink = sink
+        self._phase: Callable[[str], Step | str | None] = self._open
+        self._in_list = False
+        self._name = ""
+        self._arguments = PythonArguments()
+        self._held = ""
+
+    def feed(self, text: str) -> Step | None:
+        """Let one phase after another read, until the text is used up or the calls are over."""
+        text, self._held = self._held + text, ""
+        while text:
+            read = self._phase(text)
+            if isinstance(read, Step):
+                return read
+            text = read or ""
+        return Step(RETRACT, "") if self._sink.overfull else None
+
+    def finish(self, text: str) -> Step | None:
+        """The model stopped among its calls."""
+        step = self.feed(text)
+        if step is not None:
+            return step
+        if self._sink.provisional:
+            return Step(RETRACT, "")
+        cut = "" if self._arguments.broken else self._arguments.rest()
+        self._sink.arguments(self._held + cut, self._held)
+        return None
+
+    # Phases: each reads from the start of `text` and returns what it leaves, or a step.
+
+    def _open(self, text: str) -> Step | str | None:
+        """Before the first call."""
+        text = self._skip(text)
+        if text.startswith("[") and not self._in_list:
+            self._in_list = True
+            self._sink.markup("[")
+            return text[1:]
+        if text:
+            self._phase = self._read_name
+        return text
+
+    def _read_name(self, text: str) -> Step | str | None:
+        """The function's name, up to the parenthesis."""
+        run = _NAME.match(text)
+        assert run is not None
+        self._name += run[0]
+        rest = text[run.end() :]
+        self._sink.markup(run[0])
+        if len(self._name) > MAX_NAME or (rest and not self._opens(rest[0])):
+            return Step(RETRACT, rest)
+        if rest:
+            self._sink.markup("(")
+            self._arguments = PythonArguments()
+            self._phase = self._begin_arguments
+        return rest[1:]
+
+    def _opens(self, char: str) -> bool:
+        named = plain(self._name)
+        return (
+            char == "("
+            and named is not None
+            and (self._state.names is Names.ANY or self._sink.declares(named.name))
+        )
+
+    def _begin_arguments(self, text: str) -> Step | str | None:
+        """Up to the first argument's name, or the end."""
+        out: list[str] = []
+        end = self._arguments.feed(text, 0, out)
+        self._sink.markup(text[:end])
+        if self._arguments.broken:
+            return Step(RETRACT, text[end:])
+        if self._arguments.begun:
+            self._sink.call(self._name)
+            self._sink.arguments("".join(out), "")
+            self._phase = self._stream
+            self._end_call()
+        return text[end:]
+
+    def _stream(self, text: str) -> Step | str | None:
+        """The arguments, as they come."""
+        out: list[str] = []
+        end = self._arguments.feed(text, 0, out)
+        if self._arguments.broken:
+            out.append(self._arguments.rest())
+            self._phase = self._break
+        self._sink.arguments("".join(out), text[:end])
+        self._end_call()
+        return text[end:]
+
+    def _end_call(self) -> None:
+        if self._arguments.done:
+            self._sink.end_call()
+            self._phase = self._between
+
+    def _between(self, text: str) -> Step | str | None:
+        """After a call: another, or the end."""
+        rest = text.lstrip(" \t\r\n,;")
+        self._sink.markup(text[: len(text) - len(rest)])
+        if not rest:
+            return None
+        if self._in_list and rest[0] == "]":
+            self._sink.markup("]")
+            return Step(self._state.then, rest[1:])
+        if not _NAME.match(rest[0])[0]:  # type: ignore[index]  # it may be empty, never missing
+            return Step(self._state.then, rest)
+        self._sink.begin_call(None)
+        self._name = ""
+        self._phase = self._read_name
+        return rest
+
+    def _break(self, text: str) -> Step | str | None:
+        """The arguments are broken: all up to a marker counts as theirs, so that nothing is lost."""
+        found = self._closers.find(text)
+        end = len(text) if found is None else found.start
+        self._sink.arguments(text[:end], text[:end])
+        if found is None or not found.marker:
+            self._held = text[end:]
+            return None
+        self._sink.give_up_call(f"the arguments are no Python literals: {self._arguments.broken}")
+        return Step(self._state.then, text[end:])
+
+    def _skip(self, text: str) -> str:
+        body = text.lstrip()
+        self._sink.markup(text[: len(text) - len(body)])
+        return body

@@ -1,0 +1,49 @@
+"""Calls between braces, without quotes: FunctionGemma and Gemma 4.
+
+    <start_function_call>call:get_weather{city:<escape>Rome<escape>,days:3}<end_function_call>
+
+    <|channel>thought
+    I need the weather.
+    <channel|><|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:3,options:{a:[1]}}<tool_call|>
+
+Keys are bare, or between the tokens that stand around strings. What a bare value
+is, the schema says, or else what it looks like. `call` may be missing before the
+colon, and Gemma 4 has been seen to write `(` and `)` for the braces. FunctionGemma
+puts every value between `<escape>`, so that the schema says what those are, too.
+A stripped `<|channel>` leaves `thought` at the beginning.
+"""
+
+from antiphon.core.grammar import BraceArguments, Grammar, Kind, Name, Span, Thoughts
+from antiphon.decode.headers import prefixed
+from antiphon.dialects.dialect import Dialect
+
+_CALL = r"\s*(?:call\s*)?:"
+
+FUNCTIONGEMMA = Dialect(
+    names=("functiongemma",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<start_function_call>": "name"}),
+            "name": Name(on={"{": "arguments"}, form=prefixed(_CALL)),
+            "arguments": BraceArguments(then="called", quote="<escape>"),
+            "called": Span(Kind.MARKUP, on={"<end_function_call>": "text", "<start_function_call>": "name"}),
+        }
+    ),
+)
+
+GEMMA4 = Dialect(
+    names=("gemma4",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<|tool_call>": "name"}),
+            "name": Name(on={"{": "arguments", "(": "parameters"}, form=prefixed(_CALL)),
+            "arguments": BraceArguments(then="called", quote='<|"|>', quoted="string"),
+            "parameters": BraceArguments(then="called", quote='<|"|>', quoted="string", close=")"),
+            "called": Span(
+                Kind.MARKUP,
+                on={"<tool_call|>": "text", "<|tool_call>": "name", "<|tool_response>": "text"},
+            ),
+        }
+    ),
+    thoughts=Thoughts(opens=("<|channel>thought", "thought\n"), closes=("<channel|>",)),
+)

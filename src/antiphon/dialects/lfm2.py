@@ -1,0 +1,30 @@
+"""Calls as a Python list between two tokens: Liquid's LFM2.
+
+    Let me look.
+    <|tool_call_start|>[get_weather(city="Rome"), now()]<|tool_call_end|>
+
+The models write reserved words as names, numbers with leading zeros, and raw
+newlines and unescaped quotes in strings. Some write the list a second time,
+closed by a second `<|tool_call_end|>`: the echo is dropped.
+"""
+
+from antiphon.core.grammar import Grammar, Header, Kind, PythonCalls, Span
+from antiphon.decode.headers import echo
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+_START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
+
+LFM2 = Dialect(
+    names=("lfm2",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={_START: "calls"}),
+            "calls": PythonCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={_END: "after", _START: "calls"}),
+            "after": Span(Kind.TEXT, on={_START: "calls"}, first={_END: "after"}, peek={"[": "echo"}),
+            "echo": Header(ends=(_END,), route=echo("after")),
+        }
+    ),
+    thoughts=TAGS,
+)

@@ -1,0 +1,29 @@
+"""Calls as Python, one on each line: OLMo 3.
+
+    <think>
+    I need the weather.
+    </think>
+
+    <function_calls>
+    get_weather(city="Rome", days=3)
+    now()
+    </function_calls>
+
+JSON's literals (`true`, `null`) may stand where Python's should.
+"""
+
+from antiphon.core.grammar import Grammar, Kind, PythonCalls, Span
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+OLMO3 = Dialect(
+    names=("olmo3",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<function_calls>": "calls"}),
+            "calls": PythonCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={"</function_calls>": "text", "<function_calls>": "calls"}),
+        }
+    ),
+    thoughts=TAGS,
+)

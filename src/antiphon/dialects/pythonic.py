@@ -1,0 +1,34 @@
+"""Calls as a Python list: Llama 3.2, ToolACE and Llama 4.
+
+    [get_weather(city="Rome", days=3), now()]
+
+The list is the whole answer, as a rule. Nothing marks it, so only functions that
+the request offers make it one. Llama 4 may put it between two tokens:
+
+    <|python_start|>[get_weather(city="Rome")]<|python_end|>
+"""
+
+from antiphon.core.grammar import Grammar, Kind, Names, PythonCalls, Span
+from antiphon.dialects.dialect import Dialect
+
+PYTHONIC = Dialect(
+    names=("pythonic",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, peek={"[": "calls"}),
+            "calls": PythonCalls(then="text", names=Names.DECLARED),
+        }
+    ),
+)
+
+LLAMA4_PYTHONIC = Dialect(
+    names=("llama4_pythonic",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<|python_start|>": "calls"}, peek={"[": "unmarked"}),
+            "unmarked": PythonCalls(then="called", names=Names.DECLARED),
+            "calls": PythonCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={"<|python_end|>": "text", "<|python_start|>": "calls"}),
+        }
+    ),
+)

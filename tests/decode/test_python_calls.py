@@ -1,0 +1,121 @@
+"""Calls written as Python: literals become JSON, whatever the chunking."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.core.chunks import Chunk
+from antiphon.core.events import ArgumentsDelta
+from antiphon.decode.decoder import Decoder
+from antiphon.decode.headers import MAX_NAME
+from antiphon.decode.json_scanner import MAX_DEPTH
+from antiphon.decode.table import Table
+from antiphon.dialects.lfm2 import LFM2
+from antiphon.dialects.olmo3 import OLMO3
+from antiphon.dialects.pythonic import LLAMA4_PYTHONIC, PYTHONIC
+from tests.laws import check, cuts, decode, fold, model_text
+
+TOOLS = {"f": {}, "g": {}}
+tables = [Table(each.grammar) for each in (PYTHONIC, LLAMA4_PYTHONIC, OLMO3, LFM2)]
+pythonic = tables[0]
+PIECES = ["[", "]", "(", ")", "{", "}", ",", "=", ":", "f(", "g()", "a=", '"', "'", '"""', "\\", "\\n", "\\x4",
+          "\\ud83d", "\\777", "1", "-0.5", "None", "true", "Rome", " ", "\n", "é", "x",
+          *OLMO3.grammar.markers, *LFM2.grammar.markers]  # fmt: skip
+
+
+def calls(text: str) -> list[tuple[str, str, str]]:
+    items = fold(check(pythonic, text, tools=TOOLS)).calls
+    return [(call.name, call.arguments, call.status.value) for call in items]
+
+
+@pytest.mark.parametrize("table", tables)
+@given(text=model_text(PIECES), at=cuts)
+@settings(max_examples=200, deadline=None)
+def test_keeps_the_laws(table: Table, text: str, at: list[int]) -> None:
+    check(table, text, at, tools=TOOLS)
+    check(table, "[f(a=" + text, at, tools=TOOLS)
+
+
+literals = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=12,
+)
+
+
+@given(value=literals)
+@settings(max_examples=300, deadline=None)
+def test_what_python_writes_is_read_as_json(value: object) -> None:
+    [(_, arguments, status)] = calls(f"[f(a={value!r})]")
+
+    assert status == "completed"
+    assert json.loads(arguments) == {"a": json.loads(json.dumps(value))}
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        (r"'\x41\u00e9\U0001F600\101\0'", "Aé😀A\0"),
+        (r"'\ud83d\ude00'", "😀"),
+        (r"'\d\''", "\\d'"),
+        ("'a\\\nb'", "ab"),
+        ("'a\nb'", "a\nb"),
+        ('"""a "b" \n\'c\'"""', "a \"b\" \n'c'"),
+        ("''", ""),
+        ("''''''", ""),
+        ('"He said "hi" to me"', 'He said "hi" to me'),
+        ("007", 7),
+        ("+5", 5),
+        (".5", 0.5),
+        ("[1, (2,), {'a': null, 1: true},]", [1, [2], {"a": None, "1": True}]),
+        ("()", []),
+    ],
+)
+def test_literals(literal: str, value: object) -> None:
+    [(_, arguments, status)] = calls(f"[f(a={literal})]")
+
+    assert (json.loads(arguments), status) == ({"a": value}, "completed")
+
+
+@pytest.mark.parametrize(
+    "literal", ["Rome", "1 + 2", "g()", "{1, 2}", "{'a'}", "[" * (MAX_DEPTH + 1), "nan", "*b"]
+)
+def test_what_is_no_literal_breaks_the_call(literal: str) -> None:
+    [(name, arguments, status)] = calls(f"[f(a={literal})]")
+
+    assert (name, status) == ("f", "incomplete")
+    assert arguments.endswith(")]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[f('Rome')]",
+        "[h(a=1)]",
+        "[1]",
+        "[f]",
+        "[]",
+        "[f(a",
+        "[see](f(a=1))",
+        "f(a=1)",
+        "[" + "f" * 2 * MAX_NAME + "()",
+    ],
+)
+def test_what_is_no_call_is_text(text: str) -> None:
+    assert fold(check(pythonic, text, tools=TOOLS)).text == text
+
+
+def test_strings_stream() -> None:
+    decoder = Decoder(pythonic, tools=TOOLS)
+    decoder.feed(Chunk("[f(a='"))
+
+    assert [event.text for event in decoder.feed(Chunk("Ro")) if isinstance(event, ArgumentsDelta)] == ['"Ro']
+
+
+def test_an_echo_is_dropped_and_a_list_in_brackets_is_not() -> None:
+    call = '<|tool_call_start|>[f(from="x")]<|tool_call_end|>'
+
+    assert fold(decode(tables[3], [call, '[f(from="x")]<|tool_call_end|>'])).text == ""
+    assert fold(decode(tables[3], [call, "[1] is a note"])).text == "[1] is a note"
