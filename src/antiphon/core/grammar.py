@@ -177,6 +177,16 @@ class BraceArguments(Struct, frozen=True):
     close: str = "}"
 
 
+class Tree(Struct, frozen=True):
+    """One argument as an element, with elements in it. It begins after `PREFIX<`; `then` is the state after it.
+
+    `prefix` stands before every tag.
+    """
+
+    then: str
+    prefix: str
+
+
 class Names(Enum):
     """Which names make a call."""
 
@@ -201,7 +211,10 @@ class JsonCalls(Struct, frozen=True):
 
 
 class KeyedCalls(Struct, frozen=True):
-    """One JSON value that is a call, `{"NAME": {…arguments…}}`, or an array of calls. `then` is the state after it."""
+    """One JSON value that is a call, `{"NAME": {…arguments…}}`, or an array of calls.
+
+    `then` is the state after it.
+    """
 
     then: str
     names: Names = Names.ANY
@@ -219,7 +232,7 @@ class PythonCalls(Struct, frozen=True):
 
 Opener = Header | Name | JsonCalls | KeyedCalls | PythonCalls
 """States in which a call may begin."""
-Inner = Key | Value | TextArguments | JsonArguments | BraceArguments
+Inner = Key | Value | Tree | TextArguments | JsonArguments | BraceArguments
 """States inside a call."""
 State = Span | Opener | Inner
 

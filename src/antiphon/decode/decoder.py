@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event
-from antiphon.core.grammar import Header, Kind, Opener, Span, TextArguments
+from antiphon.core.grammar import Grammar, Header, Kind, Opener, Span, TextArguments
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.ids import CallIds, openai_call_id
 from antiphon.decode.ledger import Ledger
@@ -20,8 +20,10 @@ from antiphon.decode.sink import Sink
 from antiphon.decode.table import Table
 
 
-def header_of(opening: str, markers: Iterable[str]) -> str:
-    """What a template writes before every answer, `opening`, up to the first of a grammar's markers."""
+def header_of(opening: str, grammar: Grammar) -> str:
+    """What a template writes before every answer, `opening`, up to the first marker that may stand there."""
+    spans = [state for state in grammar.states.values() if isinstance(state, Span)]
+    markers = {marker for span in spans for marker in (*span.on, *span.first)}
     ends = [opening.find(marker) for marker in markers if marker in opening]
     return opening[: min(ends, default=len(opening))]
 

@@ -132,6 +132,19 @@ def closed_key(closer: str) -> KeyForm:
     return read
 
 
+def tagged_key(close: str, open_type: str, close_type: str) -> Callable[[str], Keyed | None]:
+    """The key, its closing tag, and then its type in tags if it is told: `KEY</key><type>TYPE</type>`."""
+
+    def read(text: str) -> Keyed | None:
+        key, _, rest = text.partition(close)
+        keyed = plain_key(key)
+        type_ = rest.strip().removeprefix(open_type).removesuffix(close_type).strip()
+        return keyed and (Keyed(keyed.key, "string" if type_ == "string" else "json") if type_ else keyed)
+
+    return read
+
+
+_MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _TOKEN = re.compile(r"<\|\w+\|>")
 _RECIPIENT = re.compile(r"(?:^|[\s>])to=\s*([^\s<]+)")
 _BUILT_IN = ("browser.", "container.")

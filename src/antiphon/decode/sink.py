@@ -28,6 +28,7 @@ from antiphon.core.events import (
 from antiphon.core.grammar import Keyed, Kind
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.arguments.writer import ObjectWriter
+from antiphon.decode.arguments.xml_tree import Element
 from antiphon.decode.ids import CallIds
 from antiphon.decode.ledger import Ledger
 from antiphon.decode.lexer import Lexer
@@ -170,6 +171,14 @@ class Sink:
     def end_value(self, raw: str) -> None:
         """The argument's value is whole; `raw` was its end."""
         self.arguments(self._writer.end_value(), raw)
+
+    def takes_text(self, key: str) -> bool:
+        """The tool's schema says that the argument is a string."""
+        return self._writer.takes_text(key)
+
+    def element(self, element: Element, raw: str) -> None:
+        """An argument was read as an element; `raw` was its end."""
+        self.arguments(self._writer.element(element), raw)
 
     def end_call(self) -> None:
         """The call is over, and whole."""

@@ -17,6 +17,7 @@ from antiphon.core.grammar import (
     Span,
     State,
     TextArguments,
+    Tree,
     Value,
 )
 from antiphon.decode.arguments.braces import BraceArgumentsReader
@@ -34,6 +35,7 @@ from antiphon.decode.lexer import Lexer
 from antiphon.decode.python_calls import PythonCallsReader
 from antiphon.decode.readers import Reader, SpanReader, SpanTable
 from antiphon.decode.sink import Sink
+from antiphon.decode.tree_reader import TreeReader
 
 
 class Table:
@@ -45,7 +47,7 @@ class Table:
         self._spans = {name: SpanTable(state) for name, state in states.items() if isinstance(state, Span)}
         self._lexers = {name: Lexer(_markers(state, states)) for name, state in states.items()}
 
-    def reader(self, name: str, sink: Sink) -> Reader:  # noqa: C901, PLR0911 - one for each kind of state
+    def reader(self, name: str, sink: Sink) -> Reader:  # noqa: C901, PLR0911, PLR0912 - one for each kind of state
         """A reader for the state that a marker leads to."""
         state, lexer = self.grammar.states[name], self._lexers[name]
         match state:
@@ -65,6 +67,8 @@ class Table:
                 return KeyReader(state, lexer, sink)
             case Value():
                 return ValueReader(state, lexer, sink)
+            case Tree():
+                return TreeReader(state, lexer, sink)
             case TextArguments():
                 return TextArgumentsReader(state, lexer, sink)
             case BraceArguments():
@@ -96,6 +100,8 @@ def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:
         return {*state.on, *state.first}
     if isinstance(state, Header):
         return state.ends
+    if isinstance(state, Tree):
+        return (f"{state.prefix}<",)
     if isinstance(state, Name):
         return {*state.on, *state.peek}
     return state.on if isinstance(state, Key | Value | TextArguments) else ()

@@ -1,4 +1,4 @@
-"""JSON calls inside tags: Hermes, Qwen 2.5, Qwen 3, QwQ and many more.
+"""JSON calls inside tags: Hermes, Qwen 2.5, Qwen 3, QwQ, Granite 4 and many more.
 
     <think>
     I need the weather.
@@ -19,7 +19,7 @@ from antiphon.dialects.think import TAGS
 from antiphon.render.tool_prompt import ToolPrompt
 
 HERMES = Dialect(
-    names=("hermes", "qwen3_json"),
+    names=("hermes", "qwen3_json", "granite4"),
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<tool_call>": "call"}),

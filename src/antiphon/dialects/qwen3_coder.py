@@ -1,4 +1,4 @@
-"""Calls as XML-like functions and parameters: Qwen3-Coder, Qwen3.5 and their relatives.
+"""Calls as XML-like functions and parameters: Qwen3-Coder, Qwen3.5, Step 3.5, MiniCPM-V, MiMo and relatives.
 
     <tool_call>
     <function=get_weather>
@@ -8,8 +8,11 @@
     </function>
     </tool_call>
 
-One newline on each side of a value is not part of it. Several functions may
-stand in one block, `<tool_call>` may be missing, and so may each closing tag.
+One newline on each side of a value is not part of it, except in MiMo's, which
+are verbatim. Several functions may stand in one block, `<tool_call>` may be
+missing, and so may each closing tag: a value also ends before a parameter on a
+new line, and where the function ends and its block with it. The closing tags of
+a call alone are text in a value.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Trim, Value
@@ -18,21 +21,32 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import TAGS
 
 _END = {"</function>": "called", "</tool_call>": "text"}
+_NEXT = {"<function=": "name", "<tool_call>": "opening"}
+_VALUE_END = {
+    "</parameter>": "arguments",
+    "\n<parameter=": "key",
+    "</function>\n</tool_call>": "text",
+    "</function></tool_call>": "text",
+    "</function>\n<function=": "name",
+}
+
+_CALLS = {
+    "text": Span(Kind.TEXT, on=_NEXT),
+    "opening": Span(Kind.OPENING, on={"<function=": "name"}),
+    "name": Name(on={">": "arguments", "</function>": "called"}, form=plain),
+    "arguments": Span(Kind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
+    "key": Key(on={">": "value"}, form=plain_key),
+    "called": Span(Kind.MARKUP, on={"</tool_call>": "text", **_NEXT}),
+}
 
 QWEN3_CODER = Dialect(
-    names=("qwen3_coder", "qwen3_xml"),
-    calls=Grammar(
-        {
-            "text": Span(Kind.TEXT, on={"<tool_call>": "opening", "<function=": "name"}),
-            "opening": Span(Kind.OPENING, on={"<function=": "name", "</tool_call>": "text"}),
-            "name": Name(on={">": "arguments"}, form=plain),
-            "arguments": Span(Kind.CALL, on={"<parameter=": "key", **_END}),
-            "key": Key(on={">": "value"}, form=plain_key),
-            "value": Value(on={"</parameter>": "arguments", "<parameter=": "key", **_END}, trim=Trim.NEWLINE),
-            "called": Span(
-                Kind.MARKUP, on={"</tool_call>": "text", "<function=": "name", "<tool_call>": "opening"}
-            ),
-        }
-    ),
+    names=("qwen3_coder", "qwen3_xml", "step3p5", "minicpmv"),
+    calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END, trim=Trim.NEWLINE)}),
+    thoughts=TAGS,
+)
+
+MIMO = Dialect(
+    names=("mimo",),
+    calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END)}),
     thoughts=TAGS,
 )

@@ -16,7 +16,9 @@ def _assigned() -> list[Dialect]:
     return sorted({dialect.names[0]: dialect for dialect in found}.values(), key=lambda each: each.names)
 
 
-_NOT_FAMILIES = frozenset({"dialect", "registry", "detect"})
+_NOT_FAMILIES = frozenset(
+    {"dialect", "registry", "detect", "families", "generic", "specimens", "votes"}
+)
 
 DIALECTS: tuple[Dialect, ...] = tuple(_assigned())
 

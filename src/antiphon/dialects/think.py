@@ -16,5 +16,6 @@ from antiphon.dialects.dialect import Dialect
 TAGS = Thoughts(opens=("<think>",), closes=("</think>",))
 
 THINK = Dialect(
-    names=("think", "deepseek_r1", "qwen3", "nemotron_v3", "granite_thinking_parser"), thoughts=TAGS
+    names=("think", "deepseek_r1", "qwen3", "nemotron_v3", "granite_thinking_parser", "holo2"),
+    thoughts=TAGS,
 )

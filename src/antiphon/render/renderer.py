@@ -38,6 +38,10 @@ class Renderer(Protocol):
         """
         ...
 
+    def transcript(self, turn: Turn) -> str:
+        """The same, without the beginning of an answer: what was said so far."""
+        ...
+
 
 class ChatTemplateRenderer:
     """Renders with a Jinja chat template.
@@ -56,11 +60,19 @@ class ChatTemplateRenderer:
 
     def render(self, turn: Turn) -> str:
         """See `Renderer`. `RequestError` on `tools` says that the model cannot be told of any."""
+        return self._render(turn, {"add_generation_prompt": True})
+
+    def transcript(self, turn: Turn) -> str:
+        """See `Renderer`. Templates that always begin an answer do so here, too."""
+        return self._render(turn, {"add_generation_prompt": False})
+
+    def _render(self, turn: Turn, ending: Mapping[str, Any]) -> str:
         tools = [_tool(function) for function in turn.tools] if turn.calls else []
         messages = self._writer.write_history(gather(turn.items), self.traits)
         if tools and not self.traits.tools:
             messages = self._teach(messages, tools)
-        return self._render_messages(arrange(messages, self.traits), tools, self.traits, turn.variables)
+        arranged = arrange(messages, self.traits)
+        return self._render_messages(arranged, tools, self.traits, {**turn.variables, **ending})
 
     def _teach(self, messages: list[TemplateMessage], tools: list[dict[str, Any]]) -> list[TemplateMessage]:
         if not self._teaches:
@@ -76,10 +88,11 @@ class ChatTemplateRenderer:
     ) -> str:
         # Last wins: a request cannot put its own messages or tokens in the place of these.
         shaped = [shape(message, traits) for message in messages]
-        variables = {**more, "tools": list(tools) or None, "messages": shaped, **self._tokens}
+        given = {"tools": list(tools) or None, "messages": shaped, **self._tokens}
+        variables = {"add_generation_prompt": True, **more, **given}
         if traits.tools_absent and not tools:
             del variables["tools"]
-        return self._template.render(variables | {"add_generation_prompt": True})
+        return self._template.render(variables)
 
 
 def _tool(function: Function) -> dict[str, Any]:

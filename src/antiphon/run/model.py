@@ -5,7 +5,7 @@ import asyncio
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, Message, Role, TextPart
 from antiphon.core.turn import Turn
-from antiphon.decode.decoder import Decoder, state_after
+from antiphon.decode.decoder import Decoder, header_of, state_after
 from antiphon.decode.ids import counted_from
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import Dialect
@@ -75,13 +75,8 @@ class Model:
 def _answer_header(renderer: Renderer, dialect: Dialect) -> str:
     """What the template writes before every answer, up to the first marker of the dialect.
 
-    It is what a prompt gains from `add_generation_prompt`.
+    It is what a prompt has and a transcript has not.
     """
-    items = (Message(Role.USER, (TextPart("Hello"),)),)
-    asked = renderer.render(Turn("", items))
-    told = renderer.render(Turn("", items, variables={"add_generation_prompt": False}))
-    if not asked.startswith(told):
-        return ""
-    header = asked[len(told) :]
-    ends = [header.find(marker) for marker in dialect.grammar.markers if marker in header]
-    return header[: min(ends, default=len(header))]
+    turn = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
+    asked, told = renderer.render(turn), renderer.transcript(turn)
+    return header_of(asked[len(told) :], dialect.grammar) if asked.startswith(told) else ""

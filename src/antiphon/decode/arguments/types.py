@@ -37,15 +37,20 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _LOOSE_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
-def argument(schema: Schema, key: str) -> Any:
-    """The schema of the argument `key`; None if `schema`, of all arguments, says nothing about it."""
-    for part in _parts(schema, schema):
+def argument(schema: Any, key: str, root: Schema | None = None) -> Any:
+    """The schema of the argument or member `key`; None if `schema` says nothing about it."""
+    for part in _parts(schema, schema if root is None else root):
         properties, others = part.get("properties"), part.get("additionalProperties")
         if isinstance(properties, Mapping) and key in properties:
             return properties[key]
         if isinstance(others, Mapping):
             return others
     return None
+
+
+def items(schema: Any, root: Schema) -> Any:
+    """The schema of an array's values, None if `schema` says nothing about them."""
+    return next((part["items"] for part in _parts(schema, root) if "items" in part), None)
 
 
 def declared(schema: Schema) -> frozenset[str]:

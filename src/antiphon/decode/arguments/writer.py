@@ -21,6 +21,7 @@ from antiphon.decode.arguments.types import (
     declared,
     members,
 )
+from antiphon.decode.arguments.xml_tree import Element, together, written
 
 MAX_VALUE = 256 * 1024
 """Characters of a value that may wait for its end; a longer one is a string."""
@@ -39,6 +40,7 @@ class ObjectWriter:
         self._schema = schema
         self._count = 0
         self._value: _Value | None = None
+        self._elements: dict[str, list[Element]] = {}  # what may be repeated, and is an array then
         self._wrapper = ""  # the key of a value that may hold all arguments
 
     def key(self, keyed: Keyed) -> str:
@@ -66,7 +68,23 @@ class ObjectWriter:
     def end(self) -> str:
         """The object is whole, and so is the value that is open."""
         value = "" if self._value is None else self.end_value()
+        for name, elements in self._elements.items():
+            schema = argument(self._schema, name)
+            value += self._begin(name) + together(elements, schema, self._schema)
         return value + ("}" if self._count else "{}")
+
+    def takes_text(self, key: str) -> bool:
+        """The schema says that the argument is a string."""
+        return allowed(argument(self._schema, key), self._schema) == _STRING
+
+    def element(self, element: Element) -> str:
+        """An argument that was read as an element."""
+        schema = argument(self._schema, element.name)
+        types = allowed(schema, self._schema)
+        if types and "array" not in types:
+            return self._begin(element.name) + written(element, schema, self._schema)
+        self._elements.setdefault(element.name, []).append(element)
+        return ""
 
     def _begin(self, key: str) -> str:
         before = "{" if not self._count else ", "
@@ -106,9 +124,10 @@ class _Value:
     def feed(self, text: str) -> str:
         if self._streams:
             return self._more(text)
+        undecided = self._size < _DECIDED
         self._held.append(text)
         self._size += len(text)
-        if self._size <= MAX_VALUE and not self._is_surely_text():
+        if self._size <= MAX_VALUE and not (undecided and self._is_surely_text()):
             return ""
         self._streams = True
         return self._more("".join(self._held))
@@ -125,9 +144,9 @@ class _Value:
 
     def _is_surely_text(self) -> bool:
         """Whether what was read can only be a string, of all that is allowed."""
-        if self._types is None or "string" not in self._types or self._size > _DECIDED:
+        if self._types is None or "string" not in self._types:
             return False
-        begun = "".join(self._held).strip().lower()
+        begun = "".join(self._held)[:_DECIDED].strip().lower()
         return bool(begun) and not any(_MAY_BE[type_](begun) for type_ in self._types if type_ in _MAY_BE)
 
 

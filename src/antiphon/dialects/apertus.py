@@ -1,0 +1,20 @@
+"""Apertus: an array of calls, each an object whose one key is the function's name.
+
+<|inner_prefix|>I need the weather.<|inner_suffix|>Let me look.
+<|tools_prefix|>[{"get_weather": {"city": "Rome"}}]<|tools_suffix|>
+"""
+
+from antiphon.core.grammar import Grammar, KeyedCalls, Kind, Span, Thoughts
+from antiphon.dialects.dialect import Dialect
+
+APERTUS = Dialect(
+    names=("apertus",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<|tools_prefix|>": "call"}),
+            "call": KeyedCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={"<|tools_suffix|>": "text", "<|tools_prefix|>": "call"}),
+        }
+    ),
+    thoughts=Thoughts(opens=("<|inner_prefix|>",), closes=("<|inner_suffix|>",)),
+)

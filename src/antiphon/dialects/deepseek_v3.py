@@ -1,0 +1,58 @@
+"""DeepSeek V3, R1 and V3.1: a header and JSON for each call.
+
+V3 and R1-0528 write the type of the call, the name and the arguments in a fence:
+
+    <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather
+    ```json
+    {"city": "Rome"}
+    ```<｜tool▁call▁end｜><｜tool▁calls▁end｜>
+
+V3.1 writes the name and the arguments only:
+
+    <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>
+    {"city": "Rome"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
+
+on one line.
+"""
+
+from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, Span, State
+from antiphon.decode.headers import plain, prefixed
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+_GROUP = {"<｜tool▁calls▁begin｜>": "group", "<｜tool▁call▁begin｜>": "name"}
+_ENDS = {"<｜tool▁call▁end｜>": "called", "<｜tool▁calls▁end｜>": "text"}
+_STATES: dict[str, State] = {
+    "text": Span(Kind.TEXT, on=_GROUP),
+    "group": Span(Kind.OPENING, on={"<｜tool▁call▁begin｜>": "name", "<｜tool▁calls▁end｜>": "text"}),
+    "arguments": JsonArguments(then="called"),
+}
+
+DEEPSEEK_V3 = Dialect(
+    names=("deepseek_v3",),
+    calls=Grammar(
+        {
+            **_STATES,
+            "name": Name(
+                on={"```json": "arguments", "```": "arguments"},
+                peek={"{": "arguments"},
+                form=prefixed(r"\s*\w*\s*<｜tool▁sep｜>"),
+            ),
+            "called": Span(Kind.MARKUP, on={"```": "called", **_ENDS, **_GROUP}),
+        },
+        tokens=("<｜tool▁sep｜>",),
+    ),
+    thoughts=TAGS,
+)
+
+DEEPSEEK_V31 = Dialect(
+    names=("deepseek_v31",),
+    calls=Grammar(
+        {
+            **_STATES,
+            "name": Name(on={"<｜tool▁sep｜>": "arguments"}, form=plain),
+            "called": Span(Kind.MARKUP, on={**_ENDS, **_GROUP}),
+        }
+    ),
+    thoughts=TAGS,
+)

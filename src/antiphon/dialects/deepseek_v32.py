@@ -1,0 +1,92 @@
+"""DeepSeek 3.2 and 4: calls as elements that say whether a value is text (DSML).
+
+    <think>I need the weather.</think>
+
+    <｜DSML｜function_calls>
+    <｜DSML｜invoke name="get_weather">
+    <｜DSML｜parameter name="city" string="true">Rome</｜DSML｜parameter>
+    <｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>
+    </｜DSML｜invoke>
+    </｜DSML｜function_calls>
+
+`string="true"` is text as it stands, any other value is JSON, and text if it is
+none. Version 4 calls the block `tool_calls`, and in practice also `toolcalls` or
+`tool`; version 4.1 calls it `calls`, with a space before each tag's name.
+"""
+
+from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.decode.headers import quoted, typed_key
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+_NAME = Name(on={">": "arguments"}, form=quoted)
+_KEY = Key(on={">": "value"}, form=typed_key("name", "string", texts="true"))
+_VALUE = Value(on={"</｜DSML｜parameter>": "arguments"})
+_PARAMETER = {"<｜DSML｜parameter ": "key", "</｜DSML｜invoke>": "called", "<｜DSML｜invoke name=": "name"}
+
+_V4_OPEN = {
+    "<｜DSML｜tool_calls>": "opening",
+    "<｜DSML｜toolcalls>": "opening",
+    "<｜DSML｜tool>": "opening",
+}
+_V4_CLOSE = {"</｜DSML｜tool_calls>": "text", "</｜DSML｜toolcalls>": "text", "</｜DSML｜tool>": "text"}
+
+DEEPSEEK_V32 = Dialect(
+    names=("deepseek_v32",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<｜DSML｜function_calls>": "opening"}),
+            "opening": Span(
+                Kind.OPENING, on={"<｜DSML｜invoke name=": "name", "</｜DSML｜function_calls>": "text"}
+            ),
+            "name": _NAME,
+            "arguments": Span(Kind.CALL, on={**_PARAMETER, "</｜DSML｜function_calls>": "text"}),
+            "key": _KEY,
+            "value": _VALUE,
+            "called": Span(
+                Kind.MARKUP, on={"<｜DSML｜invoke name=": "name", "</｜DSML｜function_calls>": "text"}
+            ),
+        }
+    ),
+    thoughts=TAGS,
+)
+
+DEEPSEEK_V4 = Dialect(
+    names=("deepseek_v4",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on=_V4_OPEN),
+            "opening": Span(Kind.OPENING, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
+            "name": _NAME,
+            "arguments": Span(Kind.CALL, on={**_PARAMETER, **_V4_CLOSE}),
+            "key": _KEY,
+            "value": _VALUE,
+            "called": Span(Kind.MARKUP, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
+        }
+    ),
+    thoughts=TAGS,
+)
+
+DEEPSEEK_V41 = Dialect(
+    names=("deepseek_v41",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<｜DSML｜ calls>": "opening"}),
+            "opening": Span(Kind.OPENING, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}),
+            "name": _NAME,
+            "arguments": Span(
+                Kind.CALL,
+                on={
+                    "<｜DSML｜ parameter ": "key",
+                    "<｜DSML｜ invoke name=": "name",
+                    "</｜DSML｜ invoke>": "called",
+                    "</｜DSML｜ calls>": "text",
+                },
+            ),
+            "key": _KEY,
+            "value": Value(on={"</｜DSML｜ parameter>": "arguments"}),
+            "called": Span(Kind.MARKUP, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}),
+        }
+    ),
+    thoughts=TAGS,
+)

@@ -1,0 +1,48 @@
+"""rednote's dots: calls as elements with names in attributes, or as JSON.
+
+    <dots_function_call>
+    <invoke name="get_weather">
+    <parameter name="city">Rome</parameter>
+    </invoke>
+    </dots_function_call>
+
+Several calls may stand in one block. Instead of them it may hold
+`{"name": …, "arguments": {…}}`. Values are verbatim.
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Key, Kind, Name, Span, Value
+from antiphon.decode.headers import quoted, quoted_key
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+_END = {"</invoke>": "called", "</dots_function_call>": "text"}
+_NEXT = {"<invoke name=": "name", "<dots_function_call>": "opening"}
+
+DOTS = Dialect(
+    names=("dots",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<dots_function_call>": "opening"}),
+            "opening": Span(
+                Kind.OPENING,
+                on={"<invoke name=": "name", "</dots_function_call>": "text"},
+                peek={"{": "json", "[": "json"},
+            ),
+            "json": JsonCalls(then="called"),
+            "name": Name(on={">": "arguments"}, form=quoted),
+            "arguments": Span(Kind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
+            "key": Key(on={">": "value"}, form=quoted_key),
+            "value": Value(
+                on={
+                    "</parameter>": "arguments",
+                    "\n<parameter name=": "key",
+                    "</invoke>\n</dots_function_call>": "text",
+                    "</invoke></dots_function_call>": "text",
+                    "</invoke>\n<invoke name=": "name",
+                }
+            ),
+            "called": Span(Kind.MARKUP, on={"</dots_function_call>": "text", **_NEXT}),
+        }
+    ),
+    thoughts=TAGS,
+)

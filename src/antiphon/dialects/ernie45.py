@@ -1,0 +1,35 @@
+"""ERNIE 4.5: Hermes calls; an answer after thoughts may stand in a wrapper.
+
+<think>
+I need the weather.
+</think>
+
+<tool_call>
+{"name": "get_weather", "arguments": {"city": "Rome"}}
+</tool_call>
+
+<think>
+It is sunny.
+</think>
+
+<response>
+Sunny.
+</response>
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+ERNIE45 = Dialect(
+    names=("ernie45",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<tool_call>": "call"}, first={"<response>": "response"}),
+            "response": Span(Kind.TEXT, on={"</response>": "text", "<tool_call>": "call"}),
+            "call": JsonCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
+        }
+    ),
+    thoughts=TAGS,
+)

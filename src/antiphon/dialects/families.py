@@ -1,0 +1,57 @@
+"""Which names tell a model's family: a name of the dialect → parts of names, as in titles, file names and architectures.
+
+Case, dots and dashes do not matter, and of several that match the longest wins.
+A name is a hint and no proof: what a template shows weighs more.
+"""
+
+from collections.abc import Mapping
+
+HINTS: Mapping[str, tuple[str, ...]] = {
+    "apertus": ("apertus",),
+    "cohere_command3": ("command-r7b", "command-a", "cohere2"),
+    "deepseek_v3": ("deepseek-r1", "deepseek-v3", "deepseek"),
+    "deepseek_v31": ("deepseek-v3.1",),
+    "deepseek_v32": ("deepseek-v3.2",),
+    "deepseek_v4": ("deepseek-v4", "deepseek4"),
+    "deepseek_v41": ("deepseek-v4.1",),
+    "dots": ("dots.llm", "dots1"),
+    "ernie45": ("ernie-4.5", "ernie4_5", "ernie"),
+    "functiongemma": ("functiongemma",),
+    "gemma4": ("gemma-4",),
+    "gigachat3": ("gigachat3", "gigachat"),
+    "glm45": ("glm-4.5", "glm-4.6", "glm4moe"),
+    "glm47": ("glm-4.7", "glm-5"),
+    "granite": ("granite-3", "granite"),
+    "granite-20b-fc": ("granite-20b",),
+    "granite4": ("granite-4", "granitehybrid"),
+    "hermes": ("hermes", "qwen2", "qwen3", "qwq"),
+    "hunyuan_a13b": ("hunyuan",),
+    "hy_v3": ("hy3", "hy-v3"),
+    "hy_v4": ("hy4", "hy-v4"),
+    "inkling": ("inkling",),
+    "internlm": ("internlm",),
+    "jamba": ("jamba",),
+    "k2_horizon": ("k2-horizon",),
+    "kimi_k2": ("kimi-k2", "kimi"),
+    "kimi_k3": ("kimi-k3",),
+    "lfm2": ("lfm2", "lfm"),
+    "llama3_json": ("llama-3", "llama3"),
+    "llama4_pythonic": ("llama-4", "llama4"),
+    "longcat": ("longcat",),
+    "minicpm5": ("minicpm5", "minicpm-5"),
+    "minimax_m2": ("minimax-m2",),
+    "minimax_m3": ("minimax-m3",),
+    "mistral": ("mistral", "ministral", "mixtral", "devstral", "magistral", "codestral"),
+    "muse_glimmer": ("muse-glimmer",),
+    "olmo3": ("olmo-3", "olmo3"),
+    "openai": ("gpt-oss",),
+    "phi4_mini_json": ("phi-4-mini",),
+    "plamo3": ("plamo-3", "plamo3"),
+    "poolside_v1": ("laguna", "poolside"),
+    "pythonic": ("toolace",),
+    "qwen3_coder": ("qwen3-coder", "qwen3.5", "nemotron-3"),
+    "seed_oss": ("seed-oss",),
+    "step3": ("step3", "step-3"),
+    "step3p5": ("step-3.5", "stepfun3.5", "step3p5"),
+    "xlam": ("xlam",),
+}

@@ -1,0 +1,31 @@
+"""Calls as a name, keys and values: GLM 4.5 to 5, Ling 3, Poolside.
+
+    <think>I need the weather.</think>
+    <tool_call>get_weather
+    <arg_key>city</arg_key>
+    <arg_value>Rome</arg_value>
+    </tool_call>
+
+One block per call; GLM 4.7 writes it without line breaks. Values are verbatim.
+"""
+
+from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.decode.headers import closed_key, plain
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+GLM45 = Dialect(
+    names=("glm45", "glm47", "ling3", "poolside_v1"),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<tool_call>": "name"}),
+            "name": Name(on={"<arg_key>": "key", "</tool_call>": "text"}, form=plain),
+            "key": Key(on={"<arg_value>": "value"}, form=closed_key("</arg_key>")),
+            "value": Value(on={"</arg_value>": "arguments"}),
+            "arguments": Span(
+                Kind.CALL, on={"<arg_key>": "key", "</tool_call>": "text", "<tool_call>": "name"}
+            ),
+        }
+    ),
+    thoughts=TAGS,
+)

@@ -1,0 +1,36 @@
+"""Hunyuan A13B: an array of calls inside one pair of tags; thoughts and answers each in tags.
+
+    <think>
+    I need the weather.
+    </think>
+    <answer>
+    Let me look.
+    <tool_calls>[{"name": "get_weather", "arguments": {"city": "Rome"}}]</tool_calls>
+    </answer>
+
+The tags are plain text, and the model rehearses calls while it thinks: a call
+inside a thought is thought. "Assistant:", in Chinese, before the answer is markup.
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.dialects.dialect import Dialect
+
+_SPEAKER = "助手\uff1a"
+_BEGIN = {"<think>": "thinking", "</think>": "text", "<answer>": "answer", _SPEAKER: "text"}
+
+HUNYUAN_A13B = Dialect(
+    names=("hunyuan_a13b",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<tool_calls>": "call"}, first=_BEGIN),
+            "thinking": Span(Kind.REASONING, on={"</think>": "text"}, first={"<think>": "thinking"}),
+            "answer": Span(
+                Kind.TEXT, on={"</answer>": "text", "<tool_calls>": "call"}, first={_SPEAKER: "answer"}
+            ),
+            "call": JsonCalls(then="called"),
+            "called": Span(
+                Kind.MARKUP, on={"</tool_calls>": "called", "<tool_calls>": "call", "</answer>": "text"}
+            ),
+        }
+    ),
+)

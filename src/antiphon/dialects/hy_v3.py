@@ -1,0 +1,36 @@
+"""Hunyuan 3 and 4: groups of calls, each a name, keys and values.
+
+    <think>I need the weather.</think>
+    <tool_calls><tool_call>get_weather<tool_sep>
+    <arg_key>city</arg_key>
+    <arg_value>Rome</arg_value>
+    </tool_call></tool_calls>
+
+Version 4 has no `<tool_sep>` and no line breaks. Values are verbatim. It does
+not know the suffix that some checkpoints give to every tag (`<tool_call:6124c78e>`),
+which only their vocabulary tells.
+"""
+
+from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.decode.headers import closed_key, plain
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+_NEXT = {"<tool_call>": "name", "<tool_calls>": "opening"}
+_END = {"</tool_call>": "called", "</tool_calls>": "text"}
+
+HY_V3 = Dialect(
+    names=("hy_v3", "hy_v4"),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on=_NEXT),
+            "opening": Span(Kind.OPENING, on={"<tool_call>": "name", "</tool_calls>": "text"}),
+            "name": Name(on={"<tool_sep>": "arguments", "<arg_key>": "key", **_END}, form=plain),
+            "arguments": Span(Kind.CALL, on={"<arg_key>": "key", **_END, **_NEXT}),
+            "key": Key(on={"<arg_value>": "value"}, form=closed_key("</arg_key>")),
+            "value": Value(on={"</arg_value>": "arguments"}),
+            "called": Span(Kind.MARKUP, on={"</tool_calls>": "text", **_NEXT}),
+        }
+    ),
+    thoughts=TAGS,
+)

@@ -1,0 +1,36 @@
+"""Inkling: every message is a block, and the token that opens it says what it is.
+
+    <|content_thinking|>I need the weather.<|end_message|>
+    <|message_model|><|content_text|>Let me look.<|end_message|>
+    <|message_model|><|content_invoke_tool_json|>
+    {"name": "get_weather", "args": {"city": "Rome"}}<|end_message|>
+
+There are no line breaks between them. `<|content_invoke_tool_text|>` and
+`<|content_tool_error|>` are shown as text.
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.dialects.dialect import Dialect
+
+_BLOCKS = {
+    "<|end_message|>": "between",
+    "<|content_model_end_sampling|>": "between",
+    "<|message_model|>": "between",
+    "<|content_text|>": "text",
+    "<|content_invoke_tool_text|>": "text",
+    "<|content_tool_error|>": "text",
+    "<|content_thinking|>": "thinking",
+    "<|content_invoke_tool_json|>": "call",
+}
+
+INKLING = Dialect(
+    names=("inkling",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on=_BLOCKS),
+            "thinking": Span(Kind.REASONING, on=_BLOCKS),
+            "call": JsonCalls(then="between", arguments=("args", "arguments", "parameters")),
+            "between": Span(Kind.MARKUP, on=_BLOCKS),
+        }
+    ),
+)

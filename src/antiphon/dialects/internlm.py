@@ -1,0 +1,22 @@
+"""InternLM 2 and 2.5: a call as the action of a plugin.
+
+Let me look.<|action_start|><|plugin|>
+{"name": "get_weather", "parameters": {"city": "Rome"}}<|action_end|>
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+INTERNLM = Dialect(
+    names=("internlm",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<|action_start|>": "action"}),
+            "action": Span(Kind.OPENING, on={"<|plugin|>": "call"}),
+            "call": JsonCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={"<|action_end|>": "text", "<|action_start|>": "action"}),
+        }
+    ),
+    thoughts=TAGS,
+)

@@ -1,0 +1,49 @@
+"""K2 Horizon: the body of a call is JSON, or keys and values in tags, with types or without.
+
+    <ifm|think>
+    I need the weather.
+    </ifm|think>
+    <ifm|tool_calls>
+    <ifm|tool_call>get_weather
+    <ifm|arg_key>city</ifm|arg_key>
+    <ifm|arg_type>string</ifm|arg_type>
+    <ifm|arg_value>Rome</ifm|arg_value>
+    </ifm|tool_call>
+    <ifm|tool_call>{"name": "now", "arguments": {}}</ifm|tool_call>
+    </ifm|tool_calls>
+
+Which of them the model writes, the prompt decides. So it is with how hard it
+thinks, which has a tag for each degree.
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Key, Kind, Name, Span, Thoughts, Value
+from antiphon.decode.headers import plain, tagged_key
+from antiphon.dialects.dialect import Dialect
+
+_CALLS = {"<ifm|tool_calls>": "group", "<ifm|tool_call>": "opening"}
+_END = {"</ifm|tool_call>": "called", "</ifm|tool_calls>": "text"}
+
+K2_HORIZON = Dialect(
+    names=("k2_horizon",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on=_CALLS),
+            "group": Span(Kind.OPENING, on={"<ifm|tool_call>": "opening", "</ifm|tool_calls>": "text"}),
+            "opening": Span(Kind.OPENING, peek={"{": "json", "[": "json"}, otherwise="name"),
+            "json": JsonCalls(then="called"),
+            "name": Name(on={"<ifm|arg_key>": "key", **_END}, form=plain),
+            "arguments": Span(Kind.CALL, on={"<ifm|arg_key>": "key", **_END, **_CALLS}),
+            "key": Key(
+                on={"<ifm|arg_value>": "value"},
+                form=tagged_key("</ifm|arg_key>", "<ifm|arg_type>", "</ifm|arg_type>"),
+            ),
+            "value": Value(on={"</ifm|arg_value>": "arguments"}),
+            "called": Span(Kind.MARKUP, on={**_END, **_CALLS}),
+        },
+        tokens=("</ifm|arg_key>", "<ifm|arg_type>", "</ifm|arg_type>"),
+    ),
+    thoughts=Thoughts(
+        opens=("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
+        closes=("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
+    ),
+)

@@ -1,0 +1,47 @@
+"""Kimi K3: everything between tags of three special tokens (XTML).
+
+    <|open|>think<|sep|>I need the weather.<|close|>think<|sep|>
+    <|open|>response<|sep|>Let me look.<|close|>response<|sep|>
+    <|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>
+    <|open|>argument key="city" type="string"<|sep|>Rome<|close|>argument<|sep|>
+    <|close|>call<|sep|><|close|>tools<|sep|>
+    <|close|>message<|sep|>
+
+There are no line breaks between them. A value of type `string` is text as it
+stands, any other is JSON; attributes escape `&` and `"` as XML does. Calls have
+the ids of Kimi K2, which the model does not write: `functions.NAME:INDEX`.
+"""
+
+from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Thoughts, Value
+from antiphon.decode.headers import attribute, typed_key
+from antiphon.decode.ids import kimi_call_id
+from antiphon.dialects.dialect import Dialect
+
+_END = {"<|close|>call<|sep|>": "called", "<|close|>tools<|sep|>": "text", "<|close|>message<|sep|>": "text"}
+
+KIMI_K3 = Dialect(
+    names=("kimi_k3",),
+    calls=Grammar(
+        {
+            "text": Span(
+                Kind.TEXT,
+                on={
+                    "<|open|>tools<|sep|>": "opening",
+                    "<|open|>response<|sep|>": "text",
+                    "<|close|>response<|sep|>": "text",
+                    "<|close|>message<|sep|>": "text",
+                },
+            ),
+            "opening": Span(Kind.OPENING, on={"<|open|>call ": "name", "<|close|>tools<|sep|>": "text"}),
+            "name": Name(on={"<|sep|>": "arguments"}, form=attribute("tool")),
+            "arguments": Span(Kind.CALL, on={"<|open|>argument ": "key", "<|open|>call ": "name", **_END}),
+            "key": Key(on={"<|sep|>": "value"}, form=typed_key("key", "type", texts="string")),
+            "value": Value(on={"<|close|>argument<|sep|>": "arguments"}),
+            "called": Span(
+                Kind.MARKUP, on={"<|open|>call ": "name", "<|open|>tools<|sep|>": "opening", **_END}
+            ),
+        }
+    ),
+    thoughts=Thoughts(opens=("<|open|>think<|sep|>",), closes=("<|close|>think<|sep|>",)),
+    ids=kimi_call_id,
+)

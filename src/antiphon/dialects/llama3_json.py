@@ -1,0 +1,27 @@
+"""Llama 3 and 4: calls as JSON objects, often without any marker.
+
+    <|python_tag|>{"name": "get_weather", "parameters": {"city": "Rome"}}; {"name": "now", "parameters": {}}
+
+Without `<|python_tag|>`, an object is a call only at the beginning of an answer,
+and only of a function that the request offers.
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, Names, Span
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+_TAG = {"<|python_tag|>": "call"}
+
+LLAMA3_JSON = Dialect(
+    names=("llama3_json", "llama4_json"),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on=_TAG, peek={"{": "bare"}),
+            "call": JsonCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={";": "call", **_TAG}, peek={"{": "bare"}),
+            "bare": JsonCalls(then="after", names=Names.DECLARED),
+            "after": Span(Kind.MARKUP, on={";": "bare", **_TAG}, peek={"{": "bare"}),
+        }
+    ),
+    thoughts=TAGS,
+)

@@ -1,0 +1,23 @@
+"""LongCat: Hermes calls with tags of their own.
+
+    <longcat_tool_call>
+    {"name": "get_weather", "arguments": {"city": "Rome"}}
+    </longcat_tool_call>
+
+The thinking models write `<longcat_think>`, distilled ones `<think>`.
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span, Thoughts
+from antiphon.dialects.dialect import Dialect
+
+LONGCAT = Dialect(
+    names=("longcat",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<longcat_tool_call>": "call"}),
+            "call": JsonCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={"</longcat_tool_call>": "text", "<longcat_tool_call>": "call"}),
+        }
+    ),
+    thoughts=Thoughts(opens=("<longcat_think>", "<think>"), closes=("</longcat_think>", "</think>")),
+)

@@ -1,0 +1,34 @@
+"""MiniCPM 5: calls as elements with names in attributes, without a tag around them.
+
+    <think>
+    I need the weather.
+    </think>
+
+    <function name="get_weather"><param name="city">Rome</param></function>
+
+Values are verbatim, in CDATA or not. Some checkpoints write `<functionname=`, or
+the vocabulary's sign for a space (`Ġ`) in the tags; in values it is not mended.
+"""
+
+from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.decode.headers import quoted, quoted_key
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+_FUNCTION = {"<function name=": "name", "<functionname=": "name", "<functionĠname=": "name"}
+_PARAM = {"<param name=": "key", "<paramname=": "key", "<paramĠname=": "key"}
+
+MINICPM5 = Dialect(
+    names=("minicpm5",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on=_FUNCTION),
+            "name": Name(on={">": "arguments"}, form=quoted),
+            "arguments": Span(Kind.CALL, on={**_PARAM, **_FUNCTION, "</function>": "text"}),
+            "key": Key(on={">": "value", "><![CDATA[": "cdata"}, form=quoted_key),
+            "value": Value(on={"</param>": "arguments"}),
+            "cdata": Value(on={"]]></param>": "arguments"}),
+        }
+    ),
+    thoughts=TAGS,
+)

@@ -1,0 +1,48 @@
+"""MiniMax M2: calls as elements with names in attributes.
+
+    <think>
+    I need the weather.
+    </think>
+
+    <minimax:tool_call>
+    <invoke name="get_weather">
+    <parameter name="city">Rome</parameter>
+    </invoke>
+    </minimax:tool_call>
+
+Several calls may stand in one block. Names have quotes of either kind, or none.
+Values are verbatim. Closing tags may be missing: a value also ends before a
+parameter on a new line, and where its call and the block end.
+"""
+
+from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.decode.headers import quoted, quoted_key
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+_END = {"</invoke>": "called", "</minimax:tool_call>": "text"}
+_NEXT = {"<invoke name=": "name", "<minimax:tool_call>": "opening"}
+
+MINIMAX_M2 = Dialect(
+    names=("minimax_m2",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"<minimax:tool_call>": "opening"}),
+            "opening": Span(Kind.OPENING, on={"<invoke name=": "name", "</minimax:tool_call>": "text"}),
+            "name": Name(on={">": "arguments"}, form=quoted),
+            "arguments": Span(Kind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
+            "key": Key(on={">": "value"}, form=quoted_key),
+            "value": Value(
+                on={
+                    "</parameter>": "arguments",
+                    "\n<parameter name=": "key",
+                    "</invoke>\n</minimax:tool_call>": "text",
+                    "</invoke></minimax:tool_call>": "text",
+                    "</invoke>\n<invoke name=": "name",
+                }
+            ),
+            "called": Span(Kind.MARKUP, on={"</minimax:tool_call>": "text", **_NEXT}),
+        }
+    ),
+    thoughts=TAGS,
+)

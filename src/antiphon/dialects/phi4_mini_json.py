@@ -1,0 +1,22 @@
+"""Phi-4-mini: an array of calls behind a word.
+
+    functools[{"name": "get_weather", "arguments": {"city": "Rome"}}]
+
+The array's end is the end.
+"""
+
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+PHI4_MINI_JSON = Dialect(
+    names=("phi4_mini_json",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on={"functools": "call"}),
+            "call": JsonCalls(then="called"),
+            "called": Span(Kind.MARKUP, on={"functools": "call"}),
+        }
+    ),
+    thoughts=TAGS,
+)

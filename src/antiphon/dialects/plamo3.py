@@ -1,0 +1,51 @@
+"""PLaMo 3: markers of several tokens around everything, the name and the arguments too.
+
+    <|plamo:begin_think:plamo|>I need the weather.<|plamo:end_think:plamo|>
+    <|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|>
+    <|plamo:begin_tool_name:plamo|>get_weather<|plamo:end_tool_name:plamo|>
+    <|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{"city": "Rome"}
+    <|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>
+    <|plamo:end_tool_requests:plamo|><|plamo:tag|>
+
+There are no line breaks between them.
+"""
+
+from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, Span, Thoughts
+from antiphon.decode.headers import plain
+from antiphon.dialects.dialect import Dialect
+
+_REQUESTS = {
+    "<|plamo:begin_tool_requests:plamo|>": "opening",
+    "<|plamo:begin_tool_request:plamo|>": "opening",
+    "<|plamo:begin_tool_name:plamo|>": "name",
+}
+_ENDS = {
+    "<|plamo:end_tool_arguments:plamo|>": "called",
+    "<|plamo:end_tool_request:plamo|>": "called",
+    "<|plamo:end_tool_requests:plamo|>": "text",
+}
+
+PLAMO3 = Dialect(
+    names=("plamo3",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on=_REQUESTS, first={"<|plamo:tag|>": "text"}),
+            "opening": Span(Kind.OPENING, on={**_REQUESTS, **_ENDS}),
+            "name": Name(on={"<|plamo:end_tool_name:plamo|>": "named"}, form=plain),
+            "named": Span(
+                Kind.CALL,
+                on={
+                    "<|plamo:begin_tool_arguments:plamo|>": "named",
+                    "<|plamo:constrain|>json": "named",
+                    "<|plamo:msg|>": "arguments",
+                    **_ENDS,
+                    **_REQUESTS,
+                },
+                peek={"{": "arguments"},
+            ),
+            "arguments": JsonArguments(then="called"),
+            "called": Span(Kind.MARKUP, on={**_ENDS, **_REQUESTS}),
+        }
+    ),
+    thoughts=Thoughts(opens=("<|plamo:begin_think:plamo|>",), closes=("<|plamo:end_think:plamo|>",)),
+)

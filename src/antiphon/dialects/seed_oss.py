@@ -1,0 +1,45 @@
+"""Seed-OSS: the calls of Qwen3-Coder, in other tags.
+
+    <seed:think>
+    I need the weather.
+    </seed:think>
+    <seed:tool_call>
+    <function=get_weather>
+    <parameter=city>Rome</parameter>
+    </function>
+    </seed:tool_call>
+
+One newline on each side of a value is not part of it. Each closing tag may be missing.
+"""
+
+from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Thoughts, Trim, Value
+from antiphon.decode.headers import plain, plain_key
+from antiphon.dialects.dialect import Dialect
+
+_END = {"</function>": "called", "</seed:tool_call>": "text"}
+_NEXT = {"<function=": "name", "<seed:tool_call>": "opening"}
+
+SEED_OSS = Dialect(
+    names=("seed_oss",),
+    calls=Grammar(
+        {
+            "text": Span(Kind.TEXT, on=_NEXT),
+            "opening": Span(Kind.OPENING, on={"<function=": "name"}),
+            "name": Name(on={">": "arguments", "</function>": "called"}, form=plain),
+            "arguments": Span(Kind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
+            "key": Key(on={">": "value"}, form=plain_key),
+            "value": Value(
+                on={
+                    "</parameter>": "arguments",
+                    "\n<parameter=": "key",
+                    "</function>\n</seed:tool_call>": "text",
+                    "</function></seed:tool_call>": "text",
+                    "</function>\n<function=": "name",
+                },
+                trim=Trim.NEWLINE,
+            ),
+            "called": Span(Kind.MARKUP, on={"</seed:tool_call>": "text", **_NEXT}),
+        }
+    ),
+    thoughts=Thoughts(opens=("<seed:think>",), closes=("</seed:think>",)),
+)

@@ -1,0 +1,49 @@
+"""Step 3: groups of calls, each an element after its type.
+
+    <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="get_weather">
+    <steptml:parameter name="city">Rome</steptml:parameter>
+    </steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>
+
+Values are verbatim. Each closing marker of a call may be missing.
+"""
+
+from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.decode.headers import quoted, quoted_key
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.think import TAGS
+
+_INVOKE = {
+    "<｜tool_call_begin｜>": "opening",
+    "function<｜tool_sep｜>": "opening",
+    "<steptml:invoke name=": "name",
+}
+_END = {"<｜tool_call_end｜>": "called", "<｜tool_calls_end｜>": "text"}
+
+STEP3 = Dialect(
+    names=("step3",),
+    calls=Grammar(
+        {
+            "text": Span(
+                Kind.TEXT, on={"<｜tool_calls_begin｜>": "opening", "<｜tool_call_begin｜>": "opening"}
+            ),
+            "opening": Span(Kind.OPENING, on={**_INVOKE, "<｜tool_calls_end｜>": "text"}),
+            "name": Name(on={">": "arguments"}, form=quoted),
+            "arguments": Span(
+                Kind.CALL,
+                on={
+                    "<steptml:parameter name=": "key",
+                    "</steptml:invoke>": "called",
+                    "<｜tool_call_begin｜>": "opening",
+                    **_END,
+                },
+            ),
+            "key": Key(on={">": "value"}, form=quoted_key),
+            "value": Value(on={"</steptml:parameter>": "arguments"}),
+            "called": Span(
+                Kind.MARKUP,
+                on={"<｜tool_calls_begin｜>": "opening", "<｜tool_call_begin｜>": "opening", **_END},
+            ),
+        }
+    ),
+    thoughts=TAGS,
+)
