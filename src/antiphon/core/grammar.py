@@ -48,7 +48,8 @@ class Span(Struct, frozen=True):
     is a word like any. `peek` holds beginnings that count only there, too, and
     are not markup: the state that they lead to reads them. `otherwise` is the
     state that reads any other text of an opening. `phase` names what is said,
-    where a family tells kinds of messages apart.
+    where a family tells kinds of messages apart. `shown` is what is said when
+    this state is entered, though only the prompt or a marker holds it.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class Span(Struct, frozen=True):
     peek: Markers = {}
     otherwise: str | None = None
     phase: str | None = None
+    shown: str = ""
 
 
 class Named(NamedTuple):
@@ -112,8 +114,9 @@ class Keyed(NamedTuple):
     """What stands before a value: the argument's name, and its type where the format tells it.
 
     A `type` of "string" means that the value is text, "literal" that it is what
-    it looks like unless the schema says more, "written" that the reader writes
-    the JSON itself, and any other that it is JSON.
+    it looks like unless the schema says more, "guess" that it is JSON unless the
+    schema says more, "written" that the reader writes the JSON itself, and any
+    other that it is JSON. What should be JSON and is not, is text.
     """
 
     key: str
@@ -178,9 +181,9 @@ class BraceArguments(Struct, frozen=True):
 
 
 class Tree(Struct, frozen=True):
-    """One argument as an element, with elements in it. It begins after `PREFIX<`; `then` is the state after it.
+    """One argument as an element, with elements in it, from after the `PREFIX<` of its tag to its end.
 
-    `prefix` stands before every tag.
+    `prefix` stands before every tag. `then` is the state after the argument.
     """
 
     then: str

@@ -123,6 +123,7 @@ class Decoder:
                 self._sink.forget_call()  # a group without calls
             self._sink.enter(state.kind, state.phase)
             self._sink.markup(marker)
+            self._sink.say(state.shown)
         else:
             self._sink.markup(marker)
         self._go(name)

@@ -99,6 +99,20 @@ def echo(to: str) -> Router:
     return route
 
 
+def addressed(recipients: Mapping[str, str], others: str) -> Router:
+    """`assistant to=RECIPIENT`: each of `recipients` leads to a state, any other to `others`."""
+
+    def route(text: str) -> Route | None:
+        words = text.split()
+        if words[:1] == ["assistant"]:
+            del words[0]
+        if len(words) != 1 or not words[0].startswith("to="):
+            return None
+        return Route(recipients.get(words[0][3:], others))
+
+    return route
+
+
 def plain_key(text: str) -> Keyed | None:
     """The text is the key."""
     key = text.strip()
@@ -108,6 +122,12 @@ def plain_key(text: str) -> Keyed | None:
 def quoted_key(text: str) -> Keyed | None:
     """The key, in quotes of either kind or none."""
     return plain_key(_unquote(text.strip()))
+
+
+def guessed_key(text: str) -> Keyed | None:
+    """The key, in quotes of either kind or none, of a value that is JSON if it can be."""
+    keyed = quoted_key(text)
+    return keyed and Keyed(keyed.key, "guess")
 
 
 def typed_key(key: str, type_: str, texts: str) -> Callable[[str], Keyed | None]:

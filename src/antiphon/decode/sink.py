@@ -81,6 +81,12 @@ class Sink:
         else:
             self._show_until_stop(self._stop, self._held + raw)
 
+    def say(self, text: str) -> None:
+        """Show text that the model did not write."""
+        if text:
+            self._open_item(Kind.TEXT)
+            self._events.append(TextDelta(text, ""))
+
     def markup(self, raw: str) -> None:
         """Text without content."""
         if self._provisional is not None:
@@ -221,15 +227,18 @@ class Sink:
         return tokens
 
     def _show(self, kind: Kind, raw: str) -> None:
-        if self._open is not kind:
-            self.close()
-            self._open = kind
-            self._events.append(TextStarted(self._phase) if kind is Kind.TEXT else ReasoningStarted())
+        self._open_item(kind)
         tokens = self._take(raw)
         if kind is Kind.TEXT:
             self._events.append(TextDelta(raw, raw, tokens))
         else:
             self._events.append(ReasoningDelta(raw, raw, tokens))
+
+    def _open_item(self, kind: Kind) -> None:
+        if self._open is not kind:
+            self.close()
+            self._open = kind
+            self._events.append(TextStarted(self._phase) if kind is Kind.TEXT else ReasoningStarted())
 
     def _show_until_stop(self, stop: Lexer, text: str) -> None:
         self._held = ""

@@ -46,3 +46,17 @@ MINIMAX_M2 = Dialect(
     ),
     thoughts=TAGS,
 )
+
+_CALL = {"<minimax:tool_call>": "opening"}
+
+MINIMAX_M2_APPEND_THINK = Dialect(
+    names=("minimax_m2_append_think",),
+    calls=Grammar(
+        {
+            **MINIMAX_M2.calls.states,
+            "text": Span(Kind.TEXT, on=_CALL, first={"<think>": "thinking"}),
+            "thinking": Span(Kind.TEXT, on=_CALL, shown="<think>"),
+        }
+    ),
+)
+"""For clients that want the thoughts inside the text, as the model writes them, tags and all."""

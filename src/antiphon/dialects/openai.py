@@ -49,5 +49,6 @@ OPENAI = Dialect(
             "between": Span(Kind.MARKUP, on=_ENDS),
         },
         start="header",
+        tokens=("<|constrain|>",),
     ),
 )

@@ -15,7 +15,7 @@ new line, and where the function ends and its block with it. The closing tags of
 a call alone are text in a value.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Trim, Value
+from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, State, Trim, Value
 from antiphon.decode.headers import plain, plain_key
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import TAGS
@@ -30,7 +30,7 @@ _VALUE_END = {
     "</function>\n<function=": "name",
 }
 
-_CALLS = {
+_CALLS: dict[str, State] = {
     "text": Span(Kind.TEXT, on=_NEXT),
     "opening": Span(Kind.OPENING, on={"<function=": "name"}),
     "name": Name(on={">": "arguments", "</function>": "called"}, form=plain),

@@ -30,6 +30,8 @@ WRAPPERS = frozenset({"arguments", "input"})
 """Names under which models wrap all arguments once more. Only where the tool has no argument of that name."""
 
 _STRING = frozenset({"string"})
+_UNKNOWN: dict[str | None, frozenset[str] | None] = {None: _STRING, "literal": LITERALS, "guess": None}
+"""What a value is of which the schema says nothing, by what the format says."""
 _OBJECT = frozenset({"object", "string"})
 
 
@@ -103,12 +105,10 @@ class ObjectWriter:
         return "".join(self._begin(name) + text for name, text in inner.items())
 
     def _types(self, keyed: Keyed) -> frozenset[str] | None:
-        """The types that the value may have. None: the format says that it is JSON."""
-        literal = keyed.type == "literal"
-        if keyed.type is not None and not literal:
+        """The types that the value may have. None: it is JSON."""
+        if keyed.type not in _UNKNOWN:
             return _STRING if keyed.type == "string" else None
-        schema = argument(self._schema, keyed.key)
-        return allowed(schema, self._schema) or (LITERALS if literal else _STRING)
+        return allowed(argument(self._schema, keyed.key), self._schema) or _UNKNOWN[keyed.type]
 
 
 class _Value:

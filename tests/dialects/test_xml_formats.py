@@ -1,0 +1,73 @@
+"""What the formats that look like XML tolerate, beyond the contract that all dialects answer."""
+
+import json
+
+import pytest
+
+from antiphon.core.items import FunctionCall, Message, Reasoning
+from antiphon.decode.table import Table
+from antiphon.dialects.registry import find
+from tests.contracts.dialect import TOOLS
+from tests.laws import check, decode, fold
+
+ROME = ("get_weather", {"city": "Rome"})
+ROME_3 = ("get_weather", {"city": "Rome", "days": 3})
+NOW = ("now", {})
+
+
+def answer(name: str, text: str) -> list[object]:
+    """The items of a text, short. Calls that are not whole are their arguments only."""
+    table = Table(find(name).grammar)
+    check(table, text, tools=TOOLS)
+    short: list[object] = []
+    for item in fold(decode(table, [text], tools=TOOLS)).items:
+        match item:
+            case Message() | Reasoning():
+                short.append(item.text)
+            case FunctionCall():
+                whole = item.status == "completed"
+                short.append((item.name, json.loads(item.arguments)) if whole else item.arguments)
+    return short
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "items"),
+    [
+        ("qwen3_coder", "<function=now>\n</function>", [NOW]),
+        ("qwen3_coder", "<function=now</function>", [NOW]),
+        ("qwen3_coder", "<tool_call><function=now></function><function=now></function></tool_call>", [NOW, NOW]),
+        ("qwen3_coder", "<tool_call><function=now></tool_call>ok", [NOW, "ok"]),
+        ("qwen3_coder", "<tool_call><function=now>\n<tool_call><function=now>\n", [NOW, NOW]),
+        ("qwen3_coder", "<function=get_weather>\n<parameter=city>\nRome\n<parameter=days>\n3\n</parameter>", [ROME_3]),
+        ("qwen3_coder", "<function=get_weather>\n<parameter=city>\nRome\n</function>\n</tool_call>ok", [ROME, "ok"]),
+        ("qwen3_coder", "<function=get_weather>\n<parameter=city>Rome</parameter>oops<parameter=days>3</parameter></function>", [ROME_3]),
+        ("qwen3_coder", "<function=get_weather><parameter=city>\n\na\n\n</parameter>", [("get_weather", {"city": "\na\n"})]),
+        ("mimo", "<function=get_weather><parameter=city>\na\n</parameter>", [("get_weather", {"city": "\na\n"})]),
+        ("qwen3_coder", "<function=get_weather><parameter=city></parameter>", [("get_weather", {"city": ""})]),
+        ("qwen3_coder", "<tool_call></tool_call>", ["<tool_call></tool_call>"]),
+        ("seed_oss", "<seed:think>a<function=now></function>", ["a", NOW]),
+        ("glm47", "<tool_call>now</tool_call><tool_call>\nnow\n</tool_call>", [NOW, NOW]),
+        ("glm47", "<tool_call>get_weather<arg_key> city <arg_value>Rome</arg_value></tool_call>", [ROME]),
+        ("glm47", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value><tool_call>now</tool_call>", [ROME, NOW]),
+        ("hy_v4", "<tool_calls><tool_call>now</tool_call><tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call></tool_calls>", [NOW, ROME]),
+        ("hy_v3", "<tool_calls></tool_calls>ok", ["ok"]),
+        ("minimax_m2", "<minimax:tool_call><invoke name='get_weather'><parameter name=city>Rome</parameter></invoke><invoke name=now></invoke></minimax:tool_call>", [ROME, NOW]),
+        ("minimax_m2", '<minimax:tool_call><invoke name="get_weather">\n<parameter name="city">Rome\n<parameter name="days">3</invoke>\n</minimax:tool_call>ok', [ROME_3, "ok"]),
+        ("dots", '<dots_function_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</dots_function_call>ok', [ROME, "ok"]),
+        ("dots", '<dots_function_call>[{"name": "now"}]</dots_function_call>', [NOW]),
+        ("step3", '<｜tool_calls_begin｜><steptml:invoke name="now"></steptml:invoke><｜tool_calls_end｜>ok', [NOW, "ok"]),
+        ("minicpm5", '<functionname="get_weather"><paramname="city"><![CDATA[<a> & </param>]]></param></function>', [("get_weather", {"city": "<a> & </param>"})]),
+        ("minicpm5", '<functionĠname="get_weather"><paramĠname="city">Rome</param></function>', [ROME]),
+        ("kimi_k3", "<|open|>response<|sep|>Hi<|close|>response<|sep|><|close|>message<|sep|>", ["Hi"]),
+        ("kimi_k3", '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="it\'s &quot;&amp;&quot;" type="object"<|sep|>{"a": 1}<|close|>argument<|sep|>', [("f", {'it\'s "&"': {"a": 1}})]),
+        ("deepseek_v32", '<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="a">[1]</｜DSML｜parameter><｜DSML｜parameter name="b" string="false">x</｜DSML｜parameter>', [("f", {"a": [1], "b": "x"})]),
+        ("deepseek_v32", '<｜DSML｜function_calls><｜DSML｜invoke name="get_weather"><｜DSML｜parameter name="arguments" string="false">{"city": "Rome", "days": 3}</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>', [ROME_3]),
+        ("deepseek_v4", '<｜DSML｜toolcalls><｜DSML｜invoke name="now"></｜DSML｜invoke></｜DSML｜toolcalls>ok', [NOW, "ok"]),
+        ("deepseek_v4", '<｜DSML｜tool><｜DSML｜invoke name="now"></｜DSML｜invoke></｜DSML｜tool>ok', [NOW, "ok"]),
+        ("muse_glimmer", " to=user<|message|>Hi<|eot|>", ["Hi"]),
+        ("muse_glimmer", " to=self<|message|>hm<|start|>assistant to=user<|message|>Hi", ["hm", "Hi"]),
+        ("muse_glimmer", ' to=a.b<|message|><atem:function_calls><atem:invoke name="a.b"><atem:parameter name="x">{"y": 1}</atem:parameter><atem:parameter name="z">007</atem:parameter></atem:invoke></atem:function_calls><|eom|>', [("a.b", {"x": {"y": 1}, "z": "007"})]),
+    ],
+)  # fmt: skip
+def test_formats(name: str, text: str, items: list[object]) -> None:
+    assert answer(name, text) == items
