@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event
-from antiphon.core.grammar import Grammar, Header, Kind, Opener, Span, TextArguments
+from antiphon.core.grammar import Grammar, Header, Kind, Span, State, TextArguments
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.ids import CallIds, openai_call_id
 from antiphon.decode.ledger import Ledger
@@ -36,7 +36,8 @@ def state_after(table: Table, tail: str) -> str:
     """
     decoder = Decoder(table)
     decoder.feed(Chunk(tail))
-    begins = table.shows(decoder.state) or isinstance(table.state(decoder.state), Header)
+    entry = table[decoder.state]
+    begins = entry.shows or isinstance(entry.state, Header)
     return decoder.state if begins else table.grammar.text
 
 
@@ -64,7 +65,7 @@ class Decoder:
         self._sink = Sink(self._ledger, ids, Lexer(stops) if stops else None, tools or {})
         self._origin: tuple[str, SpanReader] | None = None  # where the call that is being read began
         self.state = table.grammar.text
-        self._reader: Reader = table.span_reader(self.state, self._sink)
+        self._reader: Reader = table[self.state].make(self._sink)
         self._arrive(state or table.grammar.start)
         if state is None and isinstance(self._reader, SpanReader):
             self._reader.keep_space()
@@ -95,7 +96,7 @@ class Decoder:
 
     def _may_end_here(self, finish: Finish) -> bool:
         """Only the closing markers of the call are missing, and it was the model that left them out."""
-        state = self._table.state(self.state)
+        state = self._table[self.state].state
         whole = isinstance(state, TextArguments) or (isinstance(state, Span) and state.kind is Kind.CALL)
         return whole and finish.reason is FinishReason.STOP
 
@@ -111,29 +112,32 @@ class Decoder:
 
     def _arrive(self, name: str, marker: str = "") -> None:
         """Enter a state by a marker."""
-        state = self._table.state(name)
-        opens = isinstance(state, Opener) or (isinstance(state, Span) and state.kind is Kind.OPENING)
-        if opens and not self._sink.provisional:
-            self._origin = self._home()
-            if self._sink.in_call:
-                self._sink.close()
-            self._sink.begin_call(marker)
-        elif isinstance(state, Span) and state.kind in (Kind.TEXT, Kind.REASONING, Kind.MARKUP):
-            if self._sink.provisional:
-                self._sink.forget_call()  # a group without calls
-            self._sink.enter(state.kind, state.phase)
-            self._sink.markup(marker)
-            self._sink.say(state.shown)
+        entry = self._table[name]
+        if entry.opens and not self._sink.provisional:
+            self._begin_call(marker)
+        elif entry.outside:
+            self._enter(entry.state, marker)
         else:
             self._sink.markup(marker)
-        self._go(name)
+        self.state = name
+        self._reader = entry.make(self._sink)
 
-    def _home(self) -> tuple[str, SpanReader] | None:
-        """The state and reader to come back to if the call that begins here is none."""
-        reader = self._reader
-        return (
-            (self.state, reader) if isinstance(reader, SpanReader) and self._table.shows(self.state) else None
-        )
+    def _begin_call(self, marker: str) -> None:
+        """A call may begin: remember where to come back to if there is none."""
+        shows, reader = self._table[self.state].shows, self._reader
+        self._origin = (self.state, reader) if shows and isinstance(reader, SpanReader) else None
+        if self._sink.in_call:
+            self._sink.close()
+        self._sink.begin_call(marker)
+
+    def _enter(self, span: State, marker: str) -> None:
+        """Text outside of calls comes next."""
+        assert isinstance(span, Span)
+        if self._sink.provisional:
+            self._sink.forget_call()  # a group without calls
+        self._sink.enter(span.kind, span.phase)
+        self._sink.markup(marker)
+        self._sink.say(span.shown)
 
     def _retract(self, rest: str) -> str:
         """What looked like a call is text: its marker, and then whatever the rest turns out to be."""
@@ -144,22 +148,28 @@ class Decoder:
         text = (marker or "") + raw + rest
         if text:  # an answer that begins inside a header may be empty
             self._sink.malformed("a marker that opens no call")
-        # The marker itself, or the first character of what was no marker, so that reading gets on.
-        taken = len(marker or "") + (not (marker or "").strip())
+        taken = self._taken(marker or "", raw)
         reader = self._come_home(None if marker is None else self._origin)
         reader.retake(text[:taken])
         return text[taken:]
 
+    def _taken(self, marker: str, raw: str) -> int:
+        """How much is certainly text, so that reading gets on, and reads nothing over and over."""
+        if marker.strip() and _is_opening(self._table[self.state].state):
+            return len(marker) + len(raw)  # markers in a row that led nowhere
+        return len(marker) + (not marker.strip())
+
     def _come_home(self, origin: tuple[str, SpanReader] | None) -> SpanReader:
         """Read on where the call seemed to begin, or as plain text if that was inside of markup."""
-        grammar = self._table.grammar
-        self.state, reader = origin or (grammar.text, self._table.span_reader(grammar.text, self._sink))
-        span = self._table.state(self.state)
+        self.state = origin[0] if origin else self._table.grammar.text
+        entry = self._table[self.state]
+        reader, span = origin[1] if origin else entry.make(self._sink), entry.state
         assert isinstance(span, Span)
+        assert isinstance(reader, SpanReader)
         self._sink.enter(span.kind, span.phase)
         self._reader = reader
         return reader
 
-    def _go(self, name: str) -> None:
-        self.state = name
-        self._reader = self._table.reader(name, self._sink)
+
+def _is_opening(state: State) -> bool:
+    return isinstance(state, Span) and state.kind is Kind.OPENING

@@ -16,7 +16,7 @@ from antiphon.decode.sink import Sink
 class HeaderReader:
     """Reads one header. `states` are those that a route may lead to."""
 
-    def __init__(self, state: Header, lexer: Lexer, sink: Sink, states: Container[str]) -> None:
+    def __init__(self, state: Header, lexer: Lexer, states: Container[str], sink: Sink) -> None:
         self._state = state
         self._lexer = lexer
         self._sink = sink

@@ -118,7 +118,7 @@ class SpanReader:
         if found.marker:
             return Step(self._table.to[found.marker], text[found.end :], space[surplus:] + found.marker)
         self._held = space[surplus:] + rest
-        return None
+        return Step(RETRACT, self._held) if self._sink.overfull else None
 
     def _begin(self, said: str, rest: str) -> Step | None:
         """Report the first text of this span; the markers that count only before it do not count any more."""

@@ -1,7 +1,8 @@
 """A grammar, compiled once and shared by every decoder that uses it: lexers, and a reader per state."""
 
-from collections.abc import Iterable, Mapping
-from typing import assert_never
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
 from antiphon.core.grammar import (
     BraceArguments,
@@ -13,6 +14,7 @@ from antiphon.core.grammar import (
     KeyedCalls,
     Kind,
     Name,
+    Opener,
     PythonCalls,
     Span,
     State,
@@ -38,58 +40,56 @@ from antiphon.decode.sink import Sink
 from antiphon.decode.tree_reader import TreeReader
 
 
+class Entry:
+    """A state, compiled: what it is, and what makes readers for it."""
+
+    __slots__ = ("make", "opens", "outside", "shows", "state")
+
+    def __init__(self, state: State, make: Callable[[Sink], Reader]) -> None:
+        kind = state.kind if isinstance(state, Span) else None
+        self.state = state
+        self.make = make
+        self.opens = kind is Kind.OPENING or isinstance(state, Opener)
+        """A call may begin here."""
+        self.shows = kind in (Kind.TEXT, Kind.REASONING)
+        """The text is said or thought."""
+        self.outside = self.shows or kind is Kind.MARKUP
+        """No call is open here."""
+
+
 class Table:
     """Makes readers for the states of a grammar."""
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
-        states = grammar.states
-        self._spans = {name: SpanTable(state) for name, state in states.items() if isinstance(state, Span)}
-        self._lexers = {name: Lexer(_markers(state, states)) for name, state in states.items()}
+        self._entries = {name: Entry(state, self._maker(state)) for name, state in grammar.states.items()}
 
-    def reader(self, name: str, sink: Sink) -> Reader:  # noqa: C901, PLR0911, PLR0912 - one for each kind of state
-        """A reader for the state that a marker leads to."""
-        state, lexer = self.grammar.states[name], self._lexers[name]
-        match state:
-            case Span():
-                return self.span_reader(name, sink)
-            case JsonCalls():
-                return JsonCallsReader(state, lexer, sink)
-            case KeyedCalls():
-                return KeyedCallsReader(state, lexer, sink)
-            case PythonCalls():
-                return PythonCallsReader(state, lexer, sink)
-            case Header():
-                return HeaderReader(state, lexer, sink, self.grammar.states)
-            case Name():
-                return NameReader(state, lexer, sink)
-            case Key():
-                return KeyReader(state, lexer, sink)
-            case Value():
-                return ValueReader(state, lexer, sink)
-            case Tree():
-                return TreeReader(state, lexer, sink)
-            case TextArguments():
-                return TextArgumentsReader(state, lexer, sink)
-            case BraceArguments():
-                return BraceArgumentsReader(state, lexer, sink)
-            case JsonArguments():
-                return JsonArgumentsReader(state.then, lexer, sink)
-            case _:
-                assert_never(state)
-
-    def span_reader(self, name: str, sink: Sink) -> SpanReader:
-        """A reader for a span that a marker leads to."""
-        return SpanReader(self._spans[name], sink)
-
-    def state(self, name: str) -> State:
+    def __getitem__(self, name: str) -> Entry:
         """The state of that name."""
-        return self.grammar.states[name]
+        return self._entries[name]
 
-    def shows(self, name: str) -> bool:
-        """The state's text is said or thought."""
-        state = self.state(name)
-        return isinstance(state, Span) and state.kind in (Kind.TEXT, Kind.REASONING)
+    def _maker(self, state: State) -> Callable[[Sink], Reader]:
+        if isinstance(state, Span):
+            return partial(SpanReader, SpanTable(state))
+        lexer = Lexer(_markers(state, self.grammar.states))
+        if isinstance(state, Header):
+            return partial(HeaderReader, state, lexer, self.grammar.states)
+        return partial(_READERS[type(state)], state, lexer)
+
+
+_READERS: dict[type[State], Callable[[Any, Lexer, Sink], Reader]] = {
+    BraceArguments: BraceArgumentsReader,
+    JsonArguments: lambda state, lexer, sink: JsonArgumentsReader(state.then, lexer, sink),
+    JsonCalls: JsonCallsReader,
+    Key: KeyReader,
+    KeyedCalls: KeyedCallsReader,
+    Name: NameReader,
+    PythonCalls: PythonCallsReader,
+    TextArguments: TextArgumentsReader,
+    Tree: TreeReader,
+    Value: ValueReader,
+}
+"""What reads each kind of state that is no span and no header."""
 
 
 def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:

@@ -12,21 +12,21 @@ from antiphon.decode.headers import quoted, quoted_key
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import TAGS
 
-_INVOKE = {
-    "<｜tool_call_begin｜>": "opening",
-    "function<｜tool_sep｜>": "opening",
-    "<steptml:invoke name=": "name",
-}
+_BEGIN = {"<｜tool_calls_begin｜>": "group", "<｜tool_call_begin｜>": "opening"}
+_INVOKE = {"<steptml:invoke name=": "name"}
 _END = {"<｜tool_call_end｜>": "called", "<｜tool_calls_end｜>": "text"}
 
 STEP3 = Dialect(
     names=("step3",),
     calls=Grammar(
         {
-            "text": Span(
-                Kind.TEXT, on={"<｜tool_calls_begin｜>": "opening", "<｜tool_call_begin｜>": "opening"}
+            "text": Span(Kind.TEXT, on=_BEGIN),
+            "group": Span(
+                Kind.OPENING,
+                on={"<｜tool_call_begin｜>": "opening", "<｜tool_calls_end｜>": "text", **_INVOKE},
             ),
-            "opening": Span(Kind.OPENING, on={**_INVOKE, "<｜tool_calls_end｜>": "text"}),
+            "opening": Span(Kind.OPENING, on={"function<｜tool_sep｜>": "function", **_INVOKE}),
+            "function": Span(Kind.OPENING, on=_INVOKE),
             "name": Name(on={">": "arguments"}, form=quoted),
             "arguments": Span(
                 Kind.CALL,
@@ -39,10 +39,7 @@ STEP3 = Dialect(
             ),
             "key": Key(on={">": "value"}, form=quoted_key),
             "value": Value(on={"</steptml:parameter>": "arguments"}),
-            "called": Span(
-                Kind.MARKUP,
-                on={"<｜tool_calls_begin｜>": "opening", "<｜tool_call_begin｜>": "opening", **_END},
-            ),
+            "called": Span(Kind.MARKUP, on={**_BEGIN, **_END}),
         }
     ),
     thoughts=TAGS,
