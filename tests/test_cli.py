@@ -1,8 +1,10 @@
 """The command line as a user meets it."""
 
+import json
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ import antiphon
 from antiphon.cli import main
 from antiphon.config import Settings
 from antiphon.core.errors import EngineError, NotFoundError
+from tests.dialects.templates import MADE_UP, TAGS
 
 OPTIONS = [field.name for field in fields(Settings)]
 
@@ -22,7 +25,7 @@ def help_text(capsys: pytest.CaptureFixture[str], *tokens: str) -> str:
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_text(capsys)
-    for command in ("serve", "chat", "version"):
+    for command in ("serve", "chat", "inspect", "version"):
         assert command in text
 
 
@@ -49,6 +52,53 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sreve"]) == 2
     assert capsys.readouterr().err.startswith("antiphon: ")
+
+
+def test_inspect_tells_of_a_template(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "some.jinja"
+    path.write_text(TAGS)
+    (tmp_path / "tokenizer_config.json").write_text('{"response_template": {"open": "<tool_call>"}}')
+
+    assert main(["inspect", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "dialect   hermes\n" in text
+    assert "--dialect NAME" in text
+
+    assert main(["inspect", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["dialect"] == "hermes"
+    assert [vote["name"] for vote in report["votes"]] == [
+        "markers",
+        "round trip",
+        "metadata",
+        "response template",
+    ]
+    assert report["votes"][0]["scores"]["hermes"] == 4
+    assert report["votes"][1]["scores"]["hermes"] == 1
+    assert report["votes"][2]["saw"] == ["some"]
+    assert "<tool_call>" in report["votes"][3]["saw"]
+    assert not report["missed"]
+    assert report["tied"] == []
+    assert report["traits"]["calls"]
+
+
+def test_inspect_tells_what_it_could_not_find(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "strange.jinja"
+    path.write_text(MADE_UP)
+
+    assert main(["inspect", str(path)]) == 0
+    assert "dialect   generic (doubtful)" in capsys.readouterr().out
+
+
+def test_inspect_reads_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["inspect", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["dialect"] == "hermes"
+    assert "llama" in report["votes"][2]["saw"]
+
+    for name in ("no.gguf", "no.jinja"):
+        assert main(["inspect", str(tmp_path / name)]) == 1
+        assert capsys.readouterr().err.startswith("antiphon: ")
 
 
 @pytest.mark.parametrize("error", [EngineError("no model\nat x.gguf"), NotFoundError("no model at x.gguf")])

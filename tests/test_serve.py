@@ -58,7 +58,9 @@ class Process:
 
     @property
     def stderr(self) -> str:
-        return self._err.read_text()
+        """What it complains of: without the lines that only inform."""
+        lines = self._err.read_text().splitlines(keepends=True)
+        return "".join(line for line in lines if "[info " not in line)
 
     def until(self, what: Callable[[], bool], seconds: float = EXIT_SECONDS) -> None:
         """Wait until something is so, while the process runs."""

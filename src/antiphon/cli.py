@@ -1,4 +1,4 @@
-"""The command line: `antiphon serve`, `antiphon chat`, `antiphon version`.
+"""The command line: `antiphon serve`, `antiphon chat`, `antiphon inspect`, `antiphon version`.
 
 Each command does nothing but gather options and hand over; engines and the web
 server are imported inside the commands, so that `antiphon --help` stays quick.
@@ -81,6 +81,27 @@ def chat(
         say(client, " ".join(prompt), system)
     else:
         converse(client, system)
+
+
+@app.command
+def inspect(model_or_template: str | None = None, /, *, json: bool = False) -> None:
+    """Tell what a model's chat template can do, which dialect fits it, and why.
+
+    Parameters
+    ----------
+    model_or_template
+        A chat template (.jinja or .txt), or a model as for serve. Without one,
+        the small bundled model.
+    json
+        Print everything as JSON.
+    """
+    import msgspec  # noqa: PLC0415
+
+    from antiphon.run.inspect import inspect as look  # noqa: PLC0415
+    from antiphon.run.inspect import lines  # noqa: PLC0415
+
+    report = look(model_or_template)
+    print(msgspec.json.format(msgspec.json.encode(report)).decode() if json else "\n".join(lines(report)))
 
 
 @app.command

@@ -37,7 +37,9 @@ class TestChunkReader:
     def test_the_first_chunk_tells_what_the_prompt_cache_gave(self):
         reader = ChunkReader(lambda text: [])
         progress = message("", [0], 0, prompt_progress={"total": 9, "cache": 7})
-        chunks = [reader.read(raw) for raw in (progress, message("a", [5], 1), message("b", [6], 2), final(2))]
+        chunks = [
+            reader.read(raw) for raw in (progress, message("a", [5], 1), message("b", [6], 2), final(2))
+        ]
         assert [chunk and chunk.cached_tokens for chunk in chunks] == [None, 7, 0, 0]
 
     def test_lost_ids_are_recovered_if_the_text_gives_as_many_with_the_same_last(self):

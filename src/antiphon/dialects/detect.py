@@ -118,7 +118,7 @@ class _Ballot:
         self._specimens = specimens
         self._source = evidence.template or ""
         self._dialects = dialects
-        self._markers = vote_markers(specimens, self._source, dialects)
+        self._markers = vote_markers(specimens, dialects)
         self._answers = vote_round_trip(specimens.answers, dialects)
         self._calls = vote_round_trip(specimens.calls, dialects)
         self._names = vote_metadata(evidence.names, dialects)
@@ -138,20 +138,25 @@ class _Ballot:
             names = tuple(each.names[0] for each in (best, *tied))
             fallback = made if made and made_reads >= read else best
             return _Found(fallback, f"{_listed(names)} read the template's calls equally well.", tied=names)
-        return _Found(best, f"It reads {_percent(read)} of the calls that the template writes{self._also(best)}.")
+        return _Found(
+            best, f"It reads {_percent(read)} of the calls that the template writes{self._also(best)}."
+        )
 
     def without_calls(self, traits: Traits) -> _Found:
         """The dialect that something else tells of, or the one that can be taught."""
         callers = [each for each in self._dialects if each.calls is not TEXT]
         teachable = [each for each in callers if traits.tools or each.tool_prompt]
         told = (
-            ([each for each in teachable if each.names[0] in self._response.favourites], "the response template"),
+            (
+                [each for each in teachable if each.names[0] in self._response.favourites],
+                "the response template",
+            ),
             ([each for each in callers if traits.tools and self._is_known(each)], "its text"),
             ([each for each in teachable if each.names[0] in self._names.favourites], "the model's names"),
         )
         for fitting, what in told:
             if fitting:
-                best = max(fitting, key=lambda each: (self._markers.of(each), *self._rank(each)))
+                best = max(fitting, key=lambda each: (self._known(each), *self._rank(each)))
                 return _Found(best, f"The template shows no calls, but {what} told of {best.names[0]}.")
         return _Found(HERMES, "The template shows no calls, so a format is taught that most models know.")
 
@@ -161,15 +166,19 @@ class _Ballot:
             self._answers.of(dialect),
             self._response.of(dialect),
             self._names.of(dialect),
-            int(self._markers.of(dialect)),
+            self._markers.of(dialect),
             *(-number for number in unused(dialect, self._source)),
         )
 
     def _is_known(self, dialect: Dialect) -> bool:
         """The template holds most of the markers of the dialect's calls, one that opens them included."""
         markers = dialect.calls.markers
-        known = [mark for mark in markers if mark in self._source]
-        return len(known) * 2 >= len(markers) and any(mark in known for mark in opening_markers(dialect))
+        opens = any(mark in self._source for mark in opening_markers(dialect) & markers)
+        return opens and self._known(dialect) * 2 >= len(markers)
+
+    def _known(self, dialect: Dialect) -> int:
+        """How many markers of the dialect's calls the template holds."""
+        return sum(mark in self._source for mark in dialect.calls.markers)
 
     def _miss(self, made: Dialect | None, made_reads: float, best: Dialect, read: float) -> _Found:
         tells = f"No dialect reads the template's calls; the best, {best.names[0]}, {_percent(read)} of them."
@@ -179,7 +188,7 @@ class _Ballot:
         return _Found(made, f"{tells} One was made of what the template writes.", missed=True)
 
     def _also(self, best: Dialect) -> str:
-        votes = [vote for vote in (self._names, self._response) if best.names[0] in vote.favourites]
+        votes = [vote for vote in (self._names, self._response) if vote.favours(best)]
         return "".join(f"; the {vote.name} says so, too" for vote in votes)
 
 

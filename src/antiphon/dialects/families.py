@@ -1,4 +1,4 @@
-"""Which names tell a model's family: a name of the dialect → parts of names, as in titles, file names and architectures.
+"""Which names tell a model's family: a dialect → parts of titles, file names and architectures.
 
 Case, dots and dashes do not matter, and of several that match the longest wins.
 A name is a hint and no proof: what a template shows weighs more.

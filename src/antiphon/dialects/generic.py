@@ -13,17 +13,26 @@ already. Anything else is not understood, and no dialect is made of it.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from os.path import commonprefix
 from typing import Any
 
 from msgspec import Struct
 
-from antiphon.core.grammar import Grammar, JsonArguments, JsonCalls, Kind, Markers, Name, Span, State, Thoughts
+from antiphon.core.grammar import (
+    Grammar,
+    JsonArguments,
+    JsonCalls,
+    Kind,
+    Markers,
+    Name,
+    Span,
+    State,
+    Thoughts,
+)
 from antiphon.core.items import FunctionCall
 from antiphon.decode.headers import plain
 from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.dialects.specimens import TEXT as SAID
-from antiphon.dialects.specimens import THOUGHT, Specimen, Specimens
+from antiphon.dialects.specimens import THOUGHT, Specimen, Specimens, common
 
 NAME = "generic"
 """What a dialect made here is called. It cannot be chosen by name: it belongs to its template."""
@@ -58,11 +67,13 @@ def _find_calls(specimens: Sequence[Specimen]) -> Grammar | None:
     """The grammar of calls that all begin and end alike."""
     seen = [calls for calls in map(_calls_in, specimens) if calls]
     forms = {(calls[0].separator.strip(), calls[0].keys) for calls in seen}
-    opening = _common_end([calls[0].before for calls in seen]).strip()
-    if len(forms) != 1 or not opening:  # without an opening, a call looks like any text
+    if len(forms) != 1:
+        return None
+    opening = common(*(calls[0].before[::-1] for calls in seen))[::-1].strip()
+    if not opening:  # without an opening, a call looks like any text
         return None
     between = next((calls[1].before for calls in seen if len(calls) > 1), None)
-    after = commonprefix([calls[-1].after for calls in seen])
+    after = common(*(calls[-1].after for calls in seen))
     closing = _first_tag(after) if between is None else between.strip().removesuffix(opening).strip()
     ((separator, keys),) = forms
     # Calls of one array have a comma between them, and no closing.
@@ -140,14 +151,14 @@ def _find_thoughts(specimen: Specimen, without: Specimen) -> Thoughts | None:
     before, _, after = specimen.written.partition(THOUGHT.text)
     between, found, _ = after.partition(SAID.text)
     closing, said_after = _first_tag(between), without.written.partition(SAID.text)[0]
-    own = before[len(commonprefix([before, said_after])) :]
-    prompted = specimen.opening[len(commonprefix([specimen.opening, before])) :]
-    opening = _last_tag(own) or _last_tag(prompted) or (_last_tag(before) if closing in said_after else "")
-    return Thoughts(opens=(opening,), closes=(closing,)) if found and opening and closing else None
-
-
-def _common_end(texts: Sequence[str]) -> str:
-    return commonprefix([text[::-1] for text in texts])[::-1]
+    own = before[len(common(before, said_after)) :]
+    if not (found and closing):
+        return None
+    # An opening that closes, too, asks for no thought.
+    prompted, closed, _ = specimen.opening[len(common(specimen.opening, before)) :].partition(closing)
+    opening = _last_tag(own) or ("" if closed else _last_tag(prompted))
+    opening = opening or (_last_tag(before) if closing in said_after else "")
+    return Thoughts(opens=(opening,), closes=(closing,)) if opening else None
 
 
 def _last_tag(text: str) -> str:

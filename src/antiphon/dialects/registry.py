@@ -16,9 +16,7 @@ def _assigned() -> list[Dialect]:
     return sorted({dialect.names[0]: dialect for dialect in found}.values(), key=lambda each: each.names)
 
 
-_NOT_FAMILIES = frozenset(
-    {"dialect", "registry", "detect", "families", "generic", "specimens", "votes"}
-)
+_NOT_FAMILIES = frozenset({"dialect", "registry", "detect", "families", "generic", "specimens", "votes"})
 
 DIALECTS: tuple[Dialect, ...] = tuple(_assigned())
 

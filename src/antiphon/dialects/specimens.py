@@ -12,13 +12,21 @@ its specimens. Nothing is known here of any dialect.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from os.path import commonprefix
 from typing import Any
 
 from msgspec import Struct
 
 from antiphon.core.errors import RequestError
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, OutputItem, Reasoning, Role, TextPart
+from antiphon.core.items import (
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    Message,
+    OutputItem,
+    Reasoning,
+    Role,
+    TextPart,
+)
 from antiphon.core.turn import Function, Turn
 from antiphon.render.renderer import ChatTemplateRenderer
 
@@ -29,7 +37,9 @@ TEXT = Message(Role.ASSISTANT, (TextPart("The silver reed stands still."),))
 THOUGHT = Reasoning("A violet marsh comes to mind.")
 TIDE = FunctionCall("tide00001", "read_tide", json.dumps({"harbour": "Port Louis"}))
 BOATS = FunctionCall(
-    "boats0002", "count_boats", json.dumps({"limit": 12, "exact": True, "river": "Orinoco", "kinds": ["skiff"]})
+    "boats0002",
+    "count_boats",
+    json.dumps({"limit": 12, "exact": True, "river": "Oka", "kinds": ["skiff"]}),
 )
 
 PROBES: Mapping[str, tuple[OutputItem, ...]] = {
@@ -44,20 +54,24 @@ PROBES: Mapping[str, tuple[OutputItem, ...]] = {
 """Answers that are rendered, by what they are called in reports."""
 
 
+def _typed(name: str, **more: Any) -> Mapping[str, Any]:
+    return {"type": name, "description": "Which.", **more}  # some templates insist on descriptions
+
+
 def _parameters(**types: Any) -> Mapping[str, Any]:
     return {"type": "object", "properties": types, "required": list(types)}
 
 
 FUNCTIONS = (
-    Function("read_tide", "Tells how high the tide is.", _parameters(harbour={"type": "string"})),
+    Function("read_tide", "Tells how high the tide is.", _parameters(harbour=_typed("string"))),
     Function(
         "count_boats",
         "Counts boats.",
         _parameters(
-            limit={"type": "integer"},
-            exact={"type": "boolean"},
-            river={"type": "string"},
-            kinds={"type": "array", "items": {"type": "string"}},
+            limit=_typed("integer"),
+            exact=_typed("boolean"),
+            river=_typed("string"),
+            kinds=_typed("array", items={"type": "string"}),
         ),
     ),
 )
@@ -90,20 +104,16 @@ class Specimen(Struct, frozen=True):
         return any(isinstance(item, FunctionCall) for item in self.items)
 
     def behind(self, header: str) -> str:
-        """What is written after this beginning of the opening; or, if it is another, after all that they share."""
+        """What is written after this beginning of the opening, or else after all that they share."""
         if self.written.startswith(header):
             return self.written[len(header) :]
         return self.written[len(_shared(self.opening, self.written)) :]
 
 
 class Specimens(Struct, frozen=True):
-    """All that a template shows: answers, and how it tells the model of functions.
-
-    `openings` are what it writes before answers, with thoughts and without.
-    """
+    """All answers that a template shows, and what it writes before new ones, with thoughts and without."""
 
     answers: tuple[Specimen, ...]
-    instructions: str
     openings: tuple[str, ...]
 
     @property
@@ -122,7 +132,7 @@ def collect(renderer: ChatTemplateRenderer) -> Specimens:
         for name, items in PROBES.items():
             for specimen in desk.write(name, items):
                 found[specimen.opening, specimen.written] = specimen
-    return Specimens(tuple(found.values()), _instructions(renderer), tuple(filter(None, openings)))
+    return Specimens(tuple(found.values()), tuple(filter(None, openings)))
 
 
 def specimens_of(
@@ -154,22 +164,25 @@ class _Desk:
     def write(self, name: str, items: tuple[OutputItem, ...]) -> Iterator[Specimen]:
         """The specimen, if the template can show one."""
         calls = [item for item in items if isinstance(item, FunctionCall)]
-        traits = self._renderer.traits
-        if (calls and not traits.calls) or (len(calls) > 1 and not traits.parallel):
-            return
-        if calls and TEXT in items and not traits.text_with_calls:
+        if calls and not self._takes(items, calls):
             return
         written = self._answer(*items)
         if calls and not all(call.name in written for call in calls):
             written = self._answered(items, calls)
-        shown = tuple(sorted((item for item in items if _mark(item) in written), key=lambda item: written.index(_mark(item))))
+        shown = [item for item in items if _mark(item) in written]
+        shown.sort(key=lambda item: written.find(_mark(item)))
         several = TEXT in shown and calls and self._ends_turn(written)
         if shown and all(call in shown for call in calls) and not several:
-            yield Specimen(name, shown, self.opening, written.removesuffix(self._tail))
+            yield Specimen(name, tuple(shown), self.opening, written.removesuffix(self._tail))
+
+    def _takes(self, items: Sequence[OutputItem], calls: Sequence[FunctionCall]) -> bool:
+        traits = self._renderer.traits
+        beside_text = traits.text_with_calls or TEXT not in items
+        return traits.calls and beside_text and (traits.parallel or len(calls) == 1)
 
     def _ends_turn(self, written: str) -> bool:
         """A turn ends inside: what was one answer became several messages."""
-        return self._tail.strip() in written.removesuffix(self._tail) if self._tail.strip() else False
+        return bool(self._tail.strip()) and self._tail.strip() in written.removesuffix(self._tail)
 
     def _answer(self, *items: Item) -> str:
         """What an answer adds to the conversation."""
@@ -191,23 +204,19 @@ class _Desk:
         return Turn("", tuple(items), self._functions, variables=self._variables)
 
 
+def common(first: str, *others: str) -> str:
+    """The beginning that all texts share."""
+    end = min(map(len, (first, *others)))
+    return first[: next((n for n in range(end) if any(text[n] != first[n] for text in others)), end)]
+
+
 def _shared(text: str, other: str) -> str:
     """The beginning that two texts share, without the first half of a tag or word."""
-    shared = commonprefix([text, other])
-    return shared if shared in (text, other) else shared[: _BORDER.match(shared).end()]  # type: ignore[union-attr]
+    shared = common(text, other)
+    return shared if shared in (text, other) else _WHOLE.sub("", shared)
 
 
-_BORDER = re.compile(r"(?:.*[\n>\]])?", re.DOTALL)
-
-
-def _instructions(renderer: ChatTemplateRenderer) -> str:
-    """What the offer of functions adds to a prompt."""
-    if not renderer.traits.tools:
-        return ""
-    without, told = (_attempt(renderer.render, Turn("", (_ASKED,), tools)) for tools in ((), FUNCTIONS))
-    start = len(commonprefix([without, told]))
-    end = len(commonprefix([without[start:][::-1], told[start:][::-1]]))
-    return told[start : len(told) - end]
+_WHOLE = re.compile(r"[^\n>\]]*\Z")
 
 
 def _attempt(render: Any, turn: Turn) -> str:

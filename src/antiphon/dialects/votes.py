@@ -16,7 +16,8 @@ from msgspec import Struct
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.fold import Fold
 from antiphon.core.grammar import Span
-from antiphon.core.items import FunctionCall, OutputItem, Status
+from antiphon.core.items import FunctionCall, OutputItem, Reasoning, Status
+from antiphon.decode.arguments.types import Schema
 from antiphon.decode.decoder import Decoder, header_of, state_after
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import Dialect
@@ -25,6 +26,9 @@ from antiphon.dialects.specimens import SCHEMAS, Specimen, Specimens
 
 WRONG_ARGUMENTS = 0.5
 """What a call counts whose name was read, but whose arguments came out differently."""
+
+MIN_MARKER = 3
+"""Characters of the shortest marker whose presence tells something: `>` is everywhere."""
 
 _STOP = Finish(FinishReason.STOP)
 _LEFTOVERS = re.compile(r"\s*(?:<[^<>]*>\s*)*")
@@ -48,18 +52,25 @@ class Vote(Struct, frozen=True):
         best = max(self.scores.values(), default=0.0)
         return tuple(name for name, score in self.scores.items() if score == best)
 
+    def favours(self, dialect: Dialect) -> bool:
+        """The dialect is one of the favourites."""
+        return dialect.names[0] in self.favourites
+
     def of(self, dialect: Dialect) -> float:
         """The score of a dialect."""
         return self.scores.get(dialect.names[0], 0.0)
 
 
-def vote_markers(specimens: Specimens, source: str, dialects: Iterable[Dialect]) -> Vote:
-    """How many of a dialect's markers stand in written answers. Those only in the template count little."""
-    written = "\n".join(each.written for each in specimens.answers) + "\n".join(specimens.openings)
-    marks = {each.names[0]: each.grammar.markers for each in dialects}
-    seen = {name: {mark for mark in markers if mark in written} for name, markers in marks.items()}
-    in_source = {name: sum(mark in source for mark in markers) for name, markers in marks.items()}
-    scores = {name: len(seen[name]) + in_source[name] / 100 for name in marks}
+def vote_markers(specimens: Specimens, dialects: Iterable[Dialect]) -> Vote:
+    """How many of a dialect's markers stand in written answers, or before new ones."""
+    written = "\n".join([*(each.written for each in specimens.answers), *specimens.openings])
+    seen = {
+        dialect.names[0]: {
+            mark.strip() for mark in dialect.grammar.markers if _tells(mark) and mark in written
+        }
+        for dialect in dialects
+    }
+    scores = {name: float(len(marks)) for name, marks in seen.items()}
     return Vote("markers", tuple(sorted(set().union(*seen.values()))), _positive(scores))
 
 
@@ -85,7 +96,9 @@ def vote_response_template(template: str | None, dialects: Iterable[Dialect]) ->
     joined = "\n".join(texts)
     marks = {each.names[0]: [mark.strip() for mark in each.grammar.markers] for each in dialects}
     scores = {
-        name: sum(mark in joined for mark in markers) / len(markers) for name, markers in marks.items() if markers
+        name: sum(mark in joined for mark in markers) / len(markers)
+        for name, markers in marks.items()
+        if markers
     }
     return Vote("response template", tuple(texts), _positive(scores))
 
@@ -95,25 +108,29 @@ def reading(specimens: Sequence[Specimen], dialect: Dialect) -> float:
     if not specimens:
         return 0.0
     table = Table(dialect.grammar)
-    return round(sum(_alike(each.items, read(each, dialect, table)) for each in specimens) / len(specimens), 3)
+    return round(
+        sum(_alike(each.items, read(each, dialect, table)) for each in specimens) / len(specimens), 3
+    )
 
 
-def read(specimen: Specimen, dialect: Dialect, table: Table) -> tuple[OutputItem, ...]:
+def read(
+    specimen: Specimen, dialect: Dialect, table: Table, tools: Mapping[str, Schema] = SCHEMAS
+) -> tuple[OutputItem, ...]:
     """What the dialect makes of a written answer, begun where a model would begin it."""
     header = header_of(specimen.opening, dialect.grammar)
-    state, text = None, specimen.behind(header)
-    if specimen.opening and specimen.written.startswith(specimen.opening):
-        tail = specimen.opening[len(header) :]
-        text = specimen.behind(specimen.opening)
-        state = state_after(table, tail) if header and tail else None
-    decoder, fold = Decoder(table, state=state, tools=SCHEMAS), Fold()
+    begun = specimen.written.startswith(specimen.opening)
+    # A history may leave out the words that open a thought; an answer goes on from them.
+    tail = specimen.opening[len(header) :] if begun or isinstance(specimen.items[0], Reasoning) else ""
+    state = state_after(table, tail) if header and tail else None
+    decoder, fold = Decoder(table, state=state, tools=tools), Fold()
+    text = specimen.behind(specimen.opening if begun else header)
     for event in [*decoder.feed(Chunk(text)), *decoder.finish(_STOP)]:
         fold.push(event)
     return fold.output.items
 
 
 def unused(dialect: Dialect, source: str) -> tuple[int, int]:
-    """How many of the markers that open the dialect's calls, and of all its markers, a template does not know."""
+    """How many markers that open the dialect's calls, and how many at all, a template does not know."""
     opening, markers = opening_markers(dialect), dialect.grammar.markers
     return sum(mark not in source for mark in opening), sum(mark not in source for mark in markers)
 
@@ -140,10 +157,19 @@ def _alike(expected: Sequence[OutputItem], items: Sequence[OutputItem]) -> float
 
 def _match(wanted: OutputItem, item: OutputItem) -> float:
     if isinstance(wanted, FunctionCall):
-        if not isinstance(item, FunctionCall) or item.name != wanted.name or item.status is not Status.COMPLETED:
+        if (
+            not isinstance(item, FunctionCall)
+            or item.name != wanted.name
+            or item.status is not Status.COMPLETED
+        ):
             return 0.0
         return 1.0 if json.loads(item.arguments) == json.loads(wanted.arguments) else WRONG_ARGUMENTS
     return float(type(item) is type(wanted) and item.text.strip() == wanted.text)
+
+
+def _tells(marker: str) -> bool:
+    """The marker is long enough to be no accident."""
+    return len(marker.strip()) >= MIN_MARKER
 
 
 def _hints(dialect: Dialect) -> Iterable[str]:

@@ -41,6 +41,8 @@ class ModelCard(Struct, frozen=True):
     `name` is the default public name. `context` is the most tokens that a prompt and
     its answer may have together. `chat_template` is Jinja source, None if the
     model has none. `bos` and `eos` are token texts, empty if there are none.
+    `known_as` are names that may tell its family: titles, file, architecture.
+    `response_template` is Hugging Face's, JSON text, None if there is none.
     """
 
     name: str
@@ -49,6 +51,8 @@ class ModelCard(Struct, frozen=True):
     bos: str = ""
     eos: str = ""
     created: int = 0
+    known_as: tuple[str, ...] = ()
+    response_template: str | None = None
     capabilities: Capabilities = Capabilities()
 
 

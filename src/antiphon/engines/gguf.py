@@ -52,6 +52,12 @@ def read_metadata(path: Path) -> Mapping[str, Value]:
         ) from error
 
 
+def names(facts: Mapping[str, Value], path: Path) -> tuple[str, ...]:
+    """What a model is called: its titles, its file and its architecture, each once."""
+    titles = (facts.get(f"general.{key}") for key in ("name", "basename", "architecture"))
+    return tuple(dict.fromkeys([*(str(title) for title in titles if title), path.stem]))
+
+
 class _Header:
     """A cursor over the header's bytes."""
 

@@ -23,10 +23,11 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.errors import EngineError, EngineNotReadyError
 from antiphon.engines.admission import Admission
 from antiphon.engines.engine import Capabilities, Generation, ModelCard
-from antiphon.engines.gguf import read_metadata
+from antiphon.engines.gguf import names, read_metadata
 from antiphon.engines.llama_server import LlamaServer
 from antiphon.engines.llama_stream import ChunkReader, remembering, request_of
 from antiphon.engines.mailbox import Mailbox, Mailroom
+from antiphon.engines.models import response_template
 
 DEFAULT_CONTEXT = 8192
 """Tokens, if the model was trained for so many: memory grows with context times slots."""
@@ -95,6 +96,8 @@ class LlamaCppEngine:
             bos=props.bos_token,
             eos=props.eos_token,
             created=int(time.time()),
+            known_as=names(facts, self._path),
+            response_template=response_template(self._path),
             capabilities=Capabilities(token_ids=True, seed=True),
         )
         self._opening = server.opening_token()

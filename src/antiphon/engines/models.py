@@ -7,6 +7,7 @@ for packages that Antiphon has no use for).
 
 import importlib
 import importlib.util
+import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -75,6 +76,16 @@ def _import_hub() -> ModuleType:
         return importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise EngineError("Models named `hf:…` need an extra: `pip install 'antiphon[hub]'`.") from error
+
+
+def response_template(path: Path) -> str | None:
+    """The `response_template` of a tokenizer whose config lies beside a model or template, as JSON text."""
+    try:
+        config = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found = config.get("response_template") if isinstance(config, dict) else None
+    return json.dumps(found) if found else None
 
 
 def choose(files: Iterable[str], repo: str) -> str:

@@ -1,12 +1,17 @@
 """The models of one server, and whether they are ready."""
 
+import asyncio
 from enum import StrEnum
 
+import structlog
+
 from antiphon.core.errors import EngineNotReadyError, NotFoundError
-from antiphon.dialects.detect import choose
-from antiphon.engines.engine import Engine
+from antiphon.dialects.detect import OVERRIDE, Detection, Evidence, choose
+from antiphon.engines.engine import Engine, ModelCard
 from antiphon.render.renderer import ChatTemplateRenderer
 from antiphon.run.model import Model
+
+log = structlog.get_logger()
 
 
 class Health(StrEnum):
@@ -45,7 +50,10 @@ class Service:
         await self._engine.start()
         card = self._engine.card
         template = self._chat_template or card.chat_template
-        dialect = choose(self._dialect, template)
+        evidence = evidence_of(card, template)
+        detection = await asyncio.to_thread(choose, self._dialect, evidence)
+        _report(detection)
+        dialect = detection.dialect
         renderer = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)
         self._model = Model(self._engine, renderer, dialect)
         self.names = self.names or (card.name,)
@@ -64,3 +72,15 @@ class Service:
             message = f"The model '{name}' does not exist. Use one of: {', '.join(self.names)}."
             raise NotFoundError(message, param="model", code="model_not_found")
         return self._model
+
+
+def evidence_of(card: ModelCard, template: str | None) -> Evidence:
+    """What a loaded model tells of its dialect; `template` is the one that is used."""
+    return Evidence(template, (card.name, *card.known_as), card.bos, card.eos, card.response_template)
+
+
+def _report(detection: Detection) -> None:
+    """Log the choice, loudly if it is doubtful."""
+    say = log.warning if detection.doubtful else log.info
+    hint = {"hint": OVERRIDE} if detection.doubtful else {}
+    say("dialect", name=detection.name, why=detection.reason, **hint)

@@ -96,9 +96,7 @@ class Stream:
         """What comes after the last chunk: usage, if it was asked for, and the end mark."""
         if self._usage is msgspec.UNSET:
             return [b"[DONE]"]
-        usage = total(
-            self._envelope.prompt_tokens, (state.usage or Usage() for state in self._choices)
-        )
+        usage = total(self._envelope.prompt_tokens, (state.usage or Usage() for state in self._choices))
         return [msgspec.json.encode(self._chunk((), usage)), b"[DONE]"]
 
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:

@@ -1,0 +1,185 @@
+"""Which dialect a template or model gets, and what is told of it."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.core.errors import EngineError
+from antiphon.core.grammar import Thoughts
+from antiphon.core.items import FunctionCall, Message, Reasoning
+from antiphon.decode.table import Table
+from antiphon.dialects.detect import OVERRIDE, Detection, Evidence, choose, detect
+from antiphon.dialects.families import HINTS
+from antiphon.dialects.hermes import HERMES
+from antiphon.dialects.qwen3_coder import QWEN3_CODER
+from antiphon.dialects.registry import BY_NAME, DIALECTS, find
+from antiphon.dialects.specimens import BOATS, TEXT, THOUGHT, TIDE, collect, specimens_of
+from antiphon.dialects.votes import read, reading
+from antiphon.render.renderer import CHATML, ChatTemplateRenderer
+from tests.dialects.templates import CODER, MADE_UP, MISTRAL, NAMED, TAGS, TEACHING, THINKS, TWO_WAYS
+
+
+def found(template: str | None, *names: str, **more: str) -> Detection:
+    return detect(Evidence(template, names, "<s>", "</s>", **more))
+
+
+def reads(detection: Detection, template: str) -> float:
+    renderer = ChatTemplateRenderer(template, bos="<s>", eos="</s>", tool_prompt=None)
+    return reading(collect(renderer).answers, detection.dialect)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [(TAGS, "hermes"), (CODER, "qwen3_coder"), (MISTRAL, "mistral"), (CHATML, "hermes"), (None, "hermes")],
+    ids=["tags", "coder", "mistral", "chatml", "none"],
+)
+def test_the_dialect_that_reads_the_calls_wins(template: str | None, name: str) -> None:
+    detection = found(template)
+
+    assert detection.name == name
+    assert not detection.doubtful
+    if template not in (None, CHATML):
+        assert reads(detection, str(template)) == 1
+
+
+def test_the_names_of_a_model_do_not_overrule_what_its_template_writes() -> None:
+    assert found(CODER, "Mistral-Hermes-Llama-3").name == "qwen3_coder"
+
+
+def test_a_template_without_calls_leaves_the_choice_to_names() -> None:
+    assert found(TEACHING, "LFM2-1.2B").name == "lfm2"
+    assert found(TEACHING).name == "hermes"
+    # Nobody would tell the model of tools: it is taught a format, and its own could not be.
+    assert found(CHATML, "LFM2-1.2B").name == "hermes"
+
+
+def test_a_marker_in_a_template_without_calls_is_a_sign() -> None:
+    told = TEACHING + "{# <|tool_call_start|> and <|tool_call_end|> #}"
+
+    assert found(told, "Some-Llama-3").name == "lfm2"
+
+
+def test_a_longer_name_tells_more() -> None:
+    assert found(TEACHING, "Qwen2.5-7B").name == "hermes"
+    assert found(TEACHING, "Qwen3_Coder.30B").name == "qwen3_coder"
+
+
+def test_a_response_template_votes() -> None:
+    spec = {
+        "fields": {"tool_calls": {"open": "<|tool_call_start|>", "close_pattern": r"<\|tool_call_end\|>"}}
+    }
+    detection = found(TEACHING, "Qwen3", response_template=json.dumps(spec))
+
+    assert detection.name == "lfm2"
+    assert found(CODER, response_template="no JSON").name == "qwen3_coder"
+
+
+def test_thoughts_come_from_another_dialect_where_the_calls_have_none() -> None:
+    bare = replace(HERMES, names=("bare",), thoughts=None)
+    other = replace(HERMES, names=("thinker",), thoughts=Thoughts(("<mull>",), ("</mull>",)))
+    template = TAGS.replace("think>", "mull>")
+    detection = detect(
+        Evidence(template), [bare, replace(other, names=("thinker",), calls=QWEN3_CODER.calls)]
+    )
+
+    assert detection.name == "thinker+bare"
+    assert reads(detection, template) == 1
+
+
+def test_thoughts_that_no_dialect_knows_are_made_of_the_template() -> None:
+    detection = found(THINKS.replace("think>", "deep_thought>"))
+
+    assert detection.dialect.thoughts == Thoughts(("<deep_thought>",), ("</deep_thought>",))
+    assert detection.name == "generic+hermes"
+
+
+@pytest.mark.parametrize("template", [MADE_UP, NAMED], ids=["json", "name and json"])
+def test_calls_that_no_dialect_reads_make_a_dialect(template: str) -> None:
+    detection = found(template)
+
+    assert detection.missed
+    assert detection.doubtful
+    assert detection.name == "generic"
+    assert "made of what the template writes" in detection.reason
+    assert reads(detection, template) == 1
+
+
+def test_a_form_that_is_not_understood_is_reported() -> None:
+    template = MADE_UP.replace("{{ made | tojson }}", "{{ made.fn }} {{ made.given | dictsort }}")
+    template = template.replace("call.function.arguments", "call.function.arguments | default({})")
+    detection = found(template)
+
+    assert detection.missed
+    assert "not understood" in detection.reason
+
+
+def test_a_tie_is_reported_and_a_dialect_made() -> None:
+    twin = replace(HERMES, names=("twin",), thoughts=Thoughts(("<muse>",), ("</muse>",)))
+    detection = detect(Evidence(TWO_WAYS), [replace(HERMES, thoughts=twin.thoughts), twin, QWEN3_CODER])
+    assert not detection.tied  # the same grammar by two names is no tie
+
+    twin = replace(twin, thoughts=Thoughts(("<amuse>",), ("</amuse>",)))
+    detection = detect(Evidence(TWO_WAYS), [replace(HERMES, thoughts=THOUGHTS), twin, QWEN3_CODER])
+
+    assert set(detection.tied) == {"hermes", "twin"}
+    assert detection.doubtful
+    assert detection.name == "generic"
+    assert reads(detection, TWO_WAYS) == 1
+
+
+THOUGHTS = Thoughts(("<muse>",), ("</muse>",))
+
+
+def test_a_user_overrides() -> None:
+    detection = choose("qwen3+hermes", Evidence(CODER))
+
+    assert detection.name == "think+hermes"
+    assert "--dialect" in OVERRIDE
+    with pytest.raises(EngineError, match="no dialect 'nope'"):
+        choose("nope", Evidence(CODER))
+    assert choose(None, Evidence(CODER)).name == "qwen3_coder"
+
+
+def test_a_broken_template_is_an_error() -> None:
+    with pytest.raises(EngineError, match="error in line 1"):
+        detect(Evidence("{% if %}"))
+
+
+def test_an_unusable_template_is_not() -> None:
+    assert found("{{ raise_exception('Not today.') }}").name == "hermes"
+
+
+def test_every_hint_names_a_dialect() -> None:
+    assert set(HINTS) <= set(BY_NAME)
+
+
+def test_a_specimen_begins_where_an_answer_begins() -> None:
+    renderer = ChatTemplateRenderer(THINKS, bos="", eos="", tool_prompt=None)
+    (specimen,) = specimens_of(renderer, (THOUGHT, TEXT))
+
+    assert specimen.opening == "<|im_start|>assistant\n<think>\n"
+    assert specimen.behind(specimen.opening).startswith(THOUGHT.text)
+    assert read(specimen, find("qwen3"), Table(find("qwen3").grammar)) == (THOUGHT, TEXT)
+
+
+@pytest.mark.parametrize("template", [TAGS, CODER], ids=["hermes", "qwen3_coder"])
+def test_rendering_then_decoding_gives_the_items_back(template: str) -> None:
+    dialect = found(template).dialect
+    renderer = ChatTemplateRenderer(template, bos="<s>", eos="</s>", tool_prompt=None)
+    for items in [(TEXT,), (THOUGHT, TEXT), (TIDE,), (THOUGHT, TEXT, TIDE, BOATS)]:
+        (specimen,) = specimens_of(renderer, items)
+        back = read(specimen, dialect, Table(dialect.grammar))
+
+        assert [type(item) for item in back] == [type(item) for item in items]
+        for item, given in zip(back, items, strict=True):
+            if isinstance(item, FunctionCall):
+                assert isinstance(given, FunctionCall)
+                assert (item.name, json.loads(item.arguments)) == (given.name, json.loads(given.arguments))
+            else:
+                assert isinstance(given, Message | Reasoning)
+                assert item.text == given.text
+
+
+def test_there_are_dialects() -> None:
+    assert {"hermes", "qwen3_coder"} <= {dialect.names[0] for dialect in DIALECTS}
