@@ -112,7 +112,7 @@ def _seat_system(messages: list[TemplateMessage], traits: Traits) -> list[Templa
     """A system or developer message never fails because of the template: it moves to where it is read."""
     if not traits.developer:
         messages = [_as_system(message) for message in messages]
-    if not traits.later_system:
+    if not (traits.system and traits.later_system):
         messages = _merge_system(messages)
     if not traits.system and messages and messages[0]["role"] == "system":
         return _into_user(messages[0]["content"], messages[1:])
