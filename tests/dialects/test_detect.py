@@ -18,6 +18,7 @@ from antiphon.dialects.specimens import BOATS, TEXT, THOUGHT, TIDE, collect, spe
 from antiphon.dialects.votes import read, reading
 from antiphon.render.renderer import CHATML, ChatTemplateRenderer
 from tests.dialects.templates import CODER, MADE_UP, MISTRAL, NAMED, TAGS, TEACHING, THINKS, TWO_WAYS
+from tests.laws import check, decode, fold
 
 
 def found(template: str | None, *names: str, **more: str) -> Detection:
@@ -183,3 +184,33 @@ def test_rendering_then_decoding_gives_the_items_back(template: str) -> None:
 
 def test_there_are_dialects() -> None:
     assert {"hermes", "qwen3_coder"} <= {dialect.names[0] for dialect in DIALECTS}
+
+
+SUFFIXED = """\
+{%- for m in messages -%}
+<|{{ m.role }}|>
+{%- if m.reasoning_content %}<think:x1>{{ m.reasoning_content }}</think:x1>{% endif %}{{ m.content or '' }}
+{%- if m.tool_calls %}<tool_calls:x1>
+{%- for c in m.tool_calls %}<tool_call:x1>{{ c.function.name }}<tool_sep:x1>
+{%- for k, v in c.function.arguments.items() %}
+<arg_key:x1>{{ k }}</arg_key:x1>
+<arg_value:x1>{{ v if v is string else v | tojson }}</arg_value:x1>
+{%- endfor %}
+</tool_call:x1>{% endfor %}</tool_calls:x1>{% endif %}
+{%- endfor -%}
+{%- if tools %}<!-- {{ tools | tojson }} -->{% endif %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+
+@pytest.mark.parametrize("name", [None, "hy_v4"])
+def test_a_suffix_of_every_tag_is_taken_from_the_template(name: str | None) -> None:
+    detection = choose(name, Evidence(SUFFIXED))
+
+    assert detection.name == "hy_v3"
+    assert "<tool_call:x1>" in detection.dialect.grammar.markers
+    assert "<think:x1>" in detection.dialect.grammar.markers
+    text = "<tool_calls:x1><tool_call:x1>f<tool_sep:x1>\n<arg_key:x1>a</arg_key:x1>\n<arg_value:x1>b</arg_value:x1>\n</tool_call:x1></tool_calls:x1>"
+    check(Table(detection.dialect.grammar), text)
+    assert [
+        (call.name, call.arguments) for call in fold(decode(Table(detection.dialect.grammar), [text])).calls
+    ] == [("f", '{"a": "b"}')]

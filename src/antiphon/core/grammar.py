@@ -272,6 +272,11 @@ class Grammar(Struct, frozen=True):
         states = {**self.states, self.text: replace(text, first=first), "thinking": thinking}
         return replace(self, states=states)
 
+    def respelled(self, spell: Callable[[str], str]) -> "Grammar":
+        """The same grammar for a model that spells its markers in another way."""
+        states = {name: _respelled(state, spell) for name, state in self.states.items()}
+        return replace(self, states=states, tokens=tuple(map(spell, self.tokens)))
+
     @property
     def markers(self) -> frozenset[str]:
         """Every marker in the table: what an engine must not hide from the decoder."""
@@ -290,6 +295,14 @@ def _markers(state: State) -> set[str]:
     if isinstance(state, Header):
         return set(state.ends)
     return set(state.on) if isinstance(state, Name | Key | Value | TextArguments) else set()
+
+
+def _respelled(state: State, spell: Callable[[str], str]) -> State:
+    fields = [field for field in ("on", "first") if hasattr(state, field)]
+    return replace(
+        state,
+        **{field: {spell(marker): to for marker, to in getattr(state, field).items()} for field in fields},
+    )
 
 
 def _shows(state: State) -> bool:

@@ -143,15 +143,6 @@ def typed_key(key: str, type_: str, texts: str) -> Callable[[str], Keyed | None]
     return read
 
 
-def closed_key(closer: str) -> KeyForm:
-    """The key, and the tag after it, which may be missing: `KEY</arg_key>`."""
-
-    def read(text: str) -> Keyed | None:
-        return plain_key(text.strip().removesuffix(closer))
-
-    return read
-
-
 def tagged_key(close: str, open_type: str, close_type: str) -> Callable[[str], Keyed | None]:
     """The key, its closing tag, and then its type in tags if it is told: `KEY</key><type>TYPE</type>`."""
 

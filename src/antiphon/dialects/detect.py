@@ -88,7 +88,7 @@ def choose(name: str | None, evidence: Evidence) -> Detection:
     Raises EngineError if there is no dialect of that name, or if the template does not compile.
     """
     if name is not None:
-        return Detection(find(name), "It was named.")
+        return Detection(_spelled(find(name), evidence), "It was named.")
     return detect(evidence)
 
 
@@ -96,12 +96,21 @@ def detect(evidence: Evidence, dialects: Sequence[Dialect] = DIALECTS) -> Detect
     """Let everything vote that tells of a model's format, and count."""
     renderer = ChatTemplateRenderer(evidence.template, bos=evidence.bos, eos=evidence.eos, tool_prompt=None)
     specimens = collect(renderer)
+    dialects = [dialect.spelled_as(specimens.written) for dialect in dialects]
     ballot = _Ballot(specimens, evidence, dialects)
     found = ballot.by_calls() if specimens.calls else ballot.without_calls(renderer.traits)
     return Detection(
         _with_thoughts(found.dialect, specimens, dialects),
         *(found.reason, ballot.votes, found.tied, found.missed, renderer.traits),
     )
+
+
+def _spelled(dialect: Dialect, evidence: Evidence) -> Dialect:
+    """The dialect as this template spells it."""
+    if dialect.suffix is None:
+        return dialect
+    renderer = ChatTemplateRenderer(evidence.template, bos=evidence.bos, eos=evidence.eos, tool_prompt=None)
+    return dialect.spelled_as(collect(renderer).written)
 
 
 class _Found(Struct, frozen=True):

@@ -5,6 +5,8 @@ its call ids follow, and how tools are taught to a model whose chat template
 ignores them.
 """
 
+import re
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -22,6 +24,8 @@ class Dialect(Struct, frozen=True):
 
     `calls` is the grammar of everything but thoughts between tags, which are
     `thoughts`. A family whose thoughts are part of its grammar has none here.
+    `suffix` is a pattern whose group finds, in what a model's template writes,
+    the suffix that this model gives to every tag.
     """
 
     names: tuple[str, ...]
@@ -29,11 +33,26 @@ class Dialect(Struct, frozen=True):
     thoughts: Thoughts | None = None
     ids: CallIds = openai_call_id
     tool_prompt: ToolPrompt | None = None
+    suffix: str | None = None
 
     @property
     def grammar(self) -> Grammar:
         """The whole grammar."""
         return self.calls.with_thoughts(self.thoughts) if self.thoughts else self.calls
+
+    def spelled_as(self, written: str) -> "Dialect":
+        """This dialect with the suffix that tags have in `written`, if it knows of any."""
+        found = re.search(self.suffix, written) if self.suffix else None
+        if found is None:
+            return self
+
+        def spell(marker: str) -> str:
+            return f"{marker[:-1]}{found[1]}>"
+
+        thoughts = self.thoughts and Thoughts(
+            tuple(map(spell, self.thoughts.opens)), tuple(map(spell, self.thoughts.closes))
+        )
+        return replace(self, calls=self.calls.respelled(spell), thoughts=thoughts)
 
     def thinking_as(self, other: "Dialect") -> "Dialect":
         """These calls with the thoughts of `other`: `qwen3+hermes`."""

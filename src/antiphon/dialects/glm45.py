@@ -10,7 +10,7 @@ One block per call; GLM 4.7 writes it without line breaks. Values are verbatim.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import closed_key, plain
+from antiphon.decode.headers import plain, plain_key
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import TAGS
 
@@ -20,7 +20,8 @@ GLM45 = Dialect(
         {
             "text": Span(Kind.TEXT, on={"<tool_call>": "name"}),
             "name": Name(on={"<arg_key>": "key", "</tool_call>": "text"}, form=plain),
-            "key": Key(on={"<arg_value>": "value"}, form=closed_key("</arg_key>")),
+            "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, form=plain_key),
+            "keyed": Span(Kind.CALL, on={"<arg_value>": "value", "<arg_key>": "key", "</tool_call>": "text"}),
             "value": Value(on={"</arg_value>": "arguments"}),
             "arguments": Span(
                 Kind.CALL, on={"<arg_key>": "key", "</tool_call>": "text", "<tool_call>": "name"}

@@ -6,13 +6,13 @@
     <arg_value>Rome</arg_value>
     </tool_call></tool_calls>
 
-Version 4 has no `<tool_sep>` and no line breaks. Values are verbatim. It does
-not know the suffix that some checkpoints give to every tag (`<tool_call:6124c78e>`),
-which only their vocabulary tells.
+Version 4 has no `<tool_sep>` and no line breaks. Values are verbatim. Some
+checkpoints give a suffix of their own to every tag, `<tool_call:6124c78e>`: it
+is taken from what their template writes.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import closed_key, plain
+from antiphon.decode.headers import plain, plain_key
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import TAGS
 
@@ -27,10 +27,12 @@ HY_V3 = Dialect(
             "opening": Span(Kind.OPENING, on={"<tool_call>": "name", "</tool_calls>": "text"}),
             "name": Name(on={"<tool_sep>": "arguments", "<arg_key>": "key", **_END}, form=plain),
             "arguments": Span(Kind.CALL, on={"<arg_key>": "key", **_END, **_NEXT}),
-            "key": Key(on={"<arg_value>": "value"}, form=closed_key("</arg_key>")),
+            "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, form=plain_key),
+            "keyed": Span(Kind.CALL, on={"<arg_value>": "value", "<arg_key>": "key", **_END, **_NEXT}),
             "value": Value(on={"</arg_value>": "arguments"}),
             "called": Span(Kind.MARKUP, on={"</tool_calls>": "text", **_NEXT}),
         }
     ),
     thoughts=TAGS,
+    suffix=r"<tool_calls?(:[0-9A-Za-z_-]+)>",
 )

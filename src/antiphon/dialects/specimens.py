@@ -117,6 +117,11 @@ class Specimens(Struct, frozen=True):
     openings: tuple[str, ...]
 
     @property
+    def written(self) -> str:
+        """All that the template wrote."""
+        return "\n".join(each.written for each in self.answers)
+
+    @property
     def calls(self) -> tuple[Specimen, ...]:
         """Answers with calls."""
         return tuple(each for each in self.answers if each.calls)
