@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from html import unescape
 
-from antiphon.core.grammar import Keyed, KeyForm, Named, Route, Router
+from antiphon.core.grammar import Keyed, Named, Route, Router
 
 MAX_NAME = 256
 """Characters of a function's or an argument's name. A longer one is no name."""

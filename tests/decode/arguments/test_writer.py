@@ -135,3 +135,11 @@ def test_a_value_that_nobody_ended_ends_with_the_call() -> None:
     writer = ObjectWriter(SCHEMA)
 
     assert writer.key(Keyed("text")) + writer.text("a") + writer.end() == '{"text": "a"}'
+
+
+def test_a_key_without_a_value_has_an_empty_one() -> None:
+    writer = ObjectWriter({})
+
+    text = writer.key(Keyed("a")) + writer.key(Keyed("b")) + writer.end()
+
+    assert json.loads(text) == {"a": "", "b": ""}

@@ -46,13 +46,14 @@ class ObjectWriter:
         self._wrapper = ""  # the key of a value that may hold all arguments
 
     def key(self, keyed: Keyed) -> str:
-        """An argument begins."""
+        """An argument begins, and one that is open is whole."""
+        before = "" if self._value is None else self.end_value()
         if keyed.type not in ("string", "written") and not self._count and self._may_wrap(keyed.key):
             self._wrapper = keyed.key
             self._value = _Value(_OBJECT if keyed.type is None else None)
-            return ""
+            return before
         self._value = None if keyed.type == "written" else _Value(self._types(keyed))
-        return self._begin(keyed.key)
+        return before + self._begin(keyed.key)
 
     def text(self, text: str) -> str:
         """More of the argument's value."""
