@@ -6,9 +6,9 @@ See `readers.py` for what a reader is.
 import msgspec
 
 from antiphon.core.grammar import Key, Keyed, Name, TextArguments, Trim, Value
-from antiphon.decode.headers import MAX_HEADER
 from antiphon.decode.json_scanner import JsonScanner
 from antiphon.decode.lexer import Found, Lexer
+from antiphon.decode.marked import MarkedReader, ShortReader
 from antiphon.decode.readers import RETRACT, Step
 from antiphon.decode.sink import Sink
 
@@ -16,108 +16,58 @@ MAX_COLLECTED = 256 * 1024
 """Characters of arguments that have to be read whole before it is known what they are."""
 
 
-class NameReader:
-    """Reads the header of a call, up to a marker. A header that names no function opens no call."""
+class NameReader(ShortReader):
+    """Reads the header of a call. A header that names no function opens no call."""
 
     def __init__(self, state: Name, lexer: Lexer, sink: Sink) -> None:
+        super().__init__(lexer, sink)
         self._state = state
-        self._lexer = lexer
-        self._sink = sink
-        self._held = ""
 
-    def feed(self, text: str) -> Step | None:
-        """Hold the header until it ends."""
-        text, self._held = self._held + text, ""
-        return self._read(text, self._lexer.find(text))
-
-    def finish(self, text: str) -> Step | None:
-        """A header without an end is none."""
-        text, self._held = self._held + text, ""
-        return self._read(text, self._lexer.find_final(text)) or Step(RETRACT, self._held)
-
-    def _read(self, text: str, found: Found | None) -> Step | None:
-        if (len(text) if found is None else found.start) > MAX_HEADER:
-            return Step(RETRACT, text)
-        if found is None or not found.marker:
-            self._held = text
-            return None
-        header, rest = text[: found.start], text[found.end :]
+    def _understand(self, header: str, marker: str, rest: str) -> Step | None:
         named = self._state.form(header)
         if named is None:
-            return Step(RETRACT, text)
+            return None
         self._sink.markup(header)
         self._sink.call(named.name, named.call_id)
-        if found.marker in self._state.peek:
-            return Step(self._state.peek[found.marker], found.marker + rest)
-        return Step(self._state.on[found.marker], rest, found.marker)
+        if marker in self._state.peek:
+            return Step(self._state.peek[marker], marker + rest)
+        return Step(self._state.on[marker], rest, marker)
 
 
-class KeyReader:
-    """Reads the name of an argument, up to a marker. Without one the call is broken."""
+class KeyReader(ShortReader):
+    """Reads the name of an argument. Without one the call is broken."""
 
     def __init__(self, state: Key, lexer: Lexer, sink: Sink) -> None:
+        super().__init__(lexer, sink)
         self._state = state
-        self._lexer = lexer
-        self._sink = sink
-        self._held = ""
 
-    def feed(self, text: str) -> Step | None:
-        """Hold the key until it ends."""
-        text, self._held = self._held + text, ""
-        return self._read(text, self._lexer.find(text))
-
-    def finish(self, text: str) -> Step | None:
-        """A key without an end has no value: the call was cut."""
-        text, self._held = self._held + text, ""
-        step = self._read(text, self._lexer.find_final(text))
-        if step is None:
-            self._sink.markup(self._held)
-        return step
-
-    def _read(self, text: str, found: Found | None) -> Step | None:
-        if (len(text) if found is None else found.start) > MAX_HEADER:
-            return self._break(text)
-        if found is None or not found.marker:
-            self._held = text
-            return None
-        keyed = self._state.form(text[: found.start])
+    def _understand(self, header: str, marker: str, rest: str) -> Step | None:
+        keyed = self._state.form(header)
         if keyed is None:
-            return self._break(text)
-        self._sink.key(keyed, text[: found.start])
-        return Step(self._state.on[found.marker], text[found.end :], found.marker)
+            return None
+        self._sink.key(keyed, header)
+        return Step(self._state.on[marker], rest, marker)
 
-    def _break(self, text: str) -> Step:
+    def _refuse(self, text: str) -> Step:
         self._sink.give_up_call("an argument without a name")
         return Step(RETRACT, text)
 
+    def _leave(self) -> Step | None:
+        self._sink.markup(self._held)  # a key without a value: the call was cut
+        return None
 
-class ValueReader:
-    """Reads the value of an argument, up to a marker, as it comes."""
+
+class ValueReader(MarkedReader):
+    """Reads the value of an argument, as it comes."""
 
     def __init__(self, state: Value, lexer: Lexer, sink: Sink) -> None:
+        super().__init__(lexer, sink)
         self._state = state
-        self._lexer = lexer
-        self._sink = sink
-        self._held = ""
         self._trims = state.trim is Trim.NEWLINE
         self._begun = not self._trims
 
-    def feed(self, text: str) -> Step | None:
-        """Report text as it comes; hold back what may be the end."""
-        text, self._held = self._held + text, ""
-        return self._read(text, self._lexer.find(text))
-
-    def finish(self, text: str) -> Step | None:
-        """The value was cut: what was held back belongs to it."""
-        text, self._held = self._held + text, ""
-        step = self._read(text, self._lexer.find_final(text))
-        if step is None:
-            self._sink.value(self._held, self._held)
-        return step
-
-    def _read(self, text: str, found: Found | None) -> Step | None:
-        end = len(text) if found is None else found.start
-        body = text[:end]
+    def _read(self, text: str, found: Found) -> Step | None:
+        body = text[: found.start]
         if not self._begun and body:
             self._begun = True
             if body[0] == "\n":
@@ -125,11 +75,15 @@ class ValueReader:
                 body = body[1:]
         said = body.removesuffix("\n") if self._trims else body
         self._sink.value(said, said)
-        if found is None or not found.marker:
-            self._held = body[len(said) :] + text[end:]
+        if not found.marker:
+            self._held = body[len(said) :] + text[found.start :]
             return None
         self._sink.end_value(body[len(said) :])
         return Step(self._state.on[found.marker], text[found.end :], found.marker)
+
+    def _leave(self) -> Step | None:
+        self._sink.value(self._held, self._held)  # the value was cut
+        return None
 
 
 class TextArgumentsReader(ValueReader):
