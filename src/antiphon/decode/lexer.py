@@ -1,10 +1,10 @@
 """Finds markers in text that comes in pieces, and holds back what may become one.
 
-Strategy: one compiled pattern per set of markers. At every position it first
-tries "the text ends here, in the middle of a marker", then the markers
-themselves, longest first. So the leftmost marker wins, then the longest, and
-the result never depends on how the text was cut. What is held back is shorter
-than the longest marker, so the cost of a piece depends on its own length only.
+Strategy: one compiled pattern per set of markers. At every position it tries
+the markers, longest first, and then "the text ends here, in the middle of a
+marker". So the leftmost marker wins, then the longest, and the result never
+depends on how the text was cut. What is held back is shorter than the longest
+marker, so the cost of a piece depends on its own length only.
 """
 
 import re
@@ -20,12 +20,12 @@ class Found(NamedTuple):
     marker: str
 
 
-def _prefixes(marker: str) -> str:
-    """A pattern for every proper, non-empty prefix of `marker`: `a(?:b(?:c)?)?` for `abcd`."""
+def _begun(marker: str, least: int = 1) -> str:
+    """A pattern for proper prefixes of `marker`, of `least` characters or more: `a(?:b(?:c)?)?` for `abcd`."""
     pattern = ""
-    for char in reversed(marker[1:-1]):
+    for char in reversed(marker[least:-1]):
         pattern = f"(?:{re.escape(char)}{pattern})?"
-    return re.escape(marker[0]) + pattern
+    return re.escape(marker[:least]) + pattern
 
 
 class Lexer:
@@ -36,8 +36,16 @@ class Lexer:
     def __init__(self, markers: Iterable[str]) -> None:
         longest_first = sorted(set(markers), key=lambda marker: (-len(marker), marker))
         whole = "|".join(map(re.escape, longest_first)) or r"(?!)"
-        begun = "|".join(_prefixes(marker) for marker in longest_first if len(marker) > 1) or r"(?!)"
-        self._search = re.compile(rf"(?:{begun})\Z|({whole})").search
+        begun = "|".join(_begun(marker) for marker in longest_first if len(marker) > 1) or r"(?!)"
+        # Where one marker begins another, the longer one may still come.
+        longer = [
+            _begun(marker, len(short))
+            for marker in longest_first
+            for short in longest_first
+            if short != marker and marker.startswith(short)
+        ]
+        first = rf"(?:{'|'.join(longer)})\Z|" if longer else ""
+        self._search = re.compile(rf"{first}({whole})|(?:{begun})\Z").search
         self._search_final = re.compile(rf"({whole})").search
 
     def find(self, text: str) -> Found | None:
