@@ -21,7 +21,7 @@ class Found(NamedTuple):
 
 
 def _begun(marker: str, least: int = 1) -> str:
-    """A pattern for proper prefixes of `marker`, of `least` characters or more: `a(?:b(?:c)?)?` for `abcd`."""
+    """A pattern for proper prefixes of `marker` with `least` characters or more: `a(?:b)?` for `abc`."""
     pattern = ""
     for char in reversed(marker[least:-1]):
         pattern = f"(?:{re.escape(char)}{pattern})?"
