@@ -60,6 +60,7 @@ class LlamaCppEngine:
         self._chat_template = chat_template
         self._admission = Admission(parallel)
         self._work: dict[asyncio.Task[None], _Work] = {}
+        self._loading: asyncio.Future[None] | None = None
         self._server: LlamaServer | None = None
         self._opening: int | None = None
         self._card: ModelCard | None = None
@@ -80,7 +81,9 @@ class LlamaCppEngine:
     async def start(self) -> None:
         """Load the model. Raises EngineError if the file or the memory do not allow it."""
         self._mailroom = Mailroom(asyncio.get_running_loop())
-        await asyncio.to_thread(self._load)
+        self._loading = asyncio.ensure_future(asyncio.to_thread(self._load))
+        # Shielded: a thread cannot be cancelled. `stop` waits for it, and frees what it loaded.
+        await asyncio.shield(self._loading)
 
     def _load(self) -> None:
         facts = read_metadata(self._path)
@@ -106,6 +109,8 @@ class LlamaCppEngine:
 
     async def stop(self) -> None:
         """Free the model, once what runs has been stopped: within one step, or one prompt batch."""
+        if self._loading is not None:
+            await asyncio.wait((self._loading,))
         server, self._server = self._server, None
         if server is None:
             return

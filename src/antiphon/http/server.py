@@ -51,6 +51,7 @@ def serve(settings: Settings) -> None:
     )
     server = Server(config, service)
     with (
+        server.taking_signals(),
         _listen(settings.host, settings.port) as listener,
         asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
     ):
@@ -82,7 +83,7 @@ async def _serve(server: "Server", listener: socket.socket, guarded: bool) -> No
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that takes signals in the event loop, and says what they do."""
+    """A uvicorn server that keeps the signals it takes, and says what they do."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -90,17 +91,19 @@ class Server(uvicorn.Server):
         self.received: signal.Signals | None = None
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Take signals while serving. Uvicorn would raise them again before we have cleaned up."""
-        loop = asyncio.get_running_loop()
-        taken = (signal.SIGINT, signal.SIGTERM)
-        for each in taken:
-            loop.add_signal_handler(each, self.handle_exit, each, None)
+    def taking_signals(self) -> Iterator[None]:
+        """Take signals, from before the socket listens: Python may lose what its own handler raises."""
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for each in taken:
-                loop.remove_signal_handler(each)
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: they are taken, and uvicorn would raise them again."""
+        yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal: the first drains, the second stops."""
