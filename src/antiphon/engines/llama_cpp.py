@@ -38,7 +38,7 @@ class LlamaCppEngine:
 
     `name` is its public name, by default that of the file. `context`, in tokens, is
     what each request may use; by default what the model was trained for, at most
-    `DEFAULT_CONTEXT`. `chat_template`, Jinja source, replaces the model's.
+    `DEFAULT_CONTEXT`.
     The same seed gives the same text while nothing else runs; beside others, whose
     tokens share its batches, rounding may differ and now and then draw another.
     `active` generations hold a slot of llama.cpp now, `waiting` want one.
@@ -51,13 +51,11 @@ class LlamaCppEngine:
         name: str | None = None,
         context: int | None = None,
         parallel: int = 4,
-        chat_template: str | None = None,
     ) -> None:
         self._path = path
         self._name = name
         self._context = context
         self._parallel = parallel
-        self._chat_template = chat_template
         self._admission = Admission(parallel)
         self._work: dict[asyncio.Task[None], _Work] = {}
         self._loading: asyncio.Future[None] | None = None
@@ -95,7 +93,7 @@ class LlamaCppEngine:
         self._card = ModelCard(
             name=self._name or self._path.stem,
             context=min(context, props.default_generation_settings.n_ctx),
-            chat_template=self._chat_template or (str(template) if template else None),
+            chat_template=str(template) if template else None,
             bos=props.bos_token,
             eos=props.eos_token,
             created=int(time.time()),
