@@ -3,7 +3,8 @@
 A chunk is the unit in which text leaves an engine: one token, several, or a
 character that took several tokens to complete. Its text is the truth; its
 tokens say where that text came from, for counting, log probabilities and
-replay.
+replay. Chunks are stored as arrays, so that they can be played again: a field
+more goes to the end.
 """
 
 from enum import StrEnum
@@ -18,31 +19,39 @@ class FinishReason(StrEnum):
     """The model ended its turn, or a stop string or stop token matched."""
     LENGTH = "length"
     """A token limit or the end of the context cut the generation."""
+    ERROR = "error"
+    """The engine failed in the middle of it."""
 
 
-class Candidate(Struct, frozen=True, gc=False):
-    """One of the most likely tokens at a position. `logprob` is natural."""
+class Candidate(Struct, frozen=True, gc=False, array_like=True):
+    """One of the most likely tokens at a position. `logprob` is natural.
+
+    `raw` holds its bytes if they are not a whole number of characters.
+    """
 
     id: int
     text: str
     logprob: float
+    raw: bytes | None = None
 
 
-class Token(Struct, frozen=True, gc=False):
+class Token(Struct, frozen=True, gc=False, array_like=True):
     """One generated token.
 
     `text` is what the token added to the chunk's text: empty for a token that
     only began a character or that is hidden (end of turn). `logprob` is the
-    natural logarithm of its probability, None unless asked for.
+    natural logarithm of its probability, None unless asked for. `raw` holds
+    its bytes if log probabilities are wanted and `text` does not hold them all.
     """
 
     id: int
     text: str
     logprob: float | None = None
     top: tuple[Candidate, ...] = ()
+    raw: bytes | None = None
 
 
-class Finish(Struct, frozen=True, gc=False):
+class Finish(Struct, frozen=True, gc=False, array_like=True):
     """The end of one generation.
 
     `stop` is the stop string or token id that matched, None for the model's
@@ -55,7 +64,7 @@ class Finish(Struct, frozen=True, gc=False):
     completion_tokens: int | None = None
 
 
-class Chunk(Struct, frozen=True, gc=False):
+class Chunk(Struct, frozen=True, gc=False, array_like=True):
     """A piece of model text. The last chunk of a generation has `finish`.
 
     The first chunk tells in `cached_tokens` how many tokens of the prompt the

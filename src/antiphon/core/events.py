@@ -115,13 +115,20 @@ class Malformed(Struct, frozen=True, gc=False):
 
 
 class Finished(Struct, frozen=True, gc=False):
-    """The generation is over. Always the last event, and always there."""
+    """The generation is over. Always the last event, and always there.
+
+    `error` says what to tell the client of an engine that failed. `unmet` says
+    which demands of the request the answer does not meet, where the engine
+    could not be held to them.
+    """
 
     reason: FinishReason
     usage: Usage
     stop: str | int | None = None
     raw: str = ""
     tokens: tuple[Token, ...] = ()
+    error: str | None = None
+    unmet: tuple[str, ...] = ()
 
 
 Event = (

@@ -11,6 +11,9 @@ _TABLE = {
     (FinishReason.STOP, True): "tool_calls",
     (FinishReason.LENGTH, False): "length",
     (FinishReason.LENGTH, True): "length",
+    # Not OpenAI's: other choices of the answer may be whole, so this one cannot be an error status.
+    (FinishReason.ERROR, False): "error",
+    (FinishReason.ERROR, True): "error",
 }
 
 

@@ -35,6 +35,8 @@ class Output(Struct, frozen=True):
     reason: FinishReason
     usage: Usage
     stop: str | int | None = None
+    error: str | None = None
+    unmet: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -97,4 +99,5 @@ class Fold:
         """The generation as a whole. Raises RuntimeError before `Finished`."""
         if self._finished is None:
             raise RuntimeError("the fold has no output before the generation is finished")
-        return Output(tuple(self._items), self._finished.reason, self._finished.usage, self._finished.stop)
+        end = self._finished
+        return Output(tuple(self._items), end.reason, end.usage, end.stop, end.error, end.unmet)

@@ -16,7 +16,7 @@ they render, and decoding is the inverse of rendering.
 
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,6 +59,60 @@ class Span(Struct, frozen=True):
     otherwise: str | None = None
     phase: str | None = None
     shown: str = ""
+
+
+_Read = TypeVar("_Read")
+_Written = TypeVar("_Written")
+
+
+class Spelled(Struct, Generic[_Read, _Written], frozen=True):
+    """A reader of headers or keys that also says how models write what it reads.
+
+    `written` is a tuple of texts for a `NameForm`, of `KeySpelling`s for a
+    `KeyForm`, and `Headings` for a `Router`. In texts NAME stands for the function,
+    KEY for the argument, NUMBER for digits and ID for nine letters or digits.
+    A reader without it still reads, but no model can be made to write for it.
+    """
+
+    read: Callable[[str], _Read]
+    written: _Written
+
+    def __call__(self, text: str) -> _Read:
+        """What the text says."""
+        return self.read(text)
+
+
+def spelled(
+    written: _Written,
+) -> Callable[[Callable[[str], _Read]], Spelled[_Read, _Written]]:
+    """Says how what a function reads is written."""
+    return lambda read: Spelled(read, written)
+
+
+class KeySpelling(NamedTuple):
+    """How an argument's name is written before a value of `type`.
+
+    That is a type of JSON's, of which "string" means text as it stands; "json" for
+    all other types at once, None for any type if the format does not tell.
+    """
+
+    text: str
+    type: str | None = None
+
+
+class Heading(NamedTuple):
+    """A header, and the state of the message behind it. With NAME in it, it belongs to a call."""
+
+    text: str
+    to: str
+
+
+class Headings(NamedTuple):
+    """Headers that stand behind `marker`. The first one of an answer has lost `speaker` to the prompt."""
+
+    marker: str
+    speaker: str
+    headings: tuple[Heading, ...]
 
 
 class Named(NamedTuple):

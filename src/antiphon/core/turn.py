@@ -1,53 +1,130 @@
 """One request for an answer, whichever API it came through."""
 
 from collections.abc import Mapping
+from enum import Enum, StrEnum, auto
 from typing import Any
 
 from msgspec import Struct
 
+from antiphon.core.constraint import Format
 from antiphon.core.items import Item
 
 
 class Function(Struct, frozen=True):
-    """A function that the model may call. `parameters` is a JSON Schema, `{}` if it takes none."""
+    """A function that the model may call. `parameters` is a JSON Schema, `{}` if it takes none.
+
+    `source` names the parameter that it came in, for errors.
+    """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] = {}
     strict: bool | None = None
+    source: str = "tools"
+
+
+class Calling(StrEnum):
+    """Whether the model calls its tools."""
+
+    NONE = "none"
+    """It may not. Tools are not shown to it, and a call that it makes all the same is not shown."""
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+class ToolChoice(Struct, frozen=True):
+    """Which calls an answer may have, and whether it must have one.
+
+    `names` are the only tools that may be called, None for all; all stay
+    visible to the model. Without `parallel` an answer ends after one call.
+    """
+
+    calling: Calling = Calling.AUTO
+    names: frozenset[str] | None = None
+    parallel: bool = True
 
 
 class Sampling(Struct, frozen=True):
-    """How tokens are drawn. None leaves a value to the engine's default.
+    """How tokens are drawn. None, or what is empty, leaves a value to the engine's default.
 
-    `temperature` ≥ 0 (0 is greedy), `top_p` in (0, 1], penalties in [-2, 2],
-    `max_tokens` counts every generated token, thoughts included.
+    `temperature` ≥ 0 (0 is greedy), `top_p` in (0, 1], `top_k` ≥ 1 (-1: off),
+    `min_p` in [0, 1], penalties in [-2, 2], `repetition_penalty` > 0 (1: off).
+    `logit_bias` adds to a token's logit, in [-100, 100]. `max_tokens` counts every
+    generated token, thoughts included; before `min_tokens` no answer ends.
+    `stop_token_ids` end an answer beside the model's own ends, which
+    `ignore_eos` takes away. `bad_words` are never written. `logprobs` asks for the
+    log probability of each token, and of so many most likely ones beside it;
+    `prompt_logprobs` for the prompt's. A higher `priority` waits longer.
+    Prompts with different `cache_salt` share no cache. `beam_width` asks for a
+    beam search.
     """
 
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = {}
     seed: int | None = None
     max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool | None = None
+    bad_words: tuple[str, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+
+
+class Ending(Enum):
+    """How a prompt ends."""
+
+    ANSWER = auto()
+    """With the beginning of the assistant's answer."""
+    TRANSCRIPT = auto()
+    """After the last message, as it is."""
+    CONTINUED = auto()
+    """Inside the last message, which is the assistant's: the answer goes on from there."""
 
 
 class Turn(Struct, frozen=True):
     """What a client asked for.
 
-    `calls` says whether the model may call `tools`; with False they are not
-    shown to it, and a call that it makes all the same is not shown to the
-    client. `stop` strings end the visible text. `choices` is how many
-    independent answers are wanted. `variables` go to the chat template.
-    `owner` is the identity behind the request: what is stored belongs to it.
+    `stop` strings end the visible text, and with `stop_shown` stay in it.
+    `choices` is how many independent answers are wanted. `format` is what the
+    visible text has to look like. `variables` go to the chat template;
+    `template` stands in for the model's own. `prefix` is text that the answer
+    begins with, written by the client. Of a prompt longer than `prompt_limit`
+    (-1: what fits) only the last so many tokens are used; a conversation that
+    does not fit loses its oldest messages if `shorten`. After `thinking_limit`
+    tokens of thoughts the answer is made to begin. `prompt` is a text, or its
+    token ids, that stands in for a conversation. `owner` is the identity
+    behind the request: what is stored belongs to it. `source` and `format_source`
+    name the parameters that conversation and format came in, for errors.
     """
 
     model: str
-    items: tuple[Item, ...]
+    items: tuple[Item, ...] = ()
     tools: tuple[Function, ...] = ()
-    calls: bool = True
+    tool_choice: ToolChoice = ToolChoice()
+    format: Format | None = None
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
+    stop_shown: bool = False
     choices: int = 1
     variables: Mapping[str, Any] = {}
+    template: str | None = None
+    ending: Ending = Ending.ANSWER
+    prefix: str = ""
+    prompt_limit: int | None = None
+    thinking_limit: int | None = None
+    shorten: bool = False
+    prompt: str | tuple[int, ...] | None = None
     owner: str = ""
+    source: str = "messages"
+    format_source: str = "response_format"

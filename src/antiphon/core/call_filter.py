@@ -1,0 +1,33 @@
+"""Which of the model's calls a client sees: those that its tool choice allows.
+
+What else the model called becomes markup: nothing is lost, and nothing of it
+shows. Engines that are held to the tool choice never get that far.
+"""
+
+from antiphon.core.events import ArgumentsDelta, CallEnded, CallStarted, Event, Finished, Markup
+from antiphon.core.turn import Calling, ToolChoice
+
+
+class CallFilter:
+    """Filters the events of one generation. `over`: the one call that was allowed is made."""
+
+    def __init__(self, choice: ToolChoice) -> None:
+        self._names = frozenset() if choice.calling is Calling.NONE else choice.names
+        self._parallel = choice.parallel
+        self._hiding = False
+        self.over = False
+
+    def filter(self, events: list[Event]) -> list[Event]:
+        """The events that are left. Behind a single call, only the end is."""
+        return [self._seen(event) for event in events]
+
+    def _seen(self, event: Event) -> Event:
+        if self.over and not isinstance(event, Finished):
+            return Markup(event.raw, event.tokens)
+        if isinstance(event, CallStarted):
+            self._hiding = self._names is not None and event.name not in self._names
+        if self._hiding and isinstance(event, CallStarted | ArgumentsDelta | CallEnded):
+            return Markup(event.raw, event.tokens)
+        if isinstance(event, CallEnded):
+            self.over = not self._parallel
+        return event

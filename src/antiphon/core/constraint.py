@@ -1,0 +1,72 @@
+"""What an answer has to look like, as a client says it, and as an engine can enforce it.
+
+`Format` is the client's side: the form of the visible text. `Constraint` is the
+engine's side: tool choice, tool schemas and format compiled into one thing
+that holds the model while it decodes. `constrain/` makes the one of the other.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+
+class JsonSchema(Struct, frozen=True, tag="json_schema"):
+    """JSON that fits `schema`. `strict` means that it must, and that no keyword may go unenforced."""
+
+    schema: Mapping[str, Any]
+    strict: bool = True
+    name: str = "answer"
+    description: str | None = None
+
+
+class JsonObject(Struct, frozen=True, tag="json_object"):
+    """Any JSON object."""
+
+
+class Regex(Struct, frozen=True, tag="regex"):
+    """Text that matches the whole of `pattern`."""
+
+    pattern: str
+
+
+class OneOf(Struct, frozen=True, tag="choice"):
+    """One of these texts."""
+
+    texts: tuple[str, ...]
+
+
+class GrammarFormat(Struct, frozen=True, tag="grammar"):
+    """Text of a context-free grammar, in GBNF or in Lark's notation: `syntax` is "gbnf" or "lark"."""
+
+    text: str
+    syntax: str = "gbnf"
+
+
+class TagFormat(Struct, frozen=True, tag="structural_tag"):
+    """Text with constrained parts in it, in the notation of xgrammar's structural tags."""
+
+    spec: Mapping[str, Any]
+
+
+Format = JsonSchema | JsonObject | Regex | OneOf | GrammarFormat | TagFormat
+
+
+class Gbnf(Struct, frozen=True):
+    """A grammar in llama.cpp's notation, whose start is `root`.
+
+    It holds from the first token on; with `triggers`, from the first of these
+    texts on, which are part of what it describes.
+    """
+
+    text: str
+    triggers: tuple[str, ...] = ()
+
+
+class StructuralTag(Struct, frozen=True):
+    """xgrammar's structural tag, as JSON text: what vLLM and SGLang enforce."""
+
+    text: str
+
+
+Constraint = Gbnf | StructuralTag
