@@ -10,7 +10,7 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import CallEnded, Finished, Malformed, ReasoningDelta, TextDelta
 from antiphon.core.items import FunctionCall, Message, Reasoning, Status
 from antiphon.decode.decoder import Decoder, state_after
-from antiphon.decode.ids import counted_from
+from antiphon.decode.ids import ids_by
 from antiphon.decode.readers import MAX_SPACE
 from antiphon.decode.sink import MAX_PROVISIONAL
 from antiphon.decode.table import Table
@@ -194,7 +194,7 @@ def test_several_tokens_in_one_chunk_are_told_apart() -> None:
 
 def test_ids_count_the_calls_of_the_whole_conversation() -> None:
     events = decode(
-        hermes, ['<tool_call>[{"name":"f"},{"name":"g"}]'], ids=counted_from(3, lambda n, i: f"{n}:{i}")
+        hermes, ['<tool_call>[{"name":"f"},{"name":"g"}]'], ids=ids_by(lambda _, n, i: f"{n}:{i}", 3)
     )
 
     assert [call.call_id for call in fold(events).calls] == ["f:3", "g:4"]

@@ -1,6 +1,7 @@
 """Calls written as JSON: by fields or by key, with the model's ids, and headers that end where JSON begins."""
 
 import re
+from random import SystemRandom
 
 import pytest
 
@@ -111,5 +112,5 @@ def test_keys_with_types() -> None:
 
 
 def test_ids() -> None:
-    assert re.fullmatch("[A-Za-z0-9]{9}", mistral_call_id("f", 0))
-    assert kimi_call_id("f", 3) == "functions.f:3"
+    assert re.fullmatch("[A-Za-z0-9]{9}", mistral_call_id(SystemRandom(), "f", 0))
+    assert kimi_call_id(SystemRandom(), "f", 3) == "functions.f:3"

@@ -68,6 +68,18 @@ def arguments(inner: str) -> Any:
         ("~<list>1~</list>~<list>2~</list>", {"list": [1, 2]}),
         ("~<list>~<v>1~</v>~<v>2~</v>~</list>", {"list": [1, 2]}),
         ("~<points>~<item>~<x>1~</x>~</item>~</points>", {"points": [{"x": 1}]}),
+        (
+            "~<list>~<v>1~</v>~</list>~<list>~<v>2~</v>~</list>~<list>~</list>~<list>3~</list>",
+            {"list": [1, 2, 3]},
+        ),
+        ("~<list>1~</list>~<list>~<v>2~</v>~</list>", {"list": [1, 2]}),
+        ("~<list>~<v>1~</v>~</list>~<n>3~</n>~<list>2~</list>", {"list": [1, 2], "n": 3}),
+        ("~<list>~<v>1~</list>", {"list": [1]}),
+        ("~<list>x~<v>1~</v>y~<v/>~</list>", {"list": [1, ""]}),
+        (
+            "~<points>~<p>~<x>1~</x>~<tags>a~</tags>~</p>~<p>~<x>2~</p>~</points>",
+            {"points": [{"x": 1, "tags": ["a"]}, {"x": 2}]},
+        ),
         ("~<maybe>null~</maybe>", {"maybe": None}),
         ("~<u>~<a>1~</u>", {"u": {"a": "1"}}),
         ("~<u>1~</b>~<no tag>~</u>", {"u": "1~</b>~<no tag>"}),
@@ -93,6 +105,28 @@ def test_strings_stream() -> None:
 
     said = [event.text for event in events if isinstance(event, ArgumentsDelta) and event.text]
     assert said == ['{"s": ', '"a', "b", '"', "}"]
+
+
+def said(*pieces: str) -> list[str]:
+    events = decode(table, ["~<call f>", *pieces, "~</call>"], tools=TOOLS)
+    return [event.text for event in events if isinstance(event, ArgumentsDelta) and event.text]
+
+
+def test_values_of_an_array_go_out_one_by_one() -> None:
+    assert said("~<list>", "~<v>1~</v>", "~<v>2", "~</v>", "~</list>", "~<n>3~</n>") == [
+        '{"list": [1',
+        ", 2",
+        '], "n": 3',
+        "}",
+    ]
+
+
+def test_what_may_be_an_array_goes_out_when_another_argument_begins() -> None:
+    assert said("~<u>a~</u>", "~<u>b~</u>", "~<s>", "c~</s>") == ['{"u": ["a", "b"], "s": ', '"c', '"', "}"]
+
+
+def test_an_array_that_goes_on_later_is_written_again() -> None:
+    assert said("~<u>a~</u>", "~<n>1~</n>", "~<u>b~</u>") == ['{"u": "a", "n": 1', ', "u": ["a", "b"]}']
 
 
 @pytest.mark.parametrize("inner", ["~<>1~</>", "~<a b>1", "~<" + "x" * 300, "~</b>"])

@@ -9,6 +9,7 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import Event
 from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning
 from antiphon.decode.decoder import Decoder
+from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import DIALECTS, find
@@ -68,10 +69,10 @@ def test_answers_the_case(dialect: Dialect, case: str) -> None:
         check(table, text, [dice.randrange(1000) for _ in range(6)], **options)
 
     for events in (
-        decode(table, [text], finish, ids=dialect.ids, **options),
-        decode(table, list(text), finish, ids=dialect.ids, **options),
-        with_special_tokens(table, text, finish, ids=dialect.ids, **options),
-        without_tokens(table, list(text), finish, ids=dialect.ids, **options),
+        decode(table, [text], finish, ids=ids_by(dialect.ids), **options),
+        decode(table, list(text), finish, ids=ids_by(dialect.ids), **options),
+        with_special_tokens(table, text, finish, ids=ids_by(dialect.ids), **options),
+        without_tokens(table, list(text), finish, ids=ids_by(dialect.ids), **options),
     ):
         items = fold(events).items
         wanted = [*answer["items"], *({} for _ in items)]

@@ -9,13 +9,13 @@ from antiphon.core.errors import EngineError
 from antiphon.core.grammar import Thoughts
 from antiphon.core.items import FunctionCall, Message, Reasoning
 from antiphon.decode.table import Table
-from antiphon.dialects.detect import OVERRIDE, Detection, Evidence, choose, detect
-from antiphon.dialects.families import HINTS
+from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose, detect
+from antiphon.dialects.detection.families import HINTS
+from antiphon.dialects.detection.specimens import BOATS, TEXT, THOUGHT, TIDE, collect, specimens_of
+from antiphon.dialects.detection.votes import read, reading
 from antiphon.dialects.hermes import HERMES
 from antiphon.dialects.qwen3_coder import QWEN3_CODER
 from antiphon.dialects.registry import BY_NAME, DIALECTS, find
-from antiphon.dialects.specimens import BOATS, TEXT, THOUGHT, TIDE, collect, specimens_of
-from antiphon.dialects.votes import read, reading
 from antiphon.render.renderer import CHATML, ChatTemplateRenderer
 from tests.dialects.templates import CODER, MADE_UP, MISTRAL, NAMED, TAGS, TEACHING, THINKS, TWO_WAYS
 from tests.laws import check, decode, fold

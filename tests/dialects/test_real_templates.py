@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from antiphon.core.items import FunctionCall, Message, OutputItem, Status
 from antiphon.core.turn import Function
 from antiphon.decode.table import Table
-from antiphon.dialects.detect import Detection, Evidence, detect
-from antiphon.dialects.specimens import collect, specimens_of
-from antiphon.dialects.votes import read
+from antiphon.dialects.detection.detect import Detection, Evidence, detect
+from antiphon.dialects.detection.specimens import collect, specimens_of
+from antiphon.dialects.detection.votes import read
 from antiphon.render.renderer import ChatTemplateRenderer
 from tests.real_templates import marks, real_templates
 
@@ -109,7 +109,6 @@ MISSED = {"meetkai-functionary-medium-v3.2": "the prompt ends with the marker of
 """Nor could a dialect be made."""
 
 LOSSES = {
-    ("MiniMax-M1", "two calls"): "one JSON object after another in one block",
     ("google-gemma-4-31B-it", "text and call"): "the template writes the text behind the call",
     ("openai-gpt-oss-120b", "text and call"): "the template writes the text as a thought",
 }

@@ -12,19 +12,21 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event
 from antiphon.core.grammar import Grammar, Header, Kind, Span, State, TextArguments
 from antiphon.decode.arguments.types import Schema
-from antiphon.decode.ids import CallIds, openai_call_id
+from antiphon.decode.ids import CallIds, ids_by, openai_call_id
 from antiphon.decode.ledger import Ledger
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Reader, SpanReader, Step
-from antiphon.decode.sink import Sink
+from antiphon.decode.sink import Sink, Stopper
 from antiphon.decode.table import Table
 
 
 def header_of(opening: str, grammar: Grammar) -> str:
     """What a template writes before every answer, `opening`, up to the first marker that may stand there."""
     spans = [state for state in grammar.states.values() if isinstance(state, Span)]
-    markers = {marker for span in spans for marker in (*span.on, *span.first)}
-    ends = [opening.find(marker) for marker in markers if marker in opening]
+    markers = {marker: to for span in spans for marker, to in (*span.on.items(), *span.first.items())}
+    # A marker that begins the header of every message is part of what every answer begins with.
+    starts = {marker: int(isinstance(grammar.states[to], Header)) for marker, to in markers.items()}
+    ends = [at for marker, start in starts.items() if (at := opening.find(marker, start)) >= 0]
     return opening[: min(ends, default=len(opening))]
 
 
@@ -45,24 +47,27 @@ class Decoder:
     """Decodes one generation. Not for reuse: every choice of every turn gets its own.
 
     `state` is where the answer begins (see `state_after`), None for the
-    grammar's start. `ids` makes the ids of calls, given the index of the call
+    grammar's start. `stop` strings end what is said, and are part of it if `shown`.
+    `ids` makes the ids of calls, given the index of the call
     in this answer. `tools` are the functions that the request offers: name →
     JSON Schema.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the table may be left out
         self,
         table: Table,
         *,
         state: str | None = None,
         stop: Iterable[str] = (),
-        ids: CallIds = openai_call_id,
+        shown: bool = False,
+        ids: CallIds | None = None,
         tools: Mapping[str, Schema] | None = None,
     ) -> None:
         self._table = table
         self._ledger = Ledger()
         stops = tuple(stop)
-        self._sink = Sink(self._ledger, ids, Lexer(stops) if stops else None, tools or {})
+        stopper = Stopper(Lexer(stops), shown) if stops else None
+        self._sink = Sink(self._ledger, ids or ids_by(openai_call_id), stopper, tools or {})
         self._origin: tuple[str, SpanReader] | None = None  # where the call that is being read began
         self.state = table.grammar.text
         self._reader: Reader = table[self.state].make(self._sink)
@@ -74,6 +79,17 @@ class Decoder:
     def stopped(self) -> bool:
         """A stop string was found: the engine has nothing more to do."""
         return self._sink.stopped is not None
+
+    @property
+    def thinking(self) -> bool:
+        """What comes next is a thought."""
+        state = self._table[self.state].state
+        return isinstance(state, Span) and state.kind is Kind.REASONING
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of thoughts so far."""
+        return self._sink.reasoning_tokens
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""

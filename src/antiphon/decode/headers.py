@@ -4,27 +4,45 @@ import re
 from collections.abc import Callable, Mapping
 from html import unescape
 
-from antiphon.core.grammar import Keyed, Named, Route, Router
+from antiphon.core.grammar import (
+    Heading,
+    Headings,
+    Keyed,
+    KeyForm,
+    KeySpelling,
+    Named,
+    NameForm,
+    Route,
+    Router,
+    Spelled,
+    spelled,
+)
 
 MAX_NAME = 256
 """Characters of a function's or an argument's name. A longer one is no name."""
 MAX_HEADER = 4 * MAX_NAME
 """Characters of a header or key, attributes included. A longer one is none."""
 
+_JSON = {"json": "false"}
+JSON_TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
+
 _NAME = re.compile(r"[^\s\"'<>{}()\[\],=|]+")
 
 
+@spelled(("NAME",))
 def plain(text: str) -> Named | None:
     """The text is the name."""
     name = text.strip()
     return Named(name) if _is_name(name) else None
 
 
+@spelled(('"NAME"',))
 def quoted(text: str) -> Named | None:
     """The name, in quotes of either kind or none: `"NAME"`."""
     return plain(_unquote(text.strip()))
 
 
+@spelled(("functions.NAME:NUMBER",))
 def kimi(text: str) -> Named | None:
     """`functions.NAME:IDX`, which is also the call's id."""
     call_id = text.strip()
@@ -33,6 +51,7 @@ def kimi(text: str) -> Named | None:
     return Named(name, call_id if path else None) if _is_name(name) else None
 
 
+@spelled(("NAME", "NAME[CALL_ID]ID"))
 def mistral(text: str) -> Named | None:
     """`NAME`, or `NAME[CALL_ID]ID` with an id that Mistral's templates take."""
     name, _, call_id = text.partition("[CALL_ID]")
@@ -40,15 +59,15 @@ def mistral(text: str) -> Named | None:
     return named and Named(named.name, call_id.strip() if _MISTRAL_ID.fullmatch(call_id.strip()) else None)
 
 
-def attribute(name: str) -> Callable[[str], Named | None]:
-    """The name is the value of an attribute: `tool="NAME" index="1"`."""
+def attribute(name: str, more: str = "") -> NameForm:
+    """The name is the value of an attribute: `tool="NAME" index="1"`; `more` is what is written behind it."""
     find = _attribute(name)
 
     def read(text: str) -> Named | None:
         found = find(text)
         return plain(found) if found else None
 
-    return read
+    return Spelled(read, (f'{name}="NAME"{more}',))
 
 
 def harmony(channels: Mapping[str, str], guess: str, arguments: str, code: str) -> Router:
@@ -76,18 +95,23 @@ def harmony(channels: Mapping[str, str], guess: str, arguments: str, code: str) 
         surely = path != name or name == "python" or name.startswith(_BUILT_IN)
         return Route(arguments, Named(name), None if surely else said)
 
-    return route
+    known = [Heading(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
+    calls = (
+        Heading("assistant<|channel|>commentary to=functions.NAME <|constrain|>json", arguments),
+        Heading("assistant to=functions.NAME<|channel|>commentary json", arguments),
+    )
+    return Spelled(route, Headings("<|start|>", "assistant", (*known, *calls)))
 
 
-def prefixed(pattern: str) -> Callable[[str], Named | None]:
-    """The name stands after what the pattern matches."""
+def prefixed(pattern: str, written: str) -> NameForm:
+    """The name stands after what the pattern matches, and is written as `written` says."""
     prefix = re.compile(pattern)
 
     def read(text: str) -> Named | None:
         found = prefix.match(text)
         return plain(text[found.end() :]) if found else None
 
-    return read
+    return Spelled(read, (written,))
 
 
 def echo(to: str) -> Router:
@@ -110,28 +134,42 @@ def addressed(recipients: Mapping[str, str], others: str) -> Router:
             return None
         return Route(recipients.get(words[0][3:], others))
 
-    return route
+    known = [Heading(f"assistant to={recipient}", to) for recipient, to in recipients.items()]
+    headings = (*known, Heading("assistant to=NAME", others))
+    return Spelled(route, Headings("<|start|>", "assistant", headings))
 
 
+@spelled((KeySpelling("KEY"),))
 def plain_key(text: str) -> Keyed | None:
     """The text is the key."""
     key = text.strip()
     return Keyed(key) if key and len(key) <= MAX_NAME else None
 
 
+@spelled((KeySpelling('"KEY"'),))
 def quoted_key(text: str) -> Keyed | None:
     """The key, in quotes of either kind or none."""
     return plain_key(_unquote(text.strip()))
 
 
+@spelled((KeySpelling('"KEY"'),))
 def guessed_key(text: str) -> Keyed | None:
     """The key, in quotes of either kind or none, of a value that is JSON if it can be."""
     keyed = quoted_key(text)
     return keyed and Keyed(keyed.key, "guess")
 
 
-def typed_key(key: str, type_: str, texts: str) -> Callable[[str], Keyed | None]:
-    """The key and its type are attributes. `type_="TEXTS"` means that the value is text, else it is JSON."""
+def signed_key(text: str) -> Keyed | None:
+    """The key, in quotes of either kind or none, of a value with a vocabulary's signs for space."""
+    keyed = quoted_key(text)
+    return keyed and Keyed(keyed.key, "signs")
+
+
+def typed_key(key: str, type_: str, texts: str, others: Mapping[str, str] = _JSON) -> KeyForm:
+    """The key and its type are attributes. `type_="TEXTS"` means that the value is text, else it is JSON.
+
+    `others` says how the other types are written, as in `KeySpelling`.
+    """
     find_key, find_type = _attribute(key), _attribute(type_)
 
     def read(text: str) -> Keyed | None:
@@ -140,10 +178,13 @@ def typed_key(key: str, type_: str, texts: str) -> Callable[[str], Keyed | None]
             return None
         return Keyed(found, "string" if type_found == texts else "json")
 
-    return read
+    spellings = {"string": texts, **others}
+    return Spelled(
+        read, tuple(KeySpelling(f'{key}="KEY" {type_}="{name}"', json) for json, name in spellings.items())
+    )
 
 
-def tagged_key(close: str, open_type: str, close_type: str) -> Callable[[str], Keyed | None]:
+def tagged_key(close: str, open_type: str, close_type: str) -> KeyForm:
     """The key, its closing tag, and then its type in tags if it is told: `KEY</key><type>TYPE</type>`."""
 
     def read(text: str) -> Keyed | None:
@@ -152,7 +193,8 @@ def tagged_key(close: str, open_type: str, close_type: str) -> Callable[[str], K
         type_ = rest.strip().removeprefix(open_type).removesuffix(close_type).strip()
         return keyed and (Keyed(keyed.key, "string" if type_ == "string" else "json") if type_ else keyed)
 
-    return read
+    typed = (KeySpelling(f"KEY{close}\n{open_type}{name}{close_type}\n", name) for name in JSON_TYPES)
+    return Spelled(read, (KeySpelling(f"KEY{close}"), *typed))
 
 
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")

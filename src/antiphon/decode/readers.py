@@ -40,13 +40,18 @@ class Reader(Protocol):
 
 
 class SpanTable:
-    """A span, compiled: its markers and where they lead, once for its beginning and once for what follows."""
+    """A span, compiled: its markers and where they lead, once for its beginning and once for what follows.
+
+    `otherwise` is where text leads that may not stand there. None: it may, or it is
+    skipped, in a span called `name` that leads there itself.
+    """
 
     __slots__ = ("begin", "kind", "lexer", "otherwise", "peek", "to")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, name: str) -> None:
+        only_space = span.kind in (Kind.MARKUP, Kind.OPENING) and span.otherwise != name
         self.kind = span.kind
-        self.otherwise = span.otherwise or RETRACT
+        self.otherwise = span.otherwise or RETRACT if only_space else None
         self.peek = frozenset(span.peek)
         self.to = {**span.on, **span.first, **span.peek}
         self.lexer = Lexer(span.on)
@@ -106,7 +111,7 @@ class SpanReader:
         if self._fresh:
             body = self._skip_space(body)
         said = body.rstrip()
-        if said and self._table.kind in (Kind.MARKUP, Kind.OPENING):
+        if said and self._table.otherwise is not None:
             return Step(self._table.otherwise, body + rest)
         if said and self._lexer is not self._table.lexer:
             return self._begin(said, body[len(said) :] + rest)
@@ -136,7 +141,7 @@ class SpanReader:
         return body
 
     def _report(self, text: str) -> None:
-        if self._table.kind is Kind.CALL:
+        if self._table.kind in (Kind.CALL, Kind.MARKUP):
             self._sink.markup(text)
         elif text:
             self._sink.text(self._table.kind, text)

@@ -7,6 +7,7 @@ is committed when the call's name is known, or taken back to become text.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from antiphon.core.chunks import Finish, FinishReason, Token
 from antiphon.core.events import (
@@ -37,15 +38,33 @@ MAX_PROVISIONAL = 64 * 1024
 """Characters that may wait for the name of a call; beyond it they are text."""
 
 
+class Stopper(NamedTuple):
+    """Finds where visible text ends: before the first stop string, or after it if it is `shown`."""
+
+    strings: Lexer
+    shown: bool
+
+    def find(self, text: str) -> tuple[int, str | None]:
+        """How much of `text` is certainly said, and the stop string that was found."""
+        found = self.strings.find(text)
+        if found is None:
+            return len(text), None
+        if not found.marker:
+            return found.start, None
+        return found.start + len(found.marker) * self.shown, found.marker
+
+
 class Sink:
     """Makes events of text that is reported in order, each character once.
 
-    `ids` makes call ids, `stop` finds the stop strings in visible text.
+    `ids` makes call ids, `stop` finds where visible text ends.
     `tools` are the functions that the request offers, with the schemas of
     their arguments.
     """
 
-    def __init__(self, ledger: Ledger, ids: CallIds, stop: Lexer | None, tools: Mapping[str, Schema]) -> None:
+    def __init__(
+        self, ledger: Ledger, ids: CallIds, stop: Stopper | None, tools: Mapping[str, Schema]
+    ) -> None:
         self._ledger = ledger
         self._ids = ids
         self._calls = 0
@@ -61,7 +80,8 @@ class Sink:
         self._marker: str | None = None  # the marker that what is provisional began with
         self._events: list[Event] = []
         self._completion_tokens = 0
-        self._reasoning_tokens = 0
+        self.reasoning_tokens = 0
+        """Tokens of thoughts."""
         self.cached_tokens = 0
         self.stopped: str | None = None
         """The stop string that was found."""
@@ -182,6 +202,14 @@ class Sink:
         """The tool's schema says that the argument is a string."""
         return self._writer.takes_text(key)
 
+    def takes_list(self, key: str) -> bool:
+        """The tool's schema says that the argument is an array, and that its values are none."""
+        return self._writer.takes_list(key)
+
+    def list_value(self, key: str, element: Element, raw: str) -> None:
+        """A value of an argument that is an array was read as an element; `raw` was its end."""
+        self.arguments(self._writer.list_value(key, element), raw)
+
     def element(self, element: Element, raw: str) -> None:
         """An argument was read as an element; `raw` was its end."""
         self.arguments(self._writer.element(element), raw)
@@ -206,7 +234,7 @@ class Sink:
         counted = self._completion_tokens + len(rest)
         usage = Usage(
             completion_tokens=counted if finish.completion_tokens is None else finish.completion_tokens,
-            reasoning_tokens=self._reasoning_tokens,
+            reasoning_tokens=self.reasoning_tokens,
             cached_tokens=self.cached_tokens,
         )
         reason, stop = finish.reason, finish.stop
@@ -223,7 +251,7 @@ class Sink:
         tokens = self._ledger.take(len(raw))
         self._completion_tokens += len(tokens)
         if self._kind is Kind.REASONING:  # space and markers inside thoughts count as thinking
-            self._reasoning_tokens += len(tokens)
+            self.reasoning_tokens += len(tokens)
         return tokens
 
     def _show(self, kind: Kind, raw: str) -> None:
@@ -240,20 +268,18 @@ class Sink:
             self._open = kind
             self._events.append(TextStarted(self._phase) if kind is Kind.TEXT else ReasoningStarted())
 
-    def _show_until_stop(self, stop: Lexer, text: str) -> None:
+    def _show_until_stop(self, stop: Stopper, text: str) -> None:
         self._held = ""
         if self.stopped is not None:
             self.markup(text)
             return
-        found = stop.find(text)
-        shown = text if found is None else text[: found.start]
-        if shown:
-            self._show(Kind.TEXT, shown)
-        if found is not None and found.marker:
-            self.stopped = found.marker
-            self.markup(text[found.start :])
-        elif found is not None:
-            self._held = text[found.start :]
+        end, self.stopped = stop.find(text)
+        if end:
+            self._show(Kind.TEXT, text[:end])
+        if self.stopped:
+            self.markup(text[end:])
+        else:
+            self._held = text[end:]
 
     def _release(self) -> None:
         """What was held for a stop string is not the beginning of one."""

@@ -62,15 +62,17 @@ class Table:
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
-        self._entries = {name: Entry(state, self._maker(state)) for name, state in grammar.states.items()}
+        self._entries = {
+            name: Entry(state, self._maker(name, state)) for name, state in grammar.states.items()
+        }
 
     def __getitem__(self, name: str) -> Entry:
         """The state of that name."""
         return self._entries[name]
 
-    def _maker(self, state: State) -> Callable[[Sink], Reader]:
+    def _maker(self, name: str, state: State) -> Callable[[Sink], Reader]:
         if isinstance(state, Span):
-            return partial(SpanReader, SpanTable(state))
+            return partial(SpanReader, SpanTable(state, name))
         lexer = Lexer(_markers(state, self.grammar.states))
         if isinstance(state, Header):
             return partial(HeaderReader, state, lexer, self.grammar.states)

@@ -1,7 +1,8 @@
 """Reads one argument that is written as an element, with elements in it. See `arguments/xml_tree.py`.
 
-Text for an argument that is a string streams; any other is held until its
-element ends. A closing tag that closes nothing, and a tag that is none, are text.
+Text for an argument that is a string streams, and so do the values of one that is
+an array; any other is held until its element ends. A closing tag that closes
+nothing, and a tag that is none, are text.
 """
 
 import re
@@ -26,6 +27,8 @@ class TreeReader:
         self._sink = sink
         self._open: list[Element] = []
         self._streams = False
+        self._lists = False  # the elements in the argument's element are values of an array
+        self._listed = False  # one was written
         self._size = 0
         self._in_tag = True
         self._held = ""  # text of a tag, or what may be the beginning of one
@@ -77,6 +80,7 @@ class TreeReader:
             return False
         self._open = [Element(name)]
         self._streams = self._sink.takes_text(name)
+        self._lists = self._sink.takes_list(name)
         if self._streams:
             self._sink.key(Keyed(name, "string"), raw)
         else:
@@ -94,6 +98,7 @@ class TreeReader:
         """A tag in the argument. True if it ends it."""
         closed = self._closes(tag)
         if closed == 0:
+            self._list()
             self._end(raw)
             return True
         if self._streams or (closed is None and not self._enters(tag)):
@@ -102,7 +107,16 @@ class TreeReader:
         if closed is not None:
             del self._open[closed:]
         self._note(raw)
+        if len(self._open) == 1:
+            self._list()
         return False
+
+    def _list(self) -> None:
+        """An element in the argument's element is whole: of an array it is a value."""
+        argument = self._open[0]
+        if self._lists and argument.elements:
+            self._sink.list_value(argument.name, argument.elements.pop(), "")
+            self._listed, self._size = True, 0
 
     def _closes(self, tag: str) -> int | None:
         """The place, in the open elements, of the one that the tag closes."""
@@ -125,6 +139,8 @@ class TreeReader:
     def _end(self, raw: str) -> None:
         if self._streams:
             self._sink.end_value(raw)
+        elif self._listed:
+            self._sink.arguments("", raw)
         else:
             self._sink.element(self._open[0], raw)
 

@@ -36,7 +36,7 @@ DEEPSEEK_V3 = Dialect(
             "name": Name(
                 on={"```json": "arguments", "```": "arguments"},
                 peek={"{": "arguments"},
-                form=prefixed(r"\s*\w*\s*<｜tool▁sep｜>"),
+                form=prefixed(r"\s*\w*\s*<｜tool▁sep｜>", "function<｜tool▁sep｜>NAME"),
             ),
             "called": Span(Kind.MARKUP, on={"```": "called", **_ENDS, **_GROUP}),
         },

@@ -6,17 +6,22 @@ ignores them.
 """
 
 import re
+from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError
 from antiphon.core.grammar import Grammar, Kind, Span, Thoughts
-from antiphon.decode.ids import CallIds, openai_call_id
+from antiphon.decode.ids import IdRule, openai_call_id
+from antiphon.render.renderer import Renderer
 from antiphon.render.tool_prompt import ToolPrompt
 
 TEXT = Grammar({"text": Span(Kind.TEXT)})
 """Everything that the model writes is said."""
+
+RendererMaker = Callable[[str | None], Renderer]
+"""Makes a renderer for prompts of this date (`2026-11-21`), None for today's."""
 
 
 class Dialect(Struct, frozen=True):
@@ -24,21 +29,30 @@ class Dialect(Struct, frozen=True):
 
     `calls` is the grammar of everything but thoughts between tags, which are
     `thoughts`. A family whose thoughts are part of its grammar has none here.
-    `suffix` is a pattern whose group finds, in what a model's template writes,
-    the suffix that this model gives to every tag.
+    `answering` is what a model writes to end a thought and begin its answer,
+    where a closing tag alone does not. `suffix` is a pattern whose group finds,
+    in what a model's template writes, the suffix that this model gives to every tag.
+    `renderer` makes what writes the prompts of a family that is not left to chat templates.
     """
 
     names: tuple[str, ...]
     calls: Grammar = TEXT
     thoughts: Thoughts | None = None
-    ids: CallIds = openai_call_id
+    ids: IdRule = openai_call_id
     tool_prompt: ToolPrompt | None = None
+    answering: str | None = None
     suffix: str | None = None
+    renderer: RendererMaker | None = None
 
     @property
     def grammar(self) -> Grammar:
         """The whole grammar."""
         return self.calls.with_thoughts(self.thoughts) if self.thoughts else self.calls
+
+    @property
+    def closing(self) -> str | None:
+        """What ends a thought and begins the answer; None if there are no thoughts."""
+        return self.answering or (f"\n{self.thoughts.closes[0]}\n\n" if self.thoughts else None)
 
     def spelled_as(self, written: str) -> "Dialect":
         """This dialect with the suffix that tags have in `written`, if it knows of any."""

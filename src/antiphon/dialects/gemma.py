@@ -24,7 +24,7 @@ FUNCTIONGEMMA = Dialect(
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<start_function_call>": "name"}),
-            "name": Name(on={"{": "arguments"}, form=prefixed(_CALL)),
+            "name": Name(on={"{": "arguments"}, form=prefixed(_CALL, "call:NAME")),
             "arguments": BraceArguments(then="called", quote="<escape>"),
             "called": Span(Kind.MARKUP, on={"<end_function_call>": "text", "<start_function_call>": "name"}),
         }
@@ -36,7 +36,7 @@ GEMMA4 = Dialect(
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<|tool_call>": "name"}),
-            "name": Name(on={"{": "arguments", "(": "parameters"}, form=prefixed(_CALL)),
+            "name": Name(on={"{": "arguments", "(": "parameters"}, form=prefixed(_CALL, "call:NAME")),
             "arguments": BraceArguments(then="called", quote='<|"|>', quoted="string"),
             "parameters": BraceArguments(then="called", quote='<|"|>', quoted="string", close=")"),
             "called": Span(

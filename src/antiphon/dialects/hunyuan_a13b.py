@@ -20,6 +20,7 @@ _BEGIN = {"<think>": "thinking", "</think>": "text", "<answer>": "answer", _SPEA
 
 HUNYUAN_A13B = Dialect(
     names=("hunyuan_a13b",),
+    answering="\n</think>\n<answer>\n",
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<tool_calls>": "call"}, first=_BEGIN),

@@ -25,6 +25,7 @@ _BLOCKS = {
 
 INKLING = Dialect(
     names=("inkling",),
+    answering="<|end_message|><|message_model|><|content_text|>",
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on=_BLOCKS),

@@ -1,8 +1,13 @@
-"""AI21 Jamba: an array of calls inside one pair of tags.
+"""AI21 Jamba and MiniMax M1: calls inside one pair of tags, as an array or line by line.
 
 <tool_calls>[
   {"name": "get_weather", "arguments": {"city": "Rome"}}
 ]</tool_calls>
+
+<tool_calls>
+{"name": "get_weather", "arguments": {"city": "Rome"}}
+{"name": "get_time", "arguments": {"zone": "CET"}}
+</tool_calls>
 """
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
@@ -10,12 +15,14 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import TAGS
 
 JAMBA = Dialect(
-    names=("jamba",),
+    names=("jamba", "minimax"),
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<tool_calls>": "call"}),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"</tool_calls>": "text", "<tool_calls>": "call"}),
+            "called": Span(
+                Kind.MARKUP, on={"</tool_calls>": "text", "<tool_calls>": "call"}, peek={"{": "call"}
+            ),
         }
     ),
     thoughts=TAGS,

@@ -13,11 +13,13 @@ the ids of Kimi K2, which the model does not write: `functions.NAME:INDEX`.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Thoughts, Value
-from antiphon.decode.headers import attribute, typed_key
+from antiphon.decode.headers import JSON_TYPES, attribute, typed_key
 from antiphon.decode.ids import kimi_call_id
 from antiphon.dialects.dialect import Dialect
 
 _END = {"<|close|>call<|sep|>": "called", "<|close|>tools<|sep|>": "text", "<|close|>message<|sep|>": "text"}
+
+_TYPES = {name: name for name in JSON_TYPES}
 
 KIMI_K3 = Dialect(
     names=("kimi_k3",),
@@ -33,9 +35,9 @@ KIMI_K3 = Dialect(
                 },
             ),
             "opening": Span(Kind.OPENING, on={"<|open|>call ": "name", "<|close|>tools<|sep|>": "text"}),
-            "name": Name(on={"<|sep|>": "arguments"}, form=attribute("tool")),
+            "name": Name(on={"<|sep|>": "arguments"}, form=attribute("tool", ' index="NUMBER"')),
             "arguments": Span(Kind.CALL, on={"<|open|>argument ": "key", "<|open|>call ": "name", **_END}),
-            "key": Key(on={"<|sep|>": "value"}, form=typed_key("key", "type", texts="string")),
+            "key": Key(on={"<|sep|>": "value"}, form=typed_key("key", "type", texts="string", others=_TYPES)),
             "value": Value(on={"<|close|>argument<|sep|>": "arguments"}),
             "called": Span(
                 Kind.MARKUP, on={"<|open|>call ": "name", "<|open|>tools<|sep|>": "opening", **_END}

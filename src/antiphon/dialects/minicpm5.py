@@ -7,16 +7,18 @@
     <function name="get_weather"><param name="city">Rome</param></function>
 
 Values are verbatim, in CDATA or not. Some checkpoints write `<functionname=`, or
-the vocabulary's sign for a space (`Ġ`) in the tags; in values it is not mended.
+the vocabulary's signs for space and line break: `<paramĠname="city">NewĠYork`. These
+are letters, too, so they are mended in values only where the tag has one.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import quoted, quoted_key
+from antiphon.decode.headers import quoted, quoted_key, signed_key
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import TAGS
 
 _FUNCTION = {"<function name=": "name", "<functionname=": "name", "<functionĠname=": "name"}
-_PARAM = {"<param name=": "key", "<paramname=": "key", "<paramĠname=": "key"}
+_PARAM = {"<param name=": "key", "<paramname=": "key", "<paramĠname=": "signed_key"}
+_VALUE = {">": "value", "><![CDATA[": "cdata"}
 
 MINICPM5 = Dialect(
     names=("minicpm5",),
@@ -25,7 +27,8 @@ MINICPM5 = Dialect(
             "text": Span(Kind.TEXT, on=_FUNCTION),
             "name": Name(on={">": "arguments"}, form=quoted),
             "arguments": Span(Kind.CALL, on={**_PARAM, **_FUNCTION, "</function>": "text"}),
-            "key": Key(on={">": "value", "><![CDATA[": "cdata"}, form=quoted_key),
+            "key": Key(on=_VALUE, form=quoted_key),
+            "signed_key": Key(on=_VALUE, form=signed_key),
             "value": Value(on={"</param>": "arguments"}),
             "cdata": Value(on={"]]></param>": "arguments"}),
         }

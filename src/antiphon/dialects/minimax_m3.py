@@ -8,8 +8,9 @@
     ]<]minimax[>[</tool_call>
 
 Elements in an argument are the members of an object; repeated names and `item`
-are the values of an array, as the tool's schema says. Several calls may stand in
-one block, and the closing tags of a call may be missing.
+are the values of an array, as the tool's schema says, which is certain when another
+argument begins, if not before. Several calls may stand in one block, and the closing
+tags of a call may be missing.
 """
 
 from antiphon.core.grammar import Grammar, Kind, Name, Span, Thoughts, Tree

@@ -25,6 +25,7 @@ _CLOSE = {"</atem:invoke>": "called", "</atem:function_calls>": "between"}
 
 MUSE_GLIMMER = Dialect(
     names=("muse_glimmer",),
+    answering="<|eom|><|start|>assistant to=user<|message|>",
     calls=Grammar(
         {
             "header": Header(

@@ -18,6 +18,7 @@ text, not JSON. Any of the closing tokens may be missing.
 from antiphon.core.grammar import Grammar, Header, JsonArguments, Kind, Span, TextArguments
 from antiphon.decode.headers import harmony
 from antiphon.dialects.dialect import Dialect
+from antiphon.render.harmony import HarmonyRenderer
 
 _ENDS = {
     "<|end|>": "between",
@@ -29,6 +30,7 @@ _ENDS = {
 
 OPENAI = Dialect(
     names=("openai", "gpt_oss", "openai_gptoss", "harmony"),
+    answering="<|end|><|start|>assistant<|channel|>final<|message|>",
     calls=Grammar(
         {
             "header": Header(
@@ -51,4 +53,5 @@ OPENAI = Dialect(
         start="header",
         tokens=("<|constrain|>",),
     ),
+    renderer=HarmonyRenderer,
 )

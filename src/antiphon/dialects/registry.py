@@ -6,6 +6,7 @@ from pkgutil import iter_modules
 from antiphon import dialects
 from antiphon.core.errors import EngineError
 from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.response_template import build as hf
 
 
 def _assigned() -> list[Dialect]:
@@ -16,21 +17,25 @@ def _assigned() -> list[Dialect]:
     return sorted({dialect.names[0]: dialect for dialect in found}.values(), key=lambda each: each.names)
 
 
-_NOT_FAMILIES = frozenset({"dialect", "registry", "detect", "families", "generic", "specimens", "votes"})
+_NOT_FAMILIES = frozenset({"dialect", "registry", "detection", "response_template"})
 
 DIALECTS: tuple[Dialect, ...] = tuple(_assigned())
 
 BY_NAME = {name: dialect for dialect in DIALECTS for name in dialect.names}
 
 
-def find(name: str) -> Dialect:
+def find(name: str, template: str | None = None) -> Dialect:
     """The dialect of that name, or `A+B`: the thoughts of A with the calls of B.
 
-    Raises EngineError, which lists the names there are.
+    `template` is the model's `response_template`, of which `hf` is made. Raises
+    EngineError, which lists the names there are.
     """
     thoughts, plus, calls = name.partition("+")
     if plus:
-        return find(calls).thinking_as(find(thoughts))
+        return find(calls, template).thinking_as(find(thoughts, template))
+    if name == hf.NAME:
+        return hf.build(template)
     if name not in BY_NAME:
-        raise EngineError(f"There is no dialect '{name}'. Use one of: {', '.join(sorted(BY_NAME))}.")
+        names = ", ".join(sorted((*BY_NAME, hf.NAME)))
+        raise EngineError(f"There is no dialect '{name}'. Use one of: {names}.")
     return BY_NAME[name]

@@ -4,9 +4,13 @@ Strings go out as they come. A value of another type goes out when it is whole,
 because only then is it certain what it is; a value that may be a string or
 something else goes out as soon as it is certain to be a string. Arguments that
 are wrapped once more, `{"arguments": {…}}`, go out when they are whole.
+
+An array of elements goes out value by value, or when another argument begins. One
+that goes on even after that is written again at the end, whole: of members with
+the same name, those who read JSON take the last.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -21,7 +25,7 @@ from antiphon.decode.arguments.types import (
     declared,
     members,
 )
-from antiphon.decode.arguments.xml_tree import Element, together, written
+from antiphon.decode.arguments.xml_tree import Element, Repeated, lists, written
 
 MAX_VALUE = 256 * 1024
 """Characters of a value that may wait for its end; a longer one is a string."""
@@ -30,7 +34,14 @@ WRAPPERS = frozenset({"arguments", "input"})
 """Names under which models wrap all arguments once more. Only where the tool has no argument of that name."""
 
 _STRING = frozenset({"string"})
-_UNKNOWN: dict[str | None, frozenset[str] | None] = {None: _STRING, "literal": LITERALS, "guess": None}
+_SIGNS = {ord("Ġ"): " ", ord("Ċ"): "\n"}
+"""How byte-level vocabularies write space and line breaks."""
+_UNKNOWN: dict[str | None, frozenset[str] | None] = {
+    None: _STRING,
+    "signs": _STRING,
+    "literal": LITERALS,
+    "guess": None,
+}
 """What a value is of which the schema says nothing, by what the format says."""
 _OBJECT = frozenset({"object", "string"})
 
@@ -42,12 +53,16 @@ class ObjectWriter:
         self._schema = schema
         self._count = 0
         self._value: _Value | None = None
-        self._elements: dict[str, list[Element]] = {}  # what may be repeated, and is an array then
+        self._list: Repeated | None = None  # the argument that may be an array, and may go on
+        self._lists: dict[str, Repeated] = {}  # all of them by name
+        self._again: dict[str, Repeated] = {}  # those that went on after they were written
+        self._spelling: Mapping[int, str] = {}  # signs in the value, and what they stand for
         self._wrapper = ""  # the key of a value that may hold all arguments
 
     def key(self, keyed: Keyed) -> str:
         """An argument begins, and one that is open is whole."""
-        before = "" if self._value is None else self.end_value()
+        before = self._end_list() if self._value is None else self.end_value()
+        self._spelling = _SIGNS if keyed.type == "signs" else {}
         if keyed.type not in ("string", "written") and not self._count and self._may_wrap(keyed.key):
             self._wrapper = keyed.key
             self._value = _Value(_OBJECT if keyed.type is None else None)
@@ -58,7 +73,7 @@ class ObjectWriter:
     def text(self, text: str) -> str:
         """More of the argument's value."""
         assert self._value is not None
-        begun = self._value.feed(text)
+        begun = self._value.feed(text.translate(self._spelling) if self._spelling else text)
         # A value that streams is no object: it is an argument like any.
         return self._unwrap(None) + begun if self._wrapper and begun else begun
 
@@ -70,24 +85,54 @@ class ObjectWriter:
 
     def end(self) -> str:
         """The object is whole, and so is the value that is open."""
-        value = "" if self._value is None else self.end_value()
-        for name, elements in self._elements.items():
-            schema = argument(self._schema, name)
-            value += self._begin(name) + together(elements, schema, self._schema)
+        value = self._end_list() if self._value is None else self.end_value()
+        value += "".join(self._begin(name) + again.whole() for name, again in self._again.items())
         return value + ("}" if self._count else "{}")
 
     def takes_text(self, key: str) -> bool:
         """The schema says that the argument is a string."""
         return allowed(argument(self._schema, key), self._schema) == _STRING
 
+    def takes_list(self, key: str) -> bool:
+        """The schema says that the argument is an array, and that its values are none."""
+        return lists(argument(self._schema, key), self._schema)
+
     def element(self, element: Element) -> str:
         """An argument that was read as an element."""
         schema = argument(self._schema, element.name)
         types = allowed(schema, self._schema)
         if types and "array" not in types:
-            return self._begin(element.name) + written(element, schema, self._schema)
-        self._elements.setdefault(element.name, []).append(element)
-        return ""
+            return self._end_list() + self._begin(element.name) + written(element, schema, self._schema)
+        before, repeated = self._repeated(element.name)
+        return before + self._write(repeated, repeated.add(element))
+
+    def list_value(self, name: str, element: Element) -> str:
+        """A value of an argument that is an array, see `takes_list`."""
+        before, repeated = self._repeated(name)
+        return before + self._write(repeated, repeated.add_value(element))
+
+    def _repeated(self, name: str) -> tuple[str, Repeated]:
+        """The argument that goes on or begins, and the text that ends the one before."""
+        if name in self._lists:
+            return "", self._lists[name]
+        before = self._end_list()
+        self._list = self._lists[name] = Repeated(name, argument(self._schema, name), self._schema)
+        return before, self._list
+
+    def _write(self, repeated: Repeated, more: str) -> str:
+        """More of an argument that may be an array, unless it is to be written again."""
+        if repeated is not self._list:
+            self._again[repeated.name] = repeated
+            return ""
+        return self._begin(repeated.name) + more if more.startswith("[") else more
+
+    def _end_list(self) -> str:
+        """The argument that may be an array is over."""
+        repeated, self._list = self._list, None
+        if repeated is None:
+            return ""
+        rest = repeated.end()
+        return rest if rest == "]" else self._begin(repeated.name) + rest
 
     def _begin(self, key: str) -> str:
         before = "{" if not self._count else ", "

@@ -5,6 +5,10 @@ elements called `item`, are the values of an array. The tool's schema decides
 where both could be meant, and says what the text of a leaf is. Text beside
 elements is the member `$text`.
 
+An argument that may be an array is whole when another begins: until then, an
+element of the same name may follow. Of an array whose values are surely no arrays,
+each value is certain when its element ends.
+
 It does not know attributes, and text between two elements loses its place.
 """
 
@@ -46,6 +50,46 @@ def written(element: Element, schema: Any, root: Schema) -> str:
 def together(elements: Sequence[Element], schema: Any, root: Schema) -> str:
     """Elements of one name: an array, unless there is one only."""
     return written(elements[0], schema, root) if len(elements) == 1 else _array(elements, schema, root)
+
+
+def lists(schema: Any, root: Schema) -> bool:
+    """Elements in an element are surely the values of an array, and no arrays themselves."""
+    types, each = allowed(schema, root), allowed(items(schema, root), root)
+    return "array" in types and "object" not in types and bool(each) and "array" not in each
+
+
+class Repeated:
+    """The elements of an argument that may be an array. What is certain of it comes back as text."""
+
+    def __init__(self, name: str, schema: Any, root: Schema) -> None:
+        self.name = name
+        self._schema = schema
+        self._root = root
+        self._elements: list[Element] = []
+        self._values: list[str] = []
+
+    def add(self, element: Element) -> str:
+        """One more element: nothing is certain, unless it is an array already."""
+        if not self._values:
+            self._elements.append(element)
+            return ""
+        return self.add_value(element) if "".join(element.text).strip() else ""
+
+    def add_value(self, element: Element) -> str:
+        """One more value of the array that it surely is, see `lists`."""
+        each, before = items(self._schema, self._root), ", " if self._values else "["
+        found = [written(value, each, self._root) for value in (*self._elements, element)]
+        self._elements.clear()
+        self._values += found
+        return before + ", ".join(found)
+
+    def end(self) -> str:
+        """No more elements come for now: all of it, or the end of the array."""
+        return "]" if self._values else together(self._elements, self._schema, self._root)
+
+    def whole(self) -> str:
+        """All of it."""
+        return f"[{', '.join(self._values)}]" if self._values else self.end()
 
 
 def _array(elements: Sequence[Element], schema: Any, root: Schema) -> str:

@@ -3,8 +3,8 @@
 * markers: which dialects' markers stand in answers that the template writes;
 * round trip: which dialects read back what those answers mean;
 * metadata: which family the model's names tell;
-* response template: whose markers Hugging Face's `response_template` names,
-  where a tokenizer ships one.
+* response template: which dialect is made of Hugging Face's `response_template`,
+  where a tokenizer ships one, and whose markers it names.
 """
 
 import json
@@ -20,15 +20,19 @@ from antiphon.core.items import FunctionCall, OutputItem, Reasoning, Status
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.decoder import Decoder, header_of, state_after
 from antiphon.decode.table import Table
+from antiphon.dialects.detection.families import HINTS
+from antiphon.dialects.detection.specimens import SCHEMAS, Specimen, Specimens
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.families import HINTS
-from antiphon.dialects.specimens import SCHEMAS, Specimen, Specimens
+from antiphon.dialects.response_template.build import NAME
 
 WRONG_ARGUMENTS = 0.5
 """What a call counts whose name was read, but whose arguments came out differently."""
 
 MIN_MARKER = 3
 """Characters of the shortest marker whose presence tells something: `>` is everywhere."""
+
+OWN = 2.0
+"""What the dialect that is made of a response template has in its vote: more than any other can have."""
 
 _STOP = Finish(FinishReason.STOP)
 _LEFTOVERS = re.compile(r"\s*(?:<[^<>]*>\s*)*")
@@ -91,7 +95,7 @@ def vote_metadata(names: Sequence[str], dialects: Iterable[Dialect]) -> Vote:
 
 
 def vote_response_template(template: str | None, dialects: Iterable[Dialect]) -> Vote:
-    """Which share of the markers in a `response_template`, JSON text, and of a dialect's are the same."""
+    """Which share of a dialect's markers are in a `response_template`, JSON text; its own counts `OWN`."""
     texts = list(_strings(template)) if template else []
     joined = "\n".join(texts)
     marks = {each.names[0]: [mark.strip() for mark in each.grammar.markers] for each in dialects}
@@ -100,6 +104,7 @@ def vote_response_template(template: str | None, dialects: Iterable[Dialect]) ->
         for name, markers in marks.items()
         if markers
     }
+    scores |= {name: OWN for name in scores if name == NAME}
     return Vote("response template", tuple(texts), _positive(scores))
 
 

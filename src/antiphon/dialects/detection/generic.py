@@ -30,9 +30,9 @@ from antiphon.core.grammar import (
 )
 from antiphon.core.items import FunctionCall
 from antiphon.decode.headers import plain
+from antiphon.dialects.detection.specimens import TEXT as SAID
+from antiphon.dialects.detection.specimens import THOUGHT, Specimen, Specimens, common
 from antiphon.dialects.dialect import TEXT, Dialect
-from antiphon.dialects.specimens import TEXT as SAID
-from antiphon.dialects.specimens import THOUGHT, Specimen, Specimens, common
 
 NAME = "generic"
 """What a dialect made here is called. It cannot be chosen by name: it belongs to its template."""

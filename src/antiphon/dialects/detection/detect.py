@@ -3,7 +3,8 @@
 A template that shows earlier calls shows how its model writes them. So the
 round trip decides first: the dialect that reads back most of what the template
 writes wins. Where several read the same, Hugging Face's `response_template`
-tells, then the model's names, then how many markers are there and how few are
+tells: the dialect made of it (`hf`), or else the one that has most of its markers
+there; then the model's names, then how many markers are there and how few are
 missing. A template that shows no calls leaves the choice to the latter; if
 those tell nothing, `hermes` is taken, whose tool prompt teaches its format to
 models that know no other.
@@ -16,15 +17,13 @@ to override.
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.core.grammar import Kind, Span
 from antiphon.core.items import Reasoning
-from antiphon.dialects import generic
-from antiphon.dialects.dialect import TEXT, Dialect
-from antiphon.dialects.hermes import HERMES
-from antiphon.dialects.registry import DIALECTS, find
-from antiphon.dialects.specimens import Specimen, Specimens, collect
-from antiphon.dialects.votes import (
+from antiphon.dialects.detection import generic
+from antiphon.dialects.detection.specimens import Specimen, Specimens, collect
+from antiphon.dialects.detection.votes import (
     Vote,
     opening_markers,
     reading,
@@ -34,6 +33,10 @@ from antiphon.dialects.votes import (
     vote_response_template,
     vote_round_trip,
 )
+from antiphon.dialects.dialect import TEXT, Dialect
+from antiphon.dialects.hermes import HERMES
+from antiphon.dialects.registry import DIALECTS, find
+from antiphon.dialects.response_template import build as hf
 from antiphon.render.renderer import ChatTemplateRenderer
 from antiphon.render.traits import Traits
 
@@ -85,11 +88,14 @@ class Detection(Struct, frozen=True):
 def choose(name: str | None, evidence: Evidence) -> Detection:
     """The dialect that a user named, or else the one that the evidence shows.
 
-    Raises EngineError if there is no dialect of that name, or if the template does not compile.
+    Raises EngineError if there is no dialect of that name, or if a template cannot be used.
     """
-    if name is not None:
-        return Detection(_spelled(find(name), evidence), "It was named.")
-    return detect(evidence)
+    if name is None:
+        return detect(evidence)
+    dialect = _spelled(find(name, evidence.response_template), evidence)
+    if name == hf.NAME and (found := detect(evidence)).name == name:
+        dialect = found.dialect  # with what is known of its family
+    return Detection(dialect, "It was named.")
 
 
 def detect(evidence: Evidence, dialects: Sequence[Dialect] = DIALECTS) -> Detection:
@@ -97,6 +103,7 @@ def detect(evidence: Evidence, dialects: Sequence[Dialect] = DIALECTS) -> Detect
     renderer = ChatTemplateRenderer(evidence.template, bos=evidence.bos, eos=evidence.eos, tool_prompt=None)
     specimens = collect(renderer)
     dialects = [dialect.spelled_as(specimens.written) for dialect in dialects]
+    dialects += hf.offered(evidence.response_template)
     ballot = _Ballot(specimens, evidence, dialects)
     found = ballot.by_calls() if specimens.calls else ballot.without_calls(renderer.traits)
     return Detection(
@@ -147,19 +154,15 @@ class _Ballot:
             names = tuple(each.names[0] for each in (best, *tied))
             fallback = made if made and made_reads >= read else best
             return _Found(fallback, f"{_listed(names)} read the template's calls equally well.", tied=names)
-        return _Found(
-            best, f"It reads {_percent(read)} of the calls that the template writes{self._also(best)}."
-        )
+        why = f"It reads {_percent(read)} of the calls that the template writes{self._also(best)}."
+        return _Found(self._in_family(best, others[0]), why)
 
     def without_calls(self, traits: Traits) -> _Found:
         """The dialect that something else tells of, or the one that can be taught."""
         callers = [each for each in self._dialects if each.calls is not TEXT]
         teachable = [each for each in callers if traits.tools or each.tool_prompt]
         told = (
-            (
-                [each for each in teachable if each.names[0] in self._response.favourites],
-                "the response template",
-            ),
+            (self._told(teachable), "the response template"),
             ([each for each in callers if traits.tools and self._is_known(each)], "its text"),
             ([each for each in teachable if each.names[0] in self._names.favourites], "the model's names"),
         )
@@ -168,6 +171,17 @@ class _Ballot:
                 best = max(fitting, key=lambda each: (self._known(each), *self._rank(each)))
                 return _Found(best, f"The template shows no calls, but {what} told of {best.names[0]}.")
         return _Found(HERMES, "The template shows no calls, so a format is taught that most models know.")
+
+    def _told(self, dialects: Sequence[Dialect]) -> list[Dialect]:
+        """Those of which the response template tells most, none if it tells nothing."""
+        best = max(map(self._response.of, dialects), default=0.0)
+        return [each for each in dialects if best and self._response.of(each) == best]
+
+    def _in_family(self, best: Dialect, next_best: Dialect) -> Dialect:
+        """The best dialect; if it was made, with all else of a family that reads calls as well as it does."""
+        if best.names[0] != hf.NAME or self._calls.of(next_best) < self._calls.of(best):
+            return best
+        return replace(next_best, names=best.names, calls=best.calls, thoughts=best.thoughts)
 
     def _rank(self, dialect: Dialect) -> tuple[float, ...]:
         return (

@@ -1,0 +1,1 @@
+"""Which dialect a model speaks, found by votes."""

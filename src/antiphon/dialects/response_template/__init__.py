@@ -1,0 +1,1 @@
+"""The dialect `hf`: made of the response template that a tokenizer ships."""
