@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Item, Reasoning
-from antiphon.core.turn import Function
+from antiphon.core.turn import Calling, Ending, Function, ToolChoice
 from tests.render import templates
 from tests.render.support import WEATHER, call, output, renderer, say, turn
 
@@ -80,7 +80,7 @@ def test_a_template_that_ignores_tools_is_taught_them() -> None:
 
 def test_tools_that_may_not_be_called_are_not_shown() -> None:
     for name in ("chatml", "mistral"):
-        asked = turn(say("user", "q"), tools=(WEATHER,), calls=False)
+        asked = turn(say("user", "q"), tools=(WEATHER,), tool_choice=ToolChoice(Calling.NONE))
         assert RENDERERS[name].render(asked) == RENDERERS[name].render(turn(say("user", "q")))
 
 
@@ -109,3 +109,22 @@ def test_both_names_of_a_thought_are_given() -> None:
 def test_a_broken_template_is_found_when_it_is_loaded() -> None:
     with pytest.raises(EngineError, match="line 1"):
         renderer("{% if %}")
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_an_answer_can_be_continued(name: str) -> None:
+    items = (say("user", "q"), say("assistant", "Once upon"))
+    text = RENDERERS[name].render(turn(*items, ending=Ending.CONTINUED))
+    assert text.endswith("Once upon")
+    assert RENDERERS[name].transcript(turn(*items)).startswith(text)
+
+
+@pytest.mark.parametrize("last", [say("user", "q"), say("assistant"), call()])
+def test_only_an_answer_can_be_continued(last: Item) -> None:
+    with pytest.raises(RequestError, match="assistant"):
+        renderer(None).render(turn(last, ending=Ending.CONTINUED))
+
+
+def test_a_prompt_may_end_with_its_transcript_and_with_a_prefix() -> None:
+    asked = turn(say("user", "q"), ending=Ending.TRANSCRIPT, prefix="so")
+    assert renderer(None).render(asked) == "<|im_start|>user\nq<|im_end|>\nso"

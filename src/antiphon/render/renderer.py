@@ -6,11 +6,15 @@ and probed once (see `traits`), and each conversation is brought into the form
 that it takes (see `messages`, `tool_prompt`).
 """
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Function, Turn
+from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.turn import Calling, Ending, Function, Turn
 from antiphon.render.messages import TemplateMessage, arrange, gather, shape
 from antiphon.render.probe import find_traits
 from antiphon.render.sandbox import Template
@@ -32,7 +36,7 @@ class Renderer(Protocol):
     """Conversation → prompt."""
 
     def render(self, turn: Turn) -> str:
-        """The prompt, special tokens included, ending where the answer begins.
+        """The prompt, special tokens included, with the end that the turn asks for.
 
         Raises `RequestError` if the conversation cannot be rendered.
         """
@@ -60,14 +64,24 @@ class ChatTemplateRenderer:
 
     def render(self, turn: Turn) -> str:
         """See `Renderer`. `RequestError` on `tools` says that the model cannot be told of any."""
-        return self._render(turn, {"add_generation_prompt": True})
+        match turn.ending:
+            case Ending.ANSWER:
+                return self._render(turn, {"add_generation_prompt": True}) + turn.prefix
+            case Ending.TRANSCRIPT:
+                return self.transcript(turn) + turn.prefix
+            case Ending.CONTINUED:
+                return until_last_word(self.transcript, turn) + turn.prefix
 
     def transcript(self, turn: Turn) -> str:
         """See `Renderer`. Templates that always begin an answer do so here, too."""
         return self._render(turn, {"add_generation_prompt": False})
 
     def _render(self, turn: Turn, ending: Mapping[str, Any]) -> str:
-        tools = [_tool(function) for function in turn.tools] if turn.calls else []
+        tools = (
+            [_tool(function) for function in turn.tools]
+            if turn.tool_choice.calling is not Calling.NONE
+            else []
+        )
         messages = self._writer.write_history(gather(turn.items), self.traits)
         if tools and not self.traits.tools:
             messages = self._teach(messages, tools)
@@ -93,6 +107,24 @@ class ChatTemplateRenderer:
         if traits.tools_absent and not tools:
             del variables["tools"]
         return self._template.render(variables)
+
+
+def until_last_word(transcript: Callable[[Turn], str], turn: Turn) -> str:
+    """The transcript of a turn up to the last word of its last message, which must be the assistant's.
+
+    What a renderer writes after a message is found by giving the message an
+    end that nobody else writes. `RequestError` if there is no such message.
+    """
+    *before, last = turn.items or (None,)
+    if not isinstance(last, Message) or last.role is not Role.ASSISTANT or not last.text:
+        raise RequestError(
+            "Only an answer can be continued: the last message must be the assistant's, and say something.",
+            param="continue_final_message",
+        )
+    end = secrets.token_hex(8)
+    marked = replace(last, parts=(*last.parts[:-1], TextPart(last.parts[-1].text + end)))
+    text = transcript(replace(turn, items=(*before, marked)))
+    return text[: text.rindex(end)]
 
 
 def _tool(function: Function) -> dict[str, Any]:

@@ -1,0 +1,244 @@
+"""Renders harmony: messages with headers, on channels.
+
+    <|start|>system<|message|>You are ChatGPT, … Reasoning: medium …<|end|>
+    <|start|>developer<|message|># Instructions … # Tools … # Response Formats …<|end|>
+    <|start|>user<|message|>How is the weather?<|end|>
+    <|start|>assistant<|channel|>analysis<|message|>I need a call.<|end|>
+    <|start|>assistant to=functions.weather<|channel|>commentary json<|message|>{}<|call|>
+    <|start|>functions.weather to=assistant<|channel|>commentary<|message|>sunny<|end|>
+    <|start|>assistant
+
+There are no line breaks between them. The first message is ours; what clients
+call system is the developer's. A thought is shown until an answer on the final
+channel follows it: the model needs it between calls, and never again.
+
+All text of a client is ordinary text, whatever tokens it spells (see `seams`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date as calendar
+from itertools import pairwise, takewhile
+from typing import Any
+
+import msgspec
+
+from antiphon.core.constraint import Format, JsonSchema
+from antiphon.core.errors import RequestError
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role
+from antiphon.core.turn import Calling, Ending, Function, Turn
+from antiphon.render.harmony_tools import BROWSER, FUNCTIONS, PYTHON, Namespace, comment, tools_section
+from antiphon.render.messages import PARAGRAPH, text_of
+from antiphon.render.renderer import until_last_word
+from antiphon.render.seams import with_seams
+
+IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
+KNOWLEDGE_CUTOFF = "2024-06"
+
+ANSWER = "<|start|>assistant"
+"""How an answer begins: inside of a header, whose channel the model chooses."""
+
+_CHANNELS = "# Valid channels: analysis, commentary, final. Channel must be included for every message."
+_CALLS = f"Calls to these tools must go to the commentary channel: '{FUNCTIONS}'."
+
+EFFORTS = {
+    "none": "low",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+"""How hard a client wants the model to think → what the model knows."""
+
+_NO_NAME = re.compile(r"[\s\"'<>{}()\[\],=|]")
+# What would end a name, or a header, or begin something else in it.
+
+
+class HarmonyRenderer:
+    """Renders harmony. It has no template, and does not need one.
+
+    `date` is what the model takes for today, ISO 8601; it is the same for every
+    prompt, so that an engine may keep their beginnings, and by default the day
+    on which this was made. `built_in` are the tools that a turn may offer by
+    name, in the variable `builtin_tools`. The variables `reasoning_effort` and
+    `model_identity` are read, too.
+    """
+
+    def __init__(self, date: str | None = None, built_in: Iterable[Namespace] = (BROWSER, PYTHON)) -> None:
+        self._date = date or calendar.today().isoformat()
+        self._built_in = {namespace.name: namespace for namespace in built_in}
+
+    def render(self, turn: Turn) -> str:
+        """See `Renderer`. A prefix is the beginning of what the answer says, without a thought before it."""
+        match turn.ending:
+            case Ending.ANSWER if turn.prefix:
+                return self.transcript(turn) + _open(f"{ANSWER}<|channel|>final", turn.prefix)
+            case Ending.ANSWER:
+                return self.transcript(turn) + ANSWER
+            case Ending.TRANSCRIPT:
+                return self.transcript(turn) + with_seams(turn.prefix)
+            case Ending.CONTINUED:
+                return until_last_word(self.transcript, turn) + with_seams(turn.prefix)
+
+    def transcript(self, turn: Turn) -> str:
+        """See `Renderer`. Raises `RequestError` for what the format cannot say."""
+        functions = turn.tools if turn.tool_choice.calling is not Calling.NONE else ()
+        leading = [item for item in takewhile(_is_instruction, turn.items) if isinstance(item, Message)]
+        messages = [
+            _message("system", self._system(turn.variables, functions)),
+            *_developer(_instructions(leading), functions, turn.format),
+            *self._history(turn, len(leading)),
+        ]
+        return "".join(messages)
+
+    def _system(self, variables: Mapping[str, Any], functions: Sequence[Function]) -> str:
+        identity = variables.get("model_identity") or IDENTITY
+        tools = self._offered(variables.get("builtin_tools") or ())
+        sections = [
+            f"{identity}\nKnowledge cutoff: {KNOWLEDGE_CUTOFF}\nCurrent date: {self._date}",
+            f"Reasoning: {_effort(variables.get('reasoning_effort'))}",
+            *([tools_section(tools)] if tools else []),
+            f"{_CHANNELS}\n{_CALLS}" if functions else _CHANNELS,
+        ]
+        return PARAGRAPH.join(sections)
+
+    def _offered(self, names: Any) -> list[Namespace]:
+        """The built-in tools of these names, in the order of the alphabet."""
+        known = self._built_in.keys()
+        if not isinstance(names, list | tuple) or not all(str(name) in known for name in names):
+            message = f"Unknown built-in tools. Give a list of some of: {', '.join(sorted(known))}."
+            raise RequestError(message, param="builtin_tools")
+        return [self._built_in[name] for name in sorted(known & set(names))]
+
+    def _history(self, turn: Turn, start: int) -> Iterator[str]:
+        """The messages from `start` on, without the thoughts that led to a final answer."""
+        declared = {function.name for function in turn.tools}
+        callers: dict[str, tuple[str, str]] = {}
+        answered = _last_answer(turn)
+        for index, (item, following) in enumerate(pairwise((*turn.items, None))):
+            match item:
+                case _ if index < start:
+                    pass
+                case Message():
+                    yield _said(item, following)
+                case Reasoning() if index > answered:
+                    yield _message("assistant<|channel|>analysis", item.text)
+                case FunctionCall():
+                    callers[item.call_id] = self._address(item.name, declared)
+                    yield self._call(item, *callers[item.call_id])
+                case FunctionOutput():
+                    recipient, channel = callers.get(item.call_id) or self._caller(item.name, declared)
+                    yield _message(f"{recipient} to=assistant<|channel|>{channel}", text_of(item.parts))
+
+    def _address(self, name: str, declared: set[str]) -> tuple[str, str]:
+        """Where calls of a function go: the recipient, and the channel."""
+        word = _word(name)
+        if name not in declared and word.partition(".")[0] in self._built_in:
+            return word, "analysis"
+        return f"{FUNCTIONS}.{word}", "commentary"
+
+    def _call(self, call: FunctionCall, recipient: str, channel: str) -> str:
+        namespace = self._built_in.get(recipient)
+        code = _code(call.arguments) if namespace and not namespace.functions else None
+        kind, body = ("json", call.arguments) if code is None else ("code", code)
+        return _message(f"assistant to={recipient}<|channel|>{channel} {kind}", body, "<|call|>")
+
+    def _caller(self, name: str | None, declared: set[str]) -> tuple[str, str]:
+        """Who a result is for whose call is not in the conversation any more."""
+        return self._address(name, declared) if name else (FUNCTIONS, "commentary")
+
+
+def _open(header: str, text: str) -> str:
+    return f"{header}<|message|>{with_seams(text)}"
+
+
+def _message(header: str, text: str, end: str = "<|end|>") -> str:
+    return f"<|start|>{_open(header, text)}{end}"
+
+
+def _developer(instructions: str, functions: Sequence[Function], format_: Format | None) -> Iterator[str]:
+    """The developer's message, if there is anything to say in it."""
+    sections = [
+        *([instructions] if instructions else []),
+        *([tools_section([_namespace(functions)])] if functions else []),
+        *([_response_format(format_)] if isinstance(format_, JsonSchema) else []),
+    ]
+    if sections:
+        yield _message("developer", PARAGRAPH.join(sections))
+
+
+def _instructions(messages: Iterable[Message]) -> str:
+    text = PARAGRAPH.join(text for message in messages if (text := text_of(message.parts)))
+    return f"# Instructions{PARAGRAPH}{text}" if text else ""
+
+
+def _namespace(functions: Sequence[Function]) -> Namespace:
+    for function in functions:
+        if _word(function.name) != function.name:
+            message = f"This model cannot call '{function.name}'. Use letters, digits, '_' and '-' in names."
+            raise RequestError(message, param="tools")
+    return Namespace(FUNCTIONS, tuple(functions))
+
+
+def _response_format(format_: JsonSchema) -> str:
+    schema = msgspec.json.encode(format_.schema).decode()
+    described = "\n".join([*comment(format_.description or ""), schema])
+    return PARAGRAPH.join(["# Response Formats", f"## {format_.name}", described])
+
+
+def _effort(wanted: Any) -> str:
+    if wanted is None:
+        return "medium"
+    if not isinstance(wanted, str) or wanted not in EFFORTS:
+        message = f"Unknown reasoning effort. Use one of: {', '.join(EFFORTS)}."
+        raise RequestError(message, param="reasoning_effort")
+    return EFFORTS[wanted]
+
+
+def _is_instruction(item: Item) -> bool:
+    return isinstance(item, Message) and item.role in (Role.SYSTEM, Role.DEVELOPER)
+
+
+def _said(message: Message, following: Item | None) -> str:
+    """What someone said. Instructions in the middle of a conversation stay there."""
+    if _is_instruction(message):
+        return _message("developer", _instructions([message]))
+    speaker = f"{message.role.value}:{_word(message.name)}" if message.name else message.role.value
+    channel = f"<|channel|>{_channel(message, following)}" if message.role is Role.ASSISTANT else ""
+    return _message(speaker + channel, text_of(message.parts))
+
+
+def _channel(message: Message, following: Item | None) -> str:
+    """A final answer ends a turn. So where the phase is not known, what is said before a call is none."""
+    before_call = message.phase is None and isinstance(following, FunctionCall)
+    return "commentary" if before_call or message.phase == "commentary" else "final"
+
+
+def _last_answer(turn: Turn) -> int:
+    """The place of the last final answer, -1 if there is none. One that is continued is not given yet."""
+    given = turn.items[:-1] if turn.ending is Ending.CONTINUED else turn.items
+    answers = [
+        index
+        for index, (item, following) in enumerate(pairwise((*given, None)))
+        if isinstance(item, Message) and item.role is Role.ASSISTANT and _channel(item, following) == "final"
+    ]
+    return max(answers, default=-1)
+
+
+def _word(name: str) -> str:
+    """A name that cannot be taken for anything else in a header."""
+    return _NO_NAME.sub("_", name) or "_"
+
+
+def _code(arguments: str) -> str | None:
+    """The program in `{"code": "…"}`, None if the arguments are anything else."""
+    try:
+        return msgspec.json.decode(arguments, type=_Code).code
+    except msgspec.MsgspecError:
+        return None
+
+
+class _Code(msgspec.Struct, forbid_unknown_fields=True):
+    code: str
