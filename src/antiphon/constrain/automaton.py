@@ -1,0 +1,58 @@
+"""Markers in text, one character at a time: what `Until` comes to for a matcher or a grammar of rules.
+
+Strategy: a state is the longest beginning of any marker that the text ends
+with (Aho and Corasick). There is one state for each such beginning.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+
+class Automaton:
+    """Finds the first of some markers. States are numbers, 0 is the start."""
+
+    def __init__(self, markers: Iterable[str]) -> None:
+        found = tuple(markers)
+        self.begun = sorted(
+            {"", *(marker[:end] for marker in found for end in range(len(marker)))}, key=_order
+        )
+        """What each state has read of a marker."""
+        self._numbers = {begun: number for number, begun in enumerate(self.begun)}
+        self._whole = frozenset(found)
+        self._steps = [self._ways(begun) for begun in self.begun]
+
+    def step(self, state: int, char: str) -> int | str:
+        """The next state, or the marker that the character completes."""
+        return self._steps[state].get(char, 0)
+
+    def ways(self, state: int) -> dict[str, int | str]:
+        """Where each character leads that does not lead back to the start."""
+        return self._steps[state]
+
+    def state(self, text: str) -> int:
+        """The state after the text, which holds no marker."""
+        return self._longest(text)
+
+    def _ways(self, begun: str) -> dict[str, int | str]:
+        letters = {marker[at] for marker in self._whole for at in range(len(marker))}
+        ways = {char: self._next(begun + char) for char in letters}
+        return {char: to for char, to in ways.items() if to != 0}
+
+    def _next(self, text: str) -> int | str:
+        for start in range(len(text)):
+            if text[start:] in self._whole:
+                return text[start:]
+        return self._longest(text)
+
+    def _longest(self, text: str) -> int:
+        return next((self._numbers[text[at:]] for at in range(len(text)) if text[at:] in self._numbers), 0)
+
+
+def _order(begun: str) -> tuple[int, str]:
+    return len(begun), begun
+
+
+@lru_cache(256)
+def automaton(markers: tuple[str, ...]) -> Automaton:
+    """The automaton of these markers, which are few and come again and again."""
+    return Automaton(markers)

@@ -1,0 +1,166 @@
+"""GBNF → forms: a client's own grammar, so that it can stand behind thoughts and be checked like any other.
+
+Strategy: recursive descent over the tokens of the notation. Rules get a prefix,
+so that they cannot meet ours. What llama.cpp's notation has beyond context-free
+rules (single tokens, `<…>`) is refused.
+"""
+
+import re
+from typing import NoReturn
+
+from antiphon.constrain.form import ANY, Chars, Form, Ref, children, choice, repeat, sequence, united, without
+from antiphon.core.errors import RequestError
+
+MAX_GROUPS = 64
+"""How deep parentheses are nested."""
+MAX_COUNT = 500
+"""The highest count in `{m,n}`."""
+
+_TOKEN = re.compile(
+    r"""\s*(?:\#[^\n]*\s*)*(?:(?P<name>[A-Za-z0-9_-]+)(?P<defines>\s*::=)?|(?P<text>"(?:[^"\\]|\\.)*")"""
+    r"""|(?P<chars>\[(?:[^\]\\]|\\.)*\])|(?P<count>\{\s*\d+\s*(?:,\s*\d*\s*)?\})|(?P<sign>[|()*+?.]))"""
+)
+_CHAR = re.compile(r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\(.)|([^\\])", re.DOTALL)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+_QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+
+def read_gbnf(text: str, rules: dict[str, Form]) -> Form:
+    """The form of the grammar's `root`; its rules are put beside the others. Raises RequestError."""
+    found = _Reader(text).read()
+    if "root" not in found:
+        _refuse("it has no rule 'root'")
+    rules.update((_name(name), form) for name, form in found.items())
+    missing = [ref for form in found.values() for ref in _refs(form) if ref not in rules]
+    if missing:
+        _refuse(f"it has no rule '{missing[0].removeprefix(_PREFIX)}'")
+    return Ref(_name("root"))
+
+
+class _Reader:
+    """Reads one grammar."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _tokens(text)
+        self._at = 0
+        self._depth = 0
+
+    def read(self) -> dict[str, Form]:
+        rules: dict[str, Form] = {}
+        while self._at < len(self._tokens):
+            kind, name = self._next()
+            if kind != "defines":
+                _refuse(f"a rule was expected at '{name}'")
+            rules[name] = self._options()
+        return rules
+
+    def _options(self) -> Form:
+        options = [self._sequence()]
+        while self._peek() == ("sign", "|"):
+            self._next()
+            options.append(self._sequence())
+        return choice(*options)
+
+    def _sequence(self) -> Form:
+        parts: list[Form] = []
+        while (token := self._peek()) is not None and token[0] != "defines" and token[1] not in ("|", ")"):
+            parts.append(self._counted(self._part()))
+        return sequence(*parts)
+
+    def _part(self) -> Form:
+        kind, text = self._next()
+        if kind == "name":
+            return Ref(_name(text))
+        if kind == "text":
+            return sequence("".join(_chars(text[1:-1])))
+        if kind == "chars":
+            return _class(text[1:-1])
+        if text == ".":
+            return ANY
+        if text != "(":
+            _refuse(f"'{text}' has nothing before it")
+        self._depth += 1
+        if self._depth > MAX_GROUPS:
+            _refuse("its parentheses are nested too deeply")
+        form = self._options()
+        self._depth -= 1
+        if self._peek() != ("sign", ")"):
+            _refuse("a parenthesis is not closed")
+        self._next()
+        return form
+
+    def _counted(self, form: Form) -> Form:
+        while (token := self._peek()) is not None:
+            if token[0] == "count":
+                least, comma, most = token[1].strip("{} ").partition(",")
+                low, high = int(least), (int(most) if most.strip() else None if comma else int(least))
+                if max(low, high or 0) > MAX_COUNT or (high is not None and high < low):
+                    _refuse(f"the count {token[1]} is too high, or no count")
+                form = repeat(form, low, high)
+            elif token[1] in _QUANTIFIERS:
+                form = repeat(form, *_QUANTIFIERS[token[1]])
+            else:
+                break
+            self._next()
+        return form
+
+    def _peek(self) -> tuple[str, str] | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def _next(self) -> tuple[str, str]:
+        token = self._peek()
+        if token is None:
+            _refuse("it ends in the middle of a rule")
+        self._at += 1
+        return token
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """The notation's parts; a name that is defined is of another kind than one that is used."""
+    found: list[tuple[str, str]] = []
+    at = 0
+    while match := _TOKEN.match(text, at):
+        kind = str(match.lastgroup)
+        found.append((kind, match["name"] if kind == "defines" else match[kind]))
+        at = match.end()
+    if re.sub(r"#[^\n]*", "", text[at:]).strip():
+        _refuse(f"'{text[at : at + 20].strip()}' is not understood")
+    return found
+
+
+def _chars(text: str) -> list[str]:
+    codes = []
+    for two, four, eight, escaped, plain in _CHAR.findall(text):
+        code = two or four or eight
+        if code and (int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) <= 0xDFFF):
+            _refuse(f"'{code}' is no character")
+        codes.append(chr(int(code, 16)) if code else _ESCAPES.get(escaped, escaped) or plain)
+    return codes
+
+
+def _class(text: str) -> Form:
+    negated = text.startswith("^")
+    parts = [match[0] for match in _CHAR.finditer(text[negated:])]
+    found = _chars(text[negated:])
+    ranges, at = list[tuple[int, int]](), 0
+    while at < len(found):
+        last = at + 2 if at + 2 < len(found) and parts[at + 1] == "-" else at
+        ranges.append((ord(found[at]), ord(found[last])))
+        at = last + 1
+    chars = Chars(united((low, high) for low, high in ranges if low <= high))
+    return without(ANY, chars) if negated else chars
+
+
+def _refs(form: Form) -> set[str]:
+    return {form.name} if isinstance(form, Ref) else set().union(*map(_refs, children(form)))
+
+
+_PREFIX = "client "
+
+
+def _name(name: str) -> str:
+    return _PREFIX + name
+
+
+def _refuse(why: str) -> NoReturn:
+    raise RequestError(f"This grammar cannot be used: {why}. Write it in llama.cpp's GBNF.", param="format")

@@ -1,0 +1,269 @@
+"""Schemas made one: references followed, `allOf` merged, keyword by keyword.
+
+What two schemas say of the members and items of a value is put into `allOf`
+again, and merged when it is read. Only what cannot be said in one schema is a
+conflict.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import combinations, product
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+ANNOTATIONS = frozenset(
+    {"$schema", "$id", "$defs", "definitions", "$comment", "$anchor", "title", "description", "default"}
+    | {"examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator", "contentMediaType"}
+    | {"contentEncoding", "contentSchema", "$vocabulary", "externalDocs", "xml", "id"}
+)
+"""Keywords that allow every value."""
+
+MAX_ALTERNATIVES = 256
+"""Alternatives of two schemas multiplied out."""
+MAX_MERGED = 256
+"""Schemas that are merged into one."""
+
+
+class TooLarge(Exception):
+    """The schema has more alternatives than can be held."""
+
+
+def types_of(schema: Schema) -> frozenset[str] | None:
+    """The types that a schema names; None if it names none."""
+    given = schema.get("type")
+    if isinstance(given, str):
+        return frozenset({given})
+    return frozenset(filter(_is_text, given)) if isinstance(given, list) else None
+
+
+def resolved(reference: str, root: Any) -> Any:
+    """What `#/a/b` refers to; None for what is not there, or not in this schema."""
+    if not reference.startswith("#"):
+        return None
+    found = root
+    for part in filter(None, reference[1:].split("/")):
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = found.get(key)
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return None
+    return found
+
+
+def merged(schema: Schema, root: Any) -> tuple[Any, list[str]]:
+    """One schema without `$ref` and `allOf`, or False if nothing fits; and what could not be merged."""
+    merging = _Merging(root)
+    return merging.flat(schema, frozenset()), merging.conflicts
+
+
+def disjoint(options: list[Any], root: Any) -> bool:
+    """Whether no value that is written for one of the schemas fits another."""
+    plain = [merged(option, root)[0] if isinstance(option, Mapping) else option for option in options]
+    return all(_excludes(a, b) and _excludes(b, a) for a, b in combinations(plain, 2))
+
+
+class _Merging:
+    """Merges schemas. `conflicts` says what was left out."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._count = 0
+        self.conflicts: list[str] = []
+
+    def flat(self, schema: Any, seen: frozenset[str]) -> Any:
+        """The schema with all that it refers to and combines."""
+        self._count += 1
+        if self._count > MAX_MERGED:
+            raise TooLarge
+        if not isinstance(schema, Mapping):
+            return schema
+        result: Any = _normal({key: value for key, value in schema.items() if key not in ("$ref", "allOf")})
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            result = self._both(result, self._target(reference, seen))
+        combined = schema.get("allOf")
+        for each in combined if isinstance(combined, list) else ():
+            result = self._both(result, self.flat(each, seen))
+        return result
+
+    def _target(self, reference: str, seen: frozenset[str]) -> Any:
+        target = resolved(reference, self._root)
+        if target is None or reference in seen:
+            why = "refers to itself" if reference in seen else "is not in the schema"
+            self.conflicts.append(f"$ref: '{reference}' {why}")
+            return True
+        return self.flat(target, seen | {reference})
+
+    def _both(self, some: Any, other: Any) -> Any:
+        """What fits both."""
+        if some is False or other is False:
+            return False
+        if not isinstance(some, Mapping) or not some:
+            return other
+        if not isinstance(other, Mapping) or not other:
+            return some
+        result = {**some, **other}
+        for key in some.keys() & other.keys() - ANNOTATIONS:
+            if some[key] != other[key]:
+                result[key] = self._merge(key, some[key], other[key])
+        if some.keys() & _OBJECT and other.keys() & _OBJECT:
+            result.update(self._members(some, other))
+        return False if result.get("type") == [] else result
+
+    def _merge(self, key: str, some: Any, other: Any) -> Any:
+        """One keyword that both have."""
+        if key in _MERGERS:
+            try:
+                return _MERGERS[key](some, other)
+            except TypeError:
+                pass
+        self.conflicts.append(f"{key}: two values in schemas that are combined")
+        return some
+
+    def _members(self, some: Schema, other: Schema) -> dict[str, Any]:
+        """Properties of both: each obeys what the other says of it, or of others."""
+        names = dict.fromkeys([*_listed(some), *_listed(other)])
+        merged_members = {name: _all(_member(some, name), _member(other, name)) for name in names}
+        result: dict[str, Any] = {"properties": merged_members} if names else {}
+        given = [each["additionalProperties"] for each in (some, other) if "additionalProperties" in each]
+        if given:
+            result["additionalProperties"] = _all(*given)
+            if "patternProperties" in some or "patternProperties" in other:
+                self.conflicts.append(
+                    "patternProperties: beside additionalProperties in schemas that are combined"
+                )
+        return result
+
+
+_OBJECT = frozenset({"properties", "additionalProperties", "patternProperties"})
+
+
+def _listed(schema: Schema) -> Schema:
+    listed = schema.get("properties")
+    return listed if isinstance(listed, Mapping) else {}
+
+
+def _member(schema: Schema, name: str) -> Any:
+    listed = _listed(schema)
+    return listed[name] if name in listed else schema.get("additionalProperties", True)
+
+
+def _normal(schema: dict[str, Any]) -> dict[str, Any]:
+    """`const` as `enum`, `type` as a list, with null in it if the schema is nullable."""
+    if "const" in schema:
+        schema["enum"] = _shared(schema.get("enum", [schema["const"]]), [schema.pop("const")])
+    types = types_of(schema)
+    if types is not None:
+        schema["type"] = sorted(types | {"null"} if schema.pop("nullable", None) is True else types)
+    return schema
+
+
+def _all(*schemas: Any) -> Any:
+    """A schema that says what all of these say."""
+    said = [schema for schema in schemas if schema is not True and schema != {}]
+    if any(schema is False for schema in said):
+        return False
+    return {"allOf": said} if len(said) > 1 else said[0] if said else True
+
+
+def _types(some: list[str], other: list[str]) -> list[str]:
+    wide = [{*each, "integer"} if "number" in each else set(each) for each in (some, other)]
+    shared = wide[0] & wide[1]
+    return sorted(shared - {"integer"} if "number" in shared else shared)
+
+
+def _shared(some: list[Any], other: list[Any]) -> list[Any]:
+    """The values in both, by JSON's equality: true is not 1."""
+    return [value for value in some if any(_same(value, each) for each in other)]
+
+
+def _same(value: Any, other: Any) -> bool:
+    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
+
+
+def _alternatives(some: list[Any], other: list[Any]) -> list[Any]:
+    if len(some) * len(other) > MAX_ALTERNATIVES:
+        raise TooLarge
+    return [_all(a, b) for a, b in product(some, other)]
+
+
+def _prefix(some: list[Any], other: list[Any]) -> list[Any]:
+    if len(some) != len(other):
+        raise TypeError
+    return [_all(a, b) for a, b in zip(some, other, strict=True)]
+
+
+def _patterns(some: Schema, other: Schema) -> dict[str, Any]:
+    return {key: _all(some.get(key, True), other.get(key, True)) for key in {**some, **other}}
+
+
+_MERGERS: dict[str, Callable[[Any, Any], Any]] = {
+    "type": _types,
+    "enum": _shared,
+    "required": lambda a, b: [*a, *b],
+    "items": _all,
+    "prefixItems": _prefix,
+    "uniqueItems": lambda a, b: a or b,
+    "properties": lambda a, b: a,  # made of both afterwards
+    "additionalProperties": lambda a, b: a,
+    "patternProperties": _patterns,
+    "anyOf": _alternatives,
+    "oneOf": _alternatives,
+    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
+}
+
+
+def _excludes(some: Any, other: Any) -> bool:
+    """Whether what is written for `some`, which is what it lists and no more, cannot fit `other`."""
+    if some is False or other is False:
+        return True
+    if not isinstance(some, Mapping) or not isinstance(other, Mapping):
+        return False
+    if _apart(some, other):
+        return True
+    if _kind(some) != frozenset({"object"}) or _kind(other) != frozenset({"object"}):
+        return False
+    mine, theirs = _listed(some), _listed(other)
+    both = set(some.get("required") or ()) & set(other.get("required") or ()) & mine.keys() & theirs.keys()
+    if any(_apart(_flat(mine[name]), _flat(theirs[name])) for name in both):
+        return True
+    closed = "additionalProperties" not in some or some["additionalProperties"] is False
+    lacks = set(other.get("required") or ()) - mine.keys()
+    barred = other.get("additionalProperties") is False and set(some.get("required") or ()) - theirs.keys()
+    return bool((closed and mine and lacks) or barred)
+
+
+def _apart(some: Schema, other: Schema) -> bool:
+    """Types or listed values of which none is the same."""
+    if "enum" in some and "enum" in other:
+        return not _shared(some["enum"], other["enum"])
+    a, b = _kind(some), _kind(other)
+    return a is not None and b is not None and not _types(sorted(a), sorted(b))
+
+
+def _kind(schema: Schema) -> frozenset[str] | None:
+    """The types of a schema; those of its values, if it lists them."""
+    if "type" not in schema and isinstance(schema.get("enum"), list):
+        return frozenset(_json_type(value) for value in schema["enum"])
+    if "type" not in schema and "properties" in schema:
+        return frozenset({"object"})
+    return types_of(schema)
+
+
+def _json_type(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+def _flat(schema: Any) -> Schema:
+    return _normal(dict(schema)) if isinstance(schema, Mapping) else {}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)

@@ -1,0 +1,211 @@
+"""The table read the other way: whatever a constraint lets through, the dialect's decoder reads as what was asked for."""
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from antiphon.constrain.compile import Demand, constrain
+from antiphon.constrain.matcher import matches
+from antiphon.core.constraint import JsonSchema
+from antiphon.core.fold import Output
+from antiphon.core.grammar import Header, Kind, Span
+from antiphon.core.items import Message, Status
+from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.decode.table import Table
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.registry import DIALECTS
+from tests.constrain.sampler import samples
+from tests.contracts.dialect import TOOLS as OFFERED
+from tests.contracts.dialect import answers
+from tests.laws import check, decode, fold
+
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14},
+        "unit": {"enum": ["C", "F", 'it\'s "K" <b>']},
+        "zip": {"type": "string", "pattern": "^[0-9]{5}$"},
+        "note": {"type": ["string", "null"]},
+        "height": {"type": "number", "minimum": -0.5},
+        "now": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
+        "area": {
+            "type": "object",
+            "properties": {
+                "radius": {"type": "integer"},
+                "points": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"name": {"type": "string", "minLength": 2}},
+                        "required": ["name"],
+                    },
+                },
+            },
+            "required": ["radius"],
+        },
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TREE = {
+    "type": "object",
+    "properties": {"leaf": {"type": "string", "format": "date"}, "node": {"$ref": "#/$defs/node"}},
+    "required": ["leaf"],
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"node": {"$ref": "#/$defs/node"}, "value": {"type": "integer"}},
+            "required": ["value"],
+        }
+    },
+}
+TOOLS = (
+    Function("get_weather", None, WEATHER, strict=True),
+    Function("now", None, {}),
+    Function("plant", None, TREE),
+)
+SCHEMAS: dict[str, Any] = {tool.name: tool.parameters for tool in TOOLS}
+VALIDATORS = {name: jsonschema_rs.validator_for(schema) for name, schema in SCHEMAS.items()}
+FORMAT = JsonSchema(
+    {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"]}
+)
+
+NO_CALLS = {"plain": "the dialect has no calls", "think": "the dialect has no calls"}
+"""Dialects in which a call cannot be demanded, and why."""
+
+REQUIRED = ToolChoice(Calling.REQUIRED)
+CHOICES = {
+    "required": REQUIRED,
+    "named": ToolChoice(Calling.REQUIRED, frozenset({"get_weather"})),
+    "one only": ToolChoice(Calling.REQUIRED, parallel=False),
+    "auto, strict": ToolChoice(),
+    "auto, allowed": ToolChoice(Calling.AUTO, frozenset({"get_weather", "plant"})),
+    "auto, one only": ToolChoice(Calling.AUTO, parallel=False),
+}
+TABLES = {dialect.names[0]: Table(dialect.grammar) for dialect in DIALECTS}
+CALLING = [dialect for dialect in DIALECTS if dialect.names[0] not in NO_CALLS]
+
+
+def named(dialect: Dialect) -> str:
+    return dialect.names[0]
+
+
+def states(dialect: Dialect) -> list[str | None]:
+    """Where an answer may begin: at the start, inside of a thought, and after it."""
+    states = dialect.grammar.states
+    thoughts = [
+        name for name, state in states.items() if isinstance(state, Span) and state.kind is Kind.REASONING
+    ]
+    headers = any(isinstance(states[name], Header) for name in (dialect.grammar.start,))
+    return [None, *thoughts, *([] if headers else [dialect.grammar.text])]
+
+
+def answer(dialect: Dialect, text: str, state: str | None) -> Output:
+    return fold(decode(TABLES[named(dialect)], [text], tools=SCHEMAS, state=state))
+
+
+def faults(output: Output, choice: ToolChoice) -> list[str]:
+    """What of an answer's calls is not as it was demanded. Functions that are not strict may be called with anything."""
+    found = []
+    for call in output.calls:
+        if call.status is not Status.COMPLETED:
+            found.append(f"{call.name} is incomplete: {call.arguments}")
+        elif call.name not in (choice.names or SCHEMAS):
+            found.append(f"{call.name} may not be called")
+        elif call.name == "get_weather" or choice.calling is Calling.REQUIRED:
+            found += [
+                error.message for error in VALIDATORS[call.name].iter_errors(json.loads(call.arguments))
+            ]
+    if len(output.calls) > 1 and not choice.parallel:
+        found.append("more than one call")
+    if choice.calling is Calling.REQUIRED and not output.calls:
+        found.append("no call")
+    return found
+
+
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+@pytest.mark.parametrize("dialect", CALLING, ids=named)
+def test_what_is_let_through_is_what_was_demanded(dialect: Dialect, choice: ToolChoice) -> None:
+    for state in states(dialect):
+        enforced = constrain(Demand(TOOLS, choice, state=state), dialect.grammar)
+        assert enforced.unenforced == ()
+        assert enforced.language is not None
+        for text in samples(enforced.language, 6):
+            assert faults(answer(dialect, text, state), choice) == [], text
+            assert matches(enforced.language, text)
+            if enforced.triggers:
+                assert text.startswith(enforced.triggers)
+
+
+@pytest.mark.parametrize("dialect", CALLING, ids=named)
+def test_the_laws_of_decoding_hold_for_what_is_let_through(dialect: Dialect) -> None:
+    enforced = constrain(Demand(TOOLS, REQUIRED), dialect.grammar)
+    assert enforced.language is not None
+    for text in samples(enforced.language, 4):
+        check(TABLES[named(dialect)], text, [3, 10, 40, 41], tools=SCHEMAS)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+def test_a_format_is_what_is_said(dialect: Dialect) -> None:
+    for state in states(dialect):
+        enforced = constrain(Demand(format=FORMAT, state=state), dialect.grammar)
+        assert enforced.language is not None
+        for text in samples(enforced.language, 6):
+            said = [item for item in answer(dialect, text, state).items if isinstance(item, Message)]
+            shown = "".join(part.text for item in said for part in item.parts)
+            assert json.loads(shown.removeprefix("<think>"))["answer"] in ("yes", "no")
+
+
+@pytest.mark.parametrize("dialect", CALLING, ids=named)
+def test_with_a_format_and_tools_the_answer_is_either(dialect: Dialect) -> None:
+    enforced = constrain(Demand(TOOLS, ToolChoice(), FORMAT), dialect.grammar)
+    assert enforced.language is not None
+    seen = set()
+    for text in samples(enforced.language, 20):
+        output = answer(dialect, text, None)
+        assert faults(output, ToolChoice()) == [], text
+        seen.add(bool(output.calls))
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("name", NO_CALLS)
+def test_what_a_dialect_cannot_write_is_left_to_be_checked(name: str) -> None:
+    dialect = next(dialect for dialect in DIALECTS if named(dialect) == name)
+    enforced = constrain(Demand(TOOLS, REQUIRED), dialect.grammar)
+    assert enforced.language is None
+    assert [each.param for each in enforced.unenforced] == ["tool_choice"]
+
+
+NOT_AS_TAUGHT = {
+    ("inkling", "thinking_then_call"): "an empty text stands between",
+    ("kimi_k2", "empty_arguments"): "the empty object is left out",
+    (
+        "minimax_m2_append_think",
+        "thinking_then_call",
+    ): "thoughts that are text come before no call that must come",
+    ("muse_glimmer", "single"): "the recipient is not the function",
+    ("muse_glimmer", "parallel"): "the recipient is not the function",
+    ("muse_glimmer", "empty_arguments"): "the recipient is not the function",
+    ("muse_glimmer", "thinking_then_call"): "the recipient is not the function",
+    ("openai", "parallel"): "a header from an older template",
+    ("openai", "empty_arguments"): "the channel is wrong",
+}
+"""Golden outputs that show what a decoder forgives."""
+
+
+@pytest.mark.parametrize("case", ["single", "parallel", "empty_arguments", "thinking_then_call"])
+@pytest.mark.parametrize("dialect", CALLING, ids=named)
+def test_what_models_write_is_let_through(dialect: Dialect, case: str) -> None:
+    found = answers(named(dialect))[case]
+    if (named(dialect), case) in NOT_AS_TAUGHT:
+        pytest.skip(NOT_AS_TAUGHT[named(dialect), case])
+    if "output" not in found:
+        pytest.skip(found["not_applicable"])
+    tools = tuple(Function(name, None, schema or {"type": "object"}) for name, schema in OFFERED.items())
+    enforced = constrain(Demand(tools, REQUIRED), dialect.grammar)
+    assert enforced.language is not None
+    assert matches(enforced.language, found["output"])

@@ -1,0 +1,294 @@
+"""Numbers, patterns, markers in text and a client's own notations: each against what it must and must not let through."""
+
+import re
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.constrain import gbnf
+from antiphon.constrain.form import (
+    EMPTY,
+    Form,
+    Language,
+    Literal,
+    Ref,
+    Until,
+    chars,
+    choice,
+    repeat,
+    sequence,
+)
+from antiphon.constrain.gbnf_reader import read_gbnf
+from antiphon.constrain.matcher import Matcher, matches, residual
+from antiphon.constrain.numbers import integers, numbers
+from antiphon.constrain.regex import UnsupportedRegexError, searched, whole
+from antiphon.constrain.tag_reader import read_tag
+from antiphon.core.errors import RequestError
+from tests.constrain.sampler import samples
+
+small = st.integers(-1200, 1200)
+decimals = st.decimals(-20, 20, places=2)
+
+
+def fits(form: Form, text: str) -> bool:
+    return matches(Language(form), text)
+
+
+@given(st.none() | small, st.none() | small, small)
+def test_integers_are_exactly_those_between_the_bounds(low: int | None, high: int | None, value: int) -> None:
+    between = (low is None or low <= value) and (high is None or value <= high)
+    assert fits(integers(low, high), str(value)) == between
+
+
+@given(
+    st.none() | decimals,
+    st.none() | decimals,
+    st.booleans(),
+    st.booleans(),
+    decimals | st.sampled_from([Decimal(0)]),
+)
+def test_numbers_are_exactly_those_between_the_bounds(
+    low: Decimal | None, high: Decimal | None, open_low: bool, open_high: bool, value: Decimal
+) -> None:
+    above = low is None or low < value or (low == value and not open_low)
+    below = high is None or value < high or (high == value and not open_high)
+    written = f"{abs(value):f}" if value == 0 else f"{value:f}"
+    assert fits(numbers(low, high, open_low, open_high), written) == (above and below)
+
+
+PATTERNS = [
+    "^abc$",
+    "a+b*c?",
+    "[a-c]{2,3}$",
+    r"^\d{3}-\w+$",
+    "^(a|bc)*$",
+    r"^[^a-z]+$",
+    r"^\s?\S\.$",
+    "^(?:x|y){2}z",
+    "a|^b|c$",
+    r"^[\]\-\\]+$",
+    "^(?P<name>q)$",
+    "^a{2}$",
+    r"\u0041\x42",
+    "^$",
+    "",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_mean_what_they_mean_elsewhere(pattern: str) -> None:
+    found = re.compile(pattern, re.ASCII)
+    texts = [*samples(Language(searched(pattern)), 30)]
+    assert all(found.search(text) for text in texts)
+    for text in [
+        "",
+        "a",
+        "abc",
+        "b",
+        "aa",
+        "123-x",
+        "ab",
+        "cab",
+        "xyz",
+        "Z",
+        "]",
+        "q",
+        "AB",
+        "bca",
+        " x.",
+    ]:
+        assert fits(searched(pattern), text) == bool(found.search(text))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?=a)",
+        "(?<!a)b",
+        r"\bword",
+        r"(a)\1",
+        "a++",
+        "(^a)",
+        "a{3,2}",
+        "(a",
+        "a)",
+        "[z-a]",
+        r"\p{L}",
+        "*",
+        "[a",
+    ],
+)
+def test_patterns_that_are_no_regular_language_are_refused(pattern: str) -> None:
+    with pytest.raises(UnsupportedRegexError):
+        whole(pattern)
+
+
+markers = st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=3, unique=True)
+
+
+@given(markers, st.text("ab<", max_size=12))
+def test_text_goes_up_to_the_first_marker(markers: list[str], text: str) -> None:
+    ends = {marker: text.find(marker) for marker in markers if marker in text}
+    first = min((at + len(marker) for marker, at in ends.items()), default=None)
+    form = Until(tuple((marker, EMPTY) for marker in markers))
+    assert fits(form, text) == (first == len(text))
+    assert fits(Until(form.on, open=True), text) == (first is None or first == len(text))
+
+
+ROOM = Language(
+    sequence("<a>", Until((("</a>", Ref("rest")), ("<b", None)))),
+    {"rest": choice(EMPTY, sequence(repeat(chars("0-9"), 2, 3), Ref("rest")))},
+)
+
+
+@given(st.integers(0, 30), st.integers(0, 30))
+def test_what_remains_is_what_may_follow(seed: int, cut: int) -> None:
+    *_, text = samples(ROOM, seed + 1)
+    begun = text[: min(cut, len(text))]
+    assert matches(residual(ROOM, begun), text[len(begun) :])
+    assert all(matches(ROOM, begun + more) for more in samples(residual(ROOM, begun), 3))
+
+
+def test_a_matcher_dies_at_the_first_character_that_cannot_fit() -> None:
+    matcher = Matcher(ROOM)
+    assert matcher.feed("<a>x</a>1")
+    assert not matcher.accepting
+    assert not matcher.feed("x")
+    assert not matcher.alive
+
+
+def test_long_text_costs_no_more_per_character() -> None:
+    matcher = Matcher(Language(Until((("</a>", EMPTY),))))
+    assert matcher.feed("<" * 50_000)
+    assert len(matcher._made) < 20
+
+
+GRAMMAR = r"""
+# a comment
+root  ::= item ("," item)* end?
+item  ::= [a-c]+ | "\"" [^"\x41] "\"" | num{1,2}
+num   ::= [0-9]
+end   ::= "\n" | "\u00e9."
+"""
+
+
+def test_a_clients_grammar_is_read() -> None:
+    rules: dict[str, Form] = {}
+    language = Language(read_gbnf(GRAMMAR, rules), rules)
+    assert matches(language, 'abc,"é",42\n')
+    assert matches(language, "7é.")
+    assert not matches(language, '"A"')
+    assert not matches(language, "123")
+
+
+def test_what_is_written_is_read_as_the_same() -> None:
+    rules: dict[str, Form] = {}
+    again = Language(read_gbnf(gbnf.write(ROOM).text, rules), rules)
+    for text in samples(ROOM, 40):
+        assert matches(again, text)
+    for text in samples(again, 40):
+        assert matches(ROOM, text)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "",
+        "x ::= y",
+        "root ::= (",
+        "root ::= missing",
+        "root ::= a{9999}",
+        "root ::= *",
+        'root ::= "\\uD800"',
+        "a ;",
+    ],
+)
+def test_a_broken_grammar_is_refused(grammar: str) -> None:
+    with pytest.raises(RequestError):
+        read_gbnf(grammar, {})
+
+
+TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["<f="],
+        "tags": [
+            {
+                "begin": "<f=a>",
+                "content": {"type": "json_schema", "json_schema": {"enum": [1, 2]}},
+                "end": "</f>",
+            },
+            {"begin": "<f=b>", "content": {"type": "any_text"}, "end": ["</f>", "</g>"]},
+        ],
+    },
+}
+OLDER = {"structures": [{"begin": "<f=a>", "schema": {"enum": [1, 2]}, "end": "</f>"}], "triggers": ["<f="]}
+SEQUENCE = {
+    "format": {
+        "type": "sequence",
+        "elements": [
+            {"type": "const_string", "value": "x"},
+            {
+                "type": "or",
+                "elements": [
+                    {"type": "regex", "pattern": "[0-9]+"},
+                    {"type": "grammar", "grammar": 'root ::= "y"'},
+                ],
+            },
+            {
+                "type": "tags_with_separator",
+                "separator": ",",
+                "at_least_one": True,
+                "tags": [
+                    {
+                        "type": "tag",
+                        "begin": "(",
+                        "content": {"type": "const_string", "value": "z"},
+                        "end": ")",
+                    }
+                ],
+            },
+        ],
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "expected"),
+    [
+        (TAG, "free <f text <f=a>1</f> and <f=b>any</g>", True),
+        (TAG, "<f=a>3</f>", False),
+        (TAG, "<f=c>", False),
+        (OLDER, "text <f=a>2</f> text", True),
+        (OLDER, "text <f=a>2", False),
+        (SEQUENCE, "x12(z),(z)", True),
+        (SEQUENCE, "xy(z)", True),
+        (SEQUENCE, "xy", False),
+    ],
+)
+def test_structural_tags_are_read(spec: dict[str, Any], text: str, expected: bool) -> None:
+    rules: dict[str, Form] = {}
+    form, missed = read_tag(spec, rules)
+    assert missed == []
+    assert matches(Language(form, rules), text) == expected
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"format": {"type": "magic"}}, {"format": 3}, {"format": {"type": "tag", "begin": "x"}}]
+)
+def test_a_broken_structural_tag_is_refused(spec: dict[str, Any]) -> None:
+    with pytest.raises(RequestError):
+        read_tag(spec, {})
+
+
+def test_literals_keep_every_character() -> None:
+    text = 'a"b\\c\n[d]^-]é{日}\t\x00|'
+    rules: dict[str, Form] = {}
+    again = read_gbnf(gbnf.write(Language(sequence(text, chars("]^-")))).text, rules)
+    assert matches(Language(again, rules), text + "]")
+    assert not matches(Language(again, rules), text + "a")
+    assert matches(Language(Literal(text)), text)

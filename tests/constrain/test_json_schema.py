@@ -1,0 +1,197 @@
+"""What is written for a schema fits it; what it does not hold is said by its place."""
+
+import json
+from random import Random
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.constrain.form import Form, Language
+from antiphon.constrain.json_schema import read
+from antiphon.constrain.language import check, pruned
+from antiphon.constrain.matcher import matches
+from antiphon.constrain.merging import TooLarge
+from antiphon.constrain.notation import Json
+from antiphon.core.errors import RequestError
+from tests.constrain.sampler import Sampler, samples
+from tests.constrain.schemas import SCHEMAS
+
+
+def language(schema: Any) -> Language:
+    shapes, missed = read(schema)
+    assert missed == []
+    rules: dict[str, Form] = {}
+    return pruned(Language(Json(rules, "test", shapes.named).form(shapes.shape), rules))
+
+
+def missed(schema: Any) -> list[tuple[str, str]]:
+    return read(schema)[1]
+
+
+LANGUAGES = {name: language(schema) for name, schema in SCHEMAS.items()}
+VALIDATORS = {
+    name: jsonschema_rs.validator_for(schema, validate_formats=True) for name, schema in SCHEMAS.items()
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_text_that_fits_the_form_fits_the_schema(name: str) -> None:
+    for text in samples(LANGUAGES[name], 60):
+        VALIDATORS[name].validate(json.loads(text))
+        assert matches(LANGUAGES[name], text)
+
+
+ACCEPTED = [
+    ("optional", '{"c": 3}'),
+    ("optional", '{"a": 1, "c": 3, "d": 4}'),
+    ("optional", '{\n    "b": 2,\n    "c": 3\n}'),
+    ("all optional", "{}"),
+    ("all optional", '{"b": 2}'),
+    ("range", '{"a": 0}'),
+    ("range", '{"a": -120}'),
+    ("range", '{"a": 1345}'),
+    ("map", '{"é": 1, "b": 20}'),
+    ("map beside properties", '{"name": "n", "names": true, "x": false}'),
+    ("enum", '{"a": "a \\"quoted\\" \\\\ word"}'),
+    ("keys to escape", '{"a\\"b\\\\": 1, "ключ": 2, "tab\\t": 3}'),
+    ("recursion", '{"value": 1, "children": [{"value": 2}, {"value": 3, "children": []}]}'),
+    ("any", '{"a": [1, -2.5e3, "\\u00e9\\n", null, {"b": {}}]}'),
+    ("string", '{"a": "\\ud83d\\ude00"}'),
+]
+REFUSED = [
+    ("optional", "{}"),
+    ("optional", '{"c": 3, "a": 1}'),
+    ("optional", '{"c": 3,}'),
+    ("range", '{"a": -121}'),
+    ("range", '{"a": 1346}'),
+    ("range", '{"a": 007}'),
+    ("map", '{"b": 0}'),
+    ("map beside properties", '{"name": true}'),
+    ("map beside properties", '{"name": "n", "nam": true}'),
+    ("map beside properties", '{"name": "n", "\\u006eam": true}'),
+    ("string", '{"a": "\\ud83d"}'),
+    ("string", '{"a": "a\nb"}'),
+    ("boolean", '{"a": true, "b": 1}'),
+    ("boolean", '{"a":' + " " * 30 + "true}"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), ACCEPTED)
+def test_what_models_write_is_accepted(name: str, text: str) -> None:
+    assert matches(LANGUAGES[name], text)
+
+
+@pytest.mark.parametrize(("name", "text"), REFUSED)
+def test_what_breaks_the_schema_is_refused(name: str, text: str) -> None:
+    assert not matches(LANGUAGES[name], text)
+
+
+UNENFORCED = [
+    ({"properties": {"a": {"type": "integer", "multipleOf": 3}}}, "/properties/a", "multipleOf"),
+    ({"type": "array", "uniqueItems": True}, "", "uniqueItems"),
+    ({"type": "array", "contains": {"const": 1}}, "", "contains"),
+    ({"type": "string", "pattern": "(?=a)b"}, "", "pattern: a group that looks around"),
+    ({"type": "string", "pattern": r"(a)\1"}, "", r"pattern: '\1'"),
+    ({"type": "string", "pattern": "["}, "", "pattern: a class that is not closed"),
+    ({"type": "string", "format": "iri-reference"}, "", "format: 'iri-reference'"),
+    ({"type": "string", "maxLength": 10_000}, "", "maxLength: more than 500"),
+    ({"type": "array", "maxItems": 1000}, "", "maxItems: more than 500"),
+    ({"type": "string", "pattern": "^a.*b$", "maxLength": 5}, "", "maxLength"),
+    ({"not": {"type": "string"}}, "", "not"),
+    ({"if": {}, "then": {}, "else": {}}, "", "if"),
+    ({"type": "object", "dependentRequired": {"a": ["b"]}}, "", "dependentRequired"),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "", "oneOf"),
+    ({"$ref": "https://example.com/schema"}, "", "$ref"),
+    ({"$ref": "#/$defs/missing"}, "", "$ref"),
+    ({"type": "object", "propertyNames": {"maxLength": 3}}, "", "propertyNames"),
+    ({"type": "object", "properties": {"a~/b": {"format": "x"}}}, "/properties/a~0~1b", "format"),
+    (
+        {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"},
+        "/$defs/a",
+        "refers to itself",
+    ),
+    ({"frobnicate": 3}, "", "frobnicate"),
+    ({"type": "object", "minProperties": 2}, "", "minProperties"),
+]
+
+
+@pytest.mark.parametrize(("schema", "pointer", "what"), UNENFORCED)
+def test_what_cannot_be_enforced_is_said(schema: Any, pointer: str, what: str) -> None:
+    assert any(place == pointer and what in said for place, said in missed(schema)), missed(schema)
+
+
+CONTRADICTIONS = [
+    {"type": "integer", "minimum": 3, "maximum": 2},
+    {"allOf": [{"type": "string"}, {"type": "integer"}]},
+    {"enum": []},
+    False,
+    {"type": "object", "properties": {"a": False}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    {"type": "string", "minLength": 3, "maxLength": 2},
+    {"type": "array", "items": False, "minItems": 1},
+]
+
+
+@pytest.mark.parametrize("schema", CONTRADICTIONS)
+def test_a_schema_that_nothing_fits_is_refused(schema: Any) -> None:
+    with pytest.raises(RequestError):
+        check(language(schema), "format")
+
+
+def test_a_schema_that_refers_to_itself_at_once_is_refused() -> None:
+    with pytest.raises(RequestError):
+        check(language({"anyOf": [{"$ref": "#"}, {"type": "null"}]}), "format")
+
+
+def test_alternatives_that_multiply_are_bounded() -> None:
+    alternatives = [{"anyOf": [{"minimum": n}, *({"maximum": m} for m in range(20))]} for n in range(4)]
+    with pytest.raises(TooLarge):
+        read({"allOf": alternatives})
+
+
+scalars = st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=8)
+names = st.sampled_from(["a", "b", "ab", "é", "$ref", 'q"'])
+
+
+def schemas() -> st.SearchStrategy[Any]:
+    plain = st.sampled_from(list(SCHEMAS.values())[:34]) | st.fixed_dictionaries(
+        {"enum": st.lists(scalars, min_size=1)}
+    )
+    return st.recursive(
+        plain,
+        lambda inner: (
+            st.builds(
+                lambda properties, required, more: {
+                    "type": "object",
+                    "properties": properties,
+                    "required": [name for name in required if name in properties],
+                    **more,
+                },
+                st.dictionaries(names, inner, max_size=4),
+                st.lists(names, unique=True),
+                st.sampled_from([{}, {"additionalProperties": False}, {"additionalProperties": True}]),
+            )
+            | st.fixed_dictionaries({"type": st.just("array"), "items": inner, "minItems": st.integers(0, 2)})
+            | st.fixed_dictionaries({"anyOf": st.lists(inner, min_size=1, max_size=3)})
+            | st.fixed_dictionaries({"allOf": st.lists(inner, min_size=1, max_size=2)})
+        ),
+        max_leaves=8,
+    )
+
+
+@given(schemas(), st.randoms(use_true_random=False))
+def test_any_schema_is_held_or_what_is_missing_is_said(schema: Any, random: Random) -> None:
+    shapes, unenforced = read(schema)
+    rules: dict[str, Form] = {}
+    found = pruned(Language(Json(rules, "test", shapes.named).form(shapes.shape), rules))
+    try:
+        check(found, "format")
+    except RequestError:
+        return
+    text = Sampler(found, random).draw()
+    assert matches(found, text)
+    if not unenforced:
+        jsonschema_rs.validator_for(schema, validate_formats=True).validate(json.loads(text))

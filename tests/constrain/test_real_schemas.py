@@ -1,0 +1,121 @@
+"""A real engine held to schemas: SmolLM2-135M, from the wheel that the test setup installs. It answers what fits, or is cut."""
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import xllamacpp
+
+from antiphon.constrain import gbnf
+from antiphon.constrain.compile import Demand, constrain
+from antiphon.core.constraint import Format, Gbnf, JsonObject, JsonSchema, OneOf, Regex
+from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.dialects.registry import find
+from antiphon.engines.models import resolve
+from tests.constrain.schemas import SCHEMAS
+
+TOKENS = 100
+MAX_CUT = 0.25
+"""Share of the answers that may be cut by the limit: a model that has nothing to say goes on with strings and lists."""
+
+PLAIN, HERMES = find("plain").grammar, find("hermes").grammar
+PROMPT = "<|im_start|>user\nAnswer with a short JSON.<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    params = xllamacpp.CommonParams()
+    params.model.path = str(resolve(None))
+    params.n_ctx, params.n_parallel, params.warmup = 2048, 1, False
+    return xllamacpp.Server(params)
+
+
+def answer(
+    engine: Any, constraint: Gbnf, prompt: str = PROMPT, seed: int = 1, **more: Any
+) -> tuple[str, bool]:
+    """The text, and whether the model ended it itself."""
+    lazy = [{"type": 1, "value": trigger} for trigger in constraint.triggers]
+    found = engine.handle_completions(
+        {
+            "prompt": prompt,
+            "max_tokens": TOKENS,
+            "grammar": constraint.text,
+            "grammar_lazy": bool(lazy),
+            "grammar_triggers": lazy,
+            "temperature": 0.8,
+            "seed": seed,
+            **more,
+        }
+    )
+    assert "choices" in found, found
+    choice = found["choices"][0]
+    return choice["text"], choice["finish_reason"] == "stop"
+
+
+def held(format_: Format) -> Gbnf:
+    enforced = constrain(Demand(format=format_), PLAIN)
+    assert enforced.language is not None
+    return gbnf.write(enforced.language)
+
+
+def test_answers_fit_their_schemas(engine: Any) -> None:
+    cut = []
+    for name, schema in SCHEMAS.items():
+        text, whole = answer(engine, held(JsonSchema(schema)))
+        if not whole:
+            cut.append(name)
+            continue
+        jsonschema_rs.validator_for(schema, validate_formats=True).validate(json.loads(text))
+    assert len(cut) < MAX_CUT * len(SCHEMAS), cut
+
+
+@pytest.mark.parametrize(
+    ("format_", "fits"),
+    [
+        (Regex(r"[0-9]{3}-(cat|dog)"), lambda text: text[:3].isdigit() and text[4:] in ("cat", "dog")),
+        (OneOf(("red", 'gr"een', "b\\lue\n")), lambda text: text.strip() in ("red", 'gr"een', "b\\lue")),
+        (JsonObject(), lambda text: isinstance(json.loads(text), dict)),
+    ],
+)
+def test_other_formats(engine: Any, format_: Format, fits: Any) -> None:
+    text, whole = answer(engine, held(format_))
+    assert fits(text) if whole else isinstance(format_, JsonObject)
+
+
+TOOL = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Rome", "Oslo"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["city", "days"],
+}
+TOOLS = (Function("get_weather", None, TOOL, strict=True), Function("now", None, {}))
+
+
+@pytest.mark.parametrize(
+    "dialect", ["hermes", "qwen3_coder", "glm45", "mistral", "pythonic", "gemma4", "deepseek_v32"]
+)
+def test_a_call_that_must_come_comes(engine: Any, dialect: str) -> None:
+    choice = ToolChoice(Calling.REQUIRED, frozenset({"get_weather"}), parallel=False)
+    enforced = constrain(Demand(TOOLS, choice, state="text"), find(dialect).grammar)
+    assert enforced.language is not None
+    text, whole = answer(engine, gbnf.write(enforced.language), max_tokens=250)
+    assert whole
+    assert "get_weather" in text
+    assert "Rome" in text or "Oslo" in text
+
+
+def test_text_before_a_trigger_is_free_and_a_call_behind_it_is_held(engine: Any) -> None:
+    enforced = constrain(Demand(TOOLS, ToolChoice(parallel=False)), HERMES)
+    assert enforced.language is not None
+    constraint = gbnf.write(enforced.language, enforced.triggers)
+    assert constraint.triggers == ("<tool_call>",)
+    said, _ = answer(engine, constraint)
+    assert said
+    forced, whole = answer(
+        engine, constraint, PROMPT + "Let me look.\n", logit_bias=[["<", 8.0], ["tool", 5.0]]
+    )
+    assert forced
+    assert whole or "<tool_call>" not in forced
