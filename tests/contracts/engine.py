@@ -6,14 +6,16 @@ a time. The suite watches the engine through `active` and `waiting`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 import pytest
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
-from antiphon.core.errors import EngineNotReadyError
+from antiphon.core.constraint import Gbnf
+from antiphon.core.errors import EngineNotReadyError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Engine, Generation, Prompt
 
@@ -31,6 +33,10 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # the engine has no event to wait for
             await asyncio.sleep(0.001)
+
+
+def greedy(**options: Any) -> Sampling:
+    return Sampling(temperature=0, **options)
 
 
 async def generation_of(engine: Engine, text: str, max_tokens: int, **options: Any) -> Generation:
@@ -82,6 +88,17 @@ async def reading(engine: Engine, generation: Generation) -> AsyncIterator[async
         await asyncio.gather(task, return_exceptions=True)
 
 
+@asynccontextmanager
+async def holding(engine: Engine, generation: Generation) -> AsyncIterator[AsyncGenerator[list[Chunk], None]]:
+    """A generation of which one batch was read; nobody reads on."""
+    stream = engine.generate(generation)
+    try:
+        await anext(stream)
+        yield stream
+    finally:
+        await stream.aclose()
+
+
 class Watched(Engine, Protocol):
     """An engine that shows how busy it is."""
 
@@ -102,6 +119,9 @@ class EngineContract:
 
     slots: int
     """How many generations run at a time."""
+
+    draws: bool = True
+    """The engine draws its tokens: what biases them shows."""
 
     async def test_only_the_last_chunk_has_the_end(self, engine: Watched) -> None:
         finish_of(await chunks_of(engine, self.prompt, 5))
@@ -174,6 +194,110 @@ class EngineContract:
             await asyncio.sleep(0.01)  # what a slow client costs
         assert text_of(chunks) == expected
         assert len(tokens_of(chunks)) == 12
+
+    async def test_log_probabilities_come_only_if_asked_for(self, engine: Watched) -> None:
+        for token in tokens_of(await chunks_of(engine, self.prompt, 8)):
+            assert (token.logprob, token.top, token.raw) == (None, (), None)
+
+    @pytest.mark.parametrize("most", [0, 1, 5])
+    async def test_log_probabilities(self, engine: Watched, most: int) -> None:
+        chunks = await chunks_of(engine, self.prompt, 20, sampling=greedy(logprobs=most))
+        alone = [chunk.tokens[0] for chunk in chunks if len(chunk.tokens) == 1]
+        assert len(alone) > 10
+        for token in alone:
+            assert token.logprob is not None
+            assert token.logprob <= 0
+            listed = [candidate.logprob for candidate in token.top]
+            assert len(listed) == most
+            assert listed == sorted(listed, reverse=True)
+            assert [each.logprob for each in token.top if each.id == token.id] in ([], [token.logprob])
+            assert not token.top or token.top[0].id == token.id  # greedy
+
+    async def test_log_probabilities_change_nothing(self, engine: Watched) -> None:
+        plain = await chunks_of(engine, self.prompt, 20)
+        scored = await chunks_of(engine, self.prompt, 20, sampling=greedy(logprobs=3))
+        assert text_of(scored) == text_of(plain)
+        assert [token.id for token in tokens_of(scored)] == [token.id for token in tokens_of(plain)]
+
+    async def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(self, engine: Watched) -> None:
+        for chunk in await chunks_of(engine, self.prompt, 20, sampling=greedy(logprobs=0)):
+            raws = [token.text.encode() if token.raw is None else token.raw for token in chunk.tokens]
+            assert b"".join(raws) == chunk.text.encode()
+
+    async def test_a_stop_token_is_the_last_and_hidden(self, engine: Watched) -> None:
+        whole = tokens_of(await chunks_of(engine, self.prompt, 12))
+        ids = [token.id for token in whole]
+        stop = next(token for token in whole[4:] if token.text and ids.index(token.id) >= 4)
+        place = ids.index(stop.id)
+        chunks = await chunks_of(engine, self.prompt, 12, sampling=greedy(stop_token_ids=(stop.id, 0)))
+        assert [token.id for token in tokens_of(chunks)] == ids[: place + 1]
+        assert text_of(chunks) == "".join(token.text for token in whole[:place])
+        finish = finish_of(chunks)
+        assert (finish.reason, finish.stop) == (FinishReason.STOP, stop.id)
+        assert finish.completion_tokens in (None, place + 1)
+        await until(lambda: engine.active == 0)
+
+    async def test_a_bias_bans_and_forces_tokens(self, engine: Watched) -> None:
+        if not self.draws or "logit_bias" not in engine.card.capabilities.sampling:
+            pytest.skip("tokens cannot be biased")
+        first, *_ = tokens_of(await chunks_of(engine, self.prompt, 1))
+        banned = await chunks_of(engine, self.prompt, 3, sampling=greedy(logit_bias={first.id: -100.0}))
+        assert first.id not in [token.id for token in tokens_of(banned)]
+        forced = await chunks_of(engine, self.prompt, 3, sampling=greedy(logit_bias={first.id: 100.0}))
+        assert [token.id for token in tokens_of(forced)] == [first.id] * 3
+
+    async def test_a_grammar_holds_the_answer(self, engine: Watched) -> None:
+        if Gbnf not in engine.card.capabilities.constraints:
+            pytest.skip("no grammars")
+        grammar = Gbnf('root ::= "<" [0-9]{2,4} ">" " é"?')
+        for prompt in self.others:
+            chunks = await chunks_of(engine, prompt, 30, constraint=grammar)
+            assert re.fullmatch("<[0-9]{2,4}>( é)?", text_of(chunks))
+            assert finish_of(chunks).reason is FinishReason.STOP
+
+    async def test_an_interrupted_answer_goes_on(self, engine: Watched) -> None:
+        generation = await generation_of(engine, self.prompt, 9)
+        chunks = [chunk async for batch in engine.generate(generation) for chunk in batch]
+        before, after = chunks[:3], chunks[3:6]
+        prompt, begun = generation.prompt, text_of(before)
+        ids = prompt.ids + tuple(token.id for token in tokens_of(before))
+        rest = Generation(Prompt(prompt.text + begun, ids), 9, GREEDY, begun=begun)
+        resumed = [chunk async for batch in engine.generate(rest) for chunk in batch]
+        assert text_of(resumed).startswith(text_of(after))
+
+    async def test_the_lowest_priority_is_first_then_who_came_first(self, engine: Watched) -> None:
+        generation = await generation_of(engine, self.prompt, LONG)
+        served: list[str] = []
+
+        async def ask(name: str, priority: int) -> None:
+            await chunks_of(engine, self.prompt, 1, sampling=greedy(priority=priority))
+            served.append(name)
+
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            for _ in range(self.slots):
+                held = await stack.enter_async_context(holding(engine, generation))
+            for place, (name, priority) in enumerate([("c", 5), ("a", -1), ("d", 5), ("b", 0)], 1):
+                tasks.create_task(ask(name, priority))
+                await until(lambda place=place: engine.waiting == place)  # type: ignore[misc]
+            await held.aclose()
+        assert served == ["a", "b", "c", "d"]
+
+    async def test_detokenizing_undoes_tokenizing(self, engine: Watched) -> None:
+        for text in (
+            "The weather.",
+            " two  spaces\n\n",
+            "Grüße 🎉 in 日本",
+            "<|im_start|>user\nhi<|im_end|>",
+            "",
+        ):
+            assert await engine.detokenize(await engine.tokenize(text)) == text
+
+    @pytest.mark.parametrize("token", [-1, 2**33])
+    async def test_an_id_that_is_no_token_is_refused(self, engine: Watched, token: int) -> None:
+        with pytest.raises(RequestError) as raised:
+            await engine.detokenize([*(await engine.tokenize("hi")), token])
+        assert raised.value.param == "tokens"
+        assert str(token) in raised.value.message
 
     async def test_tokenizing_is_repeatable_and_grows_with_the_text(self, engine: Watched) -> None:
         once, twice = await engine.tokenize("The weather."), await engine.tokenize("The weather." * 2)

@@ -3,18 +3,18 @@
 import msgspec
 import pytest
 
-from antiphon.core.errors import EngineError
+from antiphon.core.chunks import Candidate, FinishReason, Token
+from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Generation, Prompt
-from antiphon.engines.llama_stream import UNKNOWN_ID, ChunkReader, request_of
-from tests.contracts.engine import tokens_of
+from antiphon.engines.llama_server import Piece
+from antiphon.engines.llama_stream import UNKNOWN_ID, ChunkReader, Lexicon, ScoredReader, reader_of
+from tests.contracts.engine import text_of, tokens_of
 
 
-def message(text="", tokens=(), count=0, **rest):
+def message(text="", tokens=(), count=0, logprobs=None, **rest):
     verbose = {"tokens": tokens, "tokens_predicted": count}
-    return msgspec.json.encode(
-        {"choices": [{"text": text, "finish_reason": None}], "__verbose": verbose, **rest}
-    )
+    choice = {"text": text, "finish_reason": None, "logprobs": logprobs}
+    return msgspec.json.encode({"choices": [choice], "__verbose": verbose, **rest})
 
 
 def final(count, reason="stop"):
@@ -22,20 +22,42 @@ def final(count, reason="stop"):
     return msgspec.json.encode({"choices": [{"text": "", "finish_reason": reason}], "usage": usage})
 
 
-class TestChunkReader:
-    def ids(self, *messages, tokenize=lambda text: []):
-        reader = ChunkReader(tokenize)
-        chunks = [chunk for raw in messages if (chunk := reader.read(raw)) is not None]
-        return [token.id for token in tokens_of(chunks)]
+class Tokenizer:
+    """Knows the pieces of every text, and the text of every token: `<id>`."""
 
+    def __init__(self, *pieces):
+        self._pieces = [Piece(*piece) for piece in pieces]
+        self.asked = []
+
+    def pieces(self, text):
+        self.asked.append(text)
+        return self._pieces
+
+    def detokenize(self, ids):
+        self.asked.append(ids)
+        return "".join(f"<{token}>" for token in ids)
+
+
+PARTY = ((6, b"\xf0\x9f"), (7, b"\x8e"), (8, b"\x89"))
+
+
+def read(reader, *messages):
+    return [chunk for raw in messages if (chunk := reader.read(raw)) is not None]
+
+
+def ids(*messages, pieces=()):
+    return [token.id for token in tokens_of(read(ChunkReader(Lexicon(Tokenizer(*pieces))), *messages))]
+
+
+class TestChunkReader:
     def test_one_token_in_a_message(self):
-        assert self.ids(message("a", [5], 1), message("b", [6], 2), final(2)) == [5, 6]
+        assert ids(message("a", [5], 1), message("b", [6], 2), final(2)) == [5, 6]
 
     def test_progress_is_no_chunk(self):
-        assert self.ids(message("", [0], 0, prompt_progress={"total": 3})) == []
+        assert ids(message("", [0], 0, prompt_progress={"total": 3})) == []
 
     def test_the_first_chunk_tells_what_the_prompt_cache_gave(self):
-        reader = ChunkReader(lambda text: [])
+        reader = ChunkReader(Lexicon(Tokenizer()))
         progress = message("", [0], 0, prompt_progress={"total": 9, "cache": 7})
         chunks = [
             reader.read(raw) for raw in (progress, message("a", [5], 1), message("b", [6], 2), final(2))
@@ -44,15 +66,20 @@ class TestChunkReader:
 
     def test_lost_ids_are_recovered_if_the_text_gives_as_many_with_the_same_last(self):
         lost = message("🎉", [8], 3)
-        assert self.ids(lost, tokenize=lambda text: [6, 7, 8]) == [6, 7, 8]
+        assert ids(lost, pieces=PARTY) == [6, 7, 8]
         for wrong in ([7, 8], [6, 7, 9], [5, 6, 7, 8], []):
-            assert self.ids(lost, tokenize=lambda text, wrong=wrong: wrong) == [UNKNOWN_ID, UNKNOWN_ID, 8]
+            assert ids(lost, pieces=[(token, b"") for token in wrong]) == [UNKNOWN_ID, UNKNOWN_ID, 8]
+
+    def test_what_is_recovered_is_remembered(self):
+        tokenizer = Tokenizer(*PARTY)
+        read(ChunkReader(Lexicon(tokenizer)), message("🎉", [8], 3), message("🎉", [8], 6))
+        assert tokenizer.asked == ["🎉"]
 
     def test_a_character_that_never_came_is_counted(self):
-        assert self.ids(message("a", [5], 1), final(3, "length")) == [5, UNKNOWN_ID, UNKNOWN_ID]
+        assert ids(message("a", [5], 1), final(3, "length")) == [5, UNKNOWN_ID, UNKNOWN_ID]
 
     def test_errors_show_what_the_request_did_and_hide_the_rest(self):
-        reader = ChunkReader(lambda text: [])
+        reader = ChunkReader(Lexicon(Tokenizer()))
         with pytest.raises(EngineError, match=r"refused the prompt: too long\."):
             reader.read(b'{"error":{"code":400,"message":"too long"}}')
         with pytest.raises(EngineError) as raised:
@@ -60,18 +87,100 @@ class TestChunkReader:
         assert "ggml" not in raised.value.message
         assert "ggml" in str(raised.value.__cause__)
 
+    def test_a_grammar_that_cannot_be_read_is_the_request_s_fault(self):
+        raw = b'{"error":{"code":400,"message":"Failed to initialize samplers: failed to parse grammar"}}'
+        with pytest.raises(RequestError, match="not valid GBNF") as raised:
+            ChunkReader(Lexicon(Tokenizer())).read(raw)
+        assert raised.value.param == "structured_outputs.grammar"
 
-def test_a_request_has_only_what_was_asked_for():
-    sampling = Sampling(temperature=0, seed=-1)
-    asked = msgspec.json.decode(request_of(Generation(Prompt("a", (1, 2)), 9, sampling, frozenset("ba"))))
-    assert asked.pop("seed") in range(2**32 - 1)  # 2**32 - 1 would mean "any"
-    assert asked == {
-        "prompt": [1, 2],
-        "n_predict": 9,
-        "temperature": 0,
-        "preserved_tokens": ["a", "b"],
-        "cache_prompt": False,
-        "stream": True,
-        "return_progress": True,
-        "verbose": True,
+
+class TestStops:
+    def chunk(self, raw, *stops):
+        reader = ChunkReader(Lexicon(Tokenizer(*PARTY)), frozenset(stops))
+        reader.read(message("a", [5], 1))
+        return reader.read(raw)
+
+    def test_a_stop_is_the_end_and_hidden(self):
+        chunk = self.chunk(message("b", [6], 2), 9, 6)
+        assert (chunk.text, chunk.tokens) == ("", (Token(6, ""),))
+        finish = chunk.finish
+        assert (finish.reason, finish.stop, finish.completion_tokens) == (FinishReason.STOP, 6, 2)
+
+    def test_other_tokens_are_none(self):
+        assert self.chunk(message("b", [6], 2), 9).finish is None
+
+    @pytest.mark.parametrize(("stop", "kept"), [(6, [6]), (7, [6, 7]), (8, [6, 7, 8])])
+    def test_a_stop_inside_a_character_loses_the_character(self, stop, kept):
+        chunk = self.chunk(message("🎉", [8], 4), stop)
+        assert [token.id for token in chunk.tokens] == kept
+        assert text_of([chunk]) == "".join(token.text for token in chunk.tokens) == ""
+        assert (chunk.finish.stop, chunk.finish.completion_tokens) == (stop, 1 + len(kept))
+
+
+def listed(token, text, logprob, raw=None):
+    return {
+        "id": token,
+        "token": text,
+        "bytes": list(text.encode() if raw is None else raw),
+        "logprob": logprob,
     }
+
+
+def scored(token, text, logprob, *top, raw=None):
+    return {"content": [{**listed(token, text, logprob, raw), "top_logprobs": list(top)}]}
+
+
+class TestScoredReader:
+    def tokens(self, raw, most=2, pieces=PARTY):
+        return tokens_of(read(ScoredReader(Lexicon(Tokenizer(*pieces)), most=most), raw))
+
+    def test_a_token_and_the_likeliest_beside_it(self):
+        top = (listed(6, "b", -0.1), listed(5, "a", -2.5))
+        [token] = self.tokens(message("a", [5], 1, scored(5, "a", -2.5, *top)))
+        assert token == Token(5, "a", -2.5, (Candidate(6, "b", -0.1), Candidate(5, "a", -2.5)))
+
+    def test_no_more_are_listed_than_were_asked_for(self):
+        [token] = self.tokens(message("a", [5], 1, scored(5, "a", -1, listed(6, "b", -0.1))), most=0)
+        assert (token.logprob, token.top) == (-1, ())
+
+    def test_candidates_have_their_bytes_if_they_are_no_characters(self):
+        top = (listed(6, "", -0.1, b"\xf0\x9f"), listed(7, " ", -0.2, b" \xe6"), listed(8, "é", -0.3))
+        [token] = self.tokens(message("a", [5], 1, scored(5, "a", -1, *top)), most=3)
+        assert token.top == (
+            Candidate(6, "\ufffd", -0.1, b"\xf0\x9f"),
+            Candidate(7, " \ufffd", -0.2, b" \xe6"),
+            Candidate(8, "é", -0.3),
+        )
+
+    def test_special_candidates_get_the_text_that_llama_cpp_hides(self):
+        [token] = self.tokens(message("a", [5], 1, scored(5, "a", -1, listed(2, "", -0.1))))
+        assert token.top == (Candidate(2, "<2>", -0.1),)
+
+    def test_tokens_that_share_a_character_have_their_own_bytes(self):
+        tokens = self.tokens(message("🎉", [8], 3, scored(8, "🎉", -0.5)))
+        assert [(token.id, token.text, token.raw) for token in tokens] == [
+            (6, "", b"\xf0\x9f"),
+            (7, "", b"\x8e"),
+            (8, "🎉", b"\x89"),
+        ]
+        assert [token.logprob for token in tokens] == [None, None, -0.5]
+
+    def test_what_cannot_be_recovered_is_kept_whole_in_the_last(self):
+        broken = b"\xe7\xae again"
+        raw = message("\ufffd again", [9], 3, scored(9, "\ufffd again", -0.5, raw=broken))
+        tokens = self.tokens(raw)
+        assert [(token.id, token.raw) for token in tokens] == [(-1, None), (-1, None), (9, broken)]
+
+    def test_the_end_and_progress_are_read_as_without(self):
+        reader = ScoredReader(Lexicon(Tokenizer()), frozenset({5}), most=1)
+        assert reader.read(message("", [0], 0, prompt_progress={"total": 3, "cache": 2})) is None
+        chunk = reader.read(message("a", [5], 1, scored(5, "a", -1)))
+        assert (chunk.text, chunk.cached_tokens, chunk.finish.stop) == ("", 2, 5)
+        assert chunk.tokens == (Token(5, "", -1),)
+        assert reader.read(final(1)).finish.reason is FinishReason.STOP
+
+
+def test_the_reader_is_chosen_by_what_is_asked_for():
+    lexicon = Lexicon(Tokenizer())
+    assert type(reader_of(Sampling(), lexicon)) is ChunkReader
+    assert type(reader_of(Sampling(logprobs=0), lexicon)) is ScoredReader

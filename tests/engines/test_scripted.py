@@ -5,10 +5,15 @@ import time
 import jinja2
 import pytest
 import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.core.chunks import FinishReason
-from antiphon.core.errors import EngineError
-from antiphon.engines.scripted import TEMPLATE, ScriptedEngine
+from antiphon.core.constraint import Gbnf, StructuralTag
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import Capabilities
+from antiphon.engines.scripted import REMEMBERED_GENERATIONS, TEMPLATE, ScriptedEngine
 from tests.contracts.engine import (
     EngineContract,
     chunks_of,
@@ -35,6 +40,7 @@ class TestContract(EngineContract):
     prompt = "Tell a story."
     others = ("Say alpha.", "Say beta.", "Say gamma.")
     slots = 4
+    draws = False
 
     @pytest_asyncio.fixture
     async def engine(self):
@@ -121,6 +127,93 @@ async def test_fail_after(after):
     assert engine.active == 0
 
 
+@pytest.mark.parametrize(
+    ("sampling", "limit", "expected"),
+    [
+        ({"min_tokens": 2}, 9, "a b c"),
+        ({"min_tokens": 5}, 9, "a b ca b"),
+        ({"min_tokens": 5}, 4, "a b ca"),
+        ({"ignore_eos": True}, 7, "a b ca b ca"),
+    ],
+)
+async def test_a_line_begins_again_where_it_may_not_end(sampling, limit, expected):
+    engine = await started({"output": "a b c"})
+    assert text_of(await chunks_of(engine, "hi", limit, sampling=Sampling(**sampling))) == expected
+
+
+@pytest.mark.parametrize("sampling", [{"min_tokens": 5}, {"ignore_eos": True}])
+async def test_nothing_cannot_begin_again(sampling):
+    engine = await started({"output": ""})
+    assert finish_of(await chunks_of(engine, "hi", 9, sampling=Sampling(**sampling))).reason == "stop"
+
+
+OUTPUT = "<think>Hm, an 🎉?</think>\n\nYes."
+
+
+@given(st.integers(0, len(OUTPUT)), st.sampled_from([None, "whole", "chars", 5]))
+async def test_an_answer_goes_on_after_what_has_begun(cut, split):
+    engine = await started({"output": OUTPUT, "split": split})
+    chunks = await chunks_of(engine, "hi", 99, begun=OUTPUT[:cut])
+    assert text_of(chunks) == OUTPUT[cut:]
+    for chunk in chunks:
+        assert chunk.tokens == () or [token.text for token in chunk.tokens] == [chunk.text]
+
+
+async def test_going_on_counts_anew():
+    line = {"output": "a b c d e f", "fail_after": 2}
+    with pytest.raises(EngineError):
+        await chunks_of(await started(line), "hi", 9, begun="a b")
+    assert text_of(await chunks_of(await started(line), "hi", 1, begun="a b")) == " c"
+    circle = await started({"output": "a b", "tokens": 5})
+    assert text_of(await chunks_of(circle, "hi", 9, begun="a ba b")) == "a"
+
+
+@pytest.mark.parametrize("begun", ["x", "a x", "a b c and more", "b"])
+async def test_what_is_no_beginning_of_the_line_is_no_beginning(begun):
+    assert text_of(await chunks_of(await started({"output": "a b c"}), "hi", 9, begun=begun)) == "a b c"
+
+
+async def test_probabilities_depend_on_the_text_alone():
+    async def scored(most):
+        chunks = await chunks_of(
+            await started({"output": "a b a b"}), "hi", 9, sampling=Sampling(logprobs=most)
+        )
+        return tokens_of(chunks)
+
+    _, second, _, fourth = await scored(3)
+    assert second == fourth
+    assert second.logprob == -1 - second.id % 1000 / 1000
+    assert [each.text for each in second.top] == [" b", " b1", " b2"]
+    assert [each.logprob for each in second.top] == [second.logprob - rank for rank in range(3)]
+    assert [token.logprob for token in await scored(0)] == [token.logprob for token in await scored(3)]
+
+
+async def test_what_was_asked_for_can_be_seen():
+    engine = await started({"output": "a"})
+    constraint = Gbnf('root ::= "b"')
+    for _ in range(REMEMBERED_GENERATIONS + 1):
+        await chunks_of(engine, "hi", 9)
+    await chunks_of(engine, "last", 9, constraint=constraint)
+    assert len(engine.seen) == REMEMBERED_GENERATIONS
+    assert (engine.seen[-1].prompt.text, engine.seen[-1].constraint) == ("last", constraint)
+
+
+def test_it_can_be_more_or_less_able():
+    able = Capabilities(constraints=(StructuralTag,), sampling=frozenset({"bad_words"}))
+    assert ScriptedEngine([], capabilities=able).card.capabilities is able
+
+
+async def test_the_ids_of_the_script_are_known_for_ever_those_of_prompts_for_a_while(monkeypatch):
+    monkeypatch.setattr("antiphon.engines.scripted.REMEMBERED_PIECES", 2)
+    engine = await started({"output": "abc def", "split": 5})
+    own = [token.id for token in tokens_of(await chunks_of(engine, "hi", 9))]
+    first, *_ = await engine.tokenize("one")
+    last = await engine.tokenize(" two three")
+    assert await engine.detokenize(own + last) == "abc def two three"
+    with pytest.raises(RequestError):
+        await engine.detokenize([first])
+
+
 async def test_delay_comes_before_each_chunk():
     begun = time.monotonic()
     await pieces({"output": "a b c", "delay_ms": 20})
@@ -160,6 +253,7 @@ async def test_a_file_is_read(tmp_path):
         ('{"output": "x", "delay_ms": -3}', "delay_ms"),
         ('{"output": "x", "delay_ms": "3"}', r"\$\.delay_ms"),
         ('{"output": "x", "finish": "done"}', r"\$\.finish"),
+        ('{"output": "x", "finish": "error"}', "fail_after"),
         ('{"output": "", "tokens": 3}', "tokens"),
         ('{"output": "abc", "split": 0}', "split"),
         ('{"output": "abc", "split": "words"}', "split"),

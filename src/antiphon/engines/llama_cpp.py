@@ -14,18 +14,20 @@ Not known here: chat, tools, stop strings. `llama_server` is the binding,
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
-from antiphon.core.errors import EngineError, EngineNotReadyError
+from antiphon.core.constraint import Gbnf
+from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.engines.admission import Admission
 from antiphon.engines.engine import Capabilities, Generation, ModelCard
 from antiphon.engines.gguf import names, read_metadata
+from antiphon.engines.llama_request import HONOURED, check, check_ids, request_of
 from antiphon.engines.llama_server import LlamaServer
-from antiphon.engines.llama_stream import ChunkReader, remembering, request_of
+from antiphon.engines.llama_stream import Lexicon, reader_of
 from antiphon.engines.mailbox import Mailbox, Mailroom
 from antiphon.engines.models import response_template
 
@@ -38,7 +40,8 @@ class LlamaCppEngine:
 
     `name` is its public name, by default that of the file. `context`, in tokens, is
     what each request may use; by default what the model was trained for, at most
-    `DEFAULT_CONTEXT`.
+    `DEFAULT_CONTEXT`. `threads` compute, by default one for each core that this
+    process may use.
     The same seed gives the same text while nothing else runs; beside others, whose
     tokens share its batches, rounding may differ and now and then draw another.
     `active` generations hold a slot of llama.cpp now, `waiting` want one.
@@ -51,16 +54,17 @@ class LlamaCppEngine:
         name: str | None = None,
         context: int | None = None,
         parallel: int = 4,
+        threads: int | None = None,
     ) -> None:
         self._path = path
         self._name = name
         self._context = context
         self._parallel = parallel
+        self._threads = threads
         self._admission = Admission(parallel)
         self._work: dict[asyncio.Task[None], _Work] = {}
         self._loading: asyncio.Future[None] | None = None
         self._server: LlamaServer | None = None
-        self._opening: int | None = None
         self._card: ModelCard | None = None
         self.active = 0
 
@@ -87,7 +91,7 @@ class LlamaCppEngine:
         facts = read_metadata(self._path)
         trained = facts.get(f"{facts.get('general.architecture')}.context_length", DEFAULT_CONTEXT)
         context = self._context or min(int(trained), DEFAULT_CONTEXT)
-        server = LlamaServer(self._path, context=context, parallel=self._parallel)
+        server = LlamaServer(self._path, context=context, parallel=self._parallel, threads=self._threads)
         props = server.props()
         template = facts.get("tokenizer.chat_template")
         self._card = ModelCard(
@@ -99,10 +103,11 @@ class LlamaCppEngine:
             created=int(time.time()),
             known_as=names(facts, self._path),
             response_template=response_template(self._path),
-            capabilities=Capabilities(token_ids=True, seed=True),
+            opening=server.opening_token(),
+            capabilities=Capabilities(token_ids=True, sampling=HONOURED, constraints=(Gbnf,)),
         )
-        self._opening = server.opening_token()
-        self._recover = remembering(server.tokenize)
+        self._vocabulary = server.vocabulary()
+        self._lexicon = Lexicon(server)
         self._server = server
 
     async def stop(self) -> None:
@@ -123,19 +128,23 @@ class LlamaCppEngine:
         return self._server
 
     async def tokenize(self, text: str) -> list[int]:
-        """The ids of a rendered prompt, with BOS in front if the model wants it and `text` lacks it."""
-        ids = await asyncio.to_thread(self._running().tokenize, text)
-        if self._opening is not None and ids[:1] != [self._opening]:
-            ids.insert(0, self._opening)
-        return ids
+        """The ids of a text; special tokens in it become their ids, and none are added."""
+        return await asyncio.to_thread(self._running().tokenize, text)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
+        server = self._running()
+        check_ids(ids, self._vocabulary, "tokens")
+        return await asyncio.to_thread(server.detokenize, ids)
 
     async def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
         """Generate one answer. Text comes whole characters at a time, lost ids as `UNKNOWN_ID`."""
         server = self._running()
+        check(generation, self._vocabulary)
         if generation.max_tokens < 1:  # llama.cpp would give one token all the same
             yield [Chunk("", (), Finish(FinishReason.LENGTH))]
             return
-        work = _Work(request_of(generation), ChunkReader(self._recover), self._mailroom)
+        work = _Work(generation, self._lexicon, self._mailroom)
         work.task = asyncio.create_task(self._admit(work, server))
         self._work[work.task] = work
         work.task.add_done_callback(self._work.pop)
@@ -151,14 +160,14 @@ class LlamaCppEngine:
     async def _admit(self, work: "_Work", server: LlamaServer) -> None:
         """Wait for a slot and hold it for as long as the work's thread runs."""
         try:
-            async with self._admission.slot():
+            async with self._admission.slot(work.priority):
                 self.active += 1
                 try:
                     await work.run(server)
                 finally:
                     self.active -= 1
         except Exception as error:
-            work.mailbox.fail(_as_engine_error(error))
+            work.mailbox.fail(_told(error))
 
 
 class _Work:
@@ -166,10 +175,11 @@ class _Work:
 
     task: "asyncio.Task[None]"
 
-    def __init__(self, request: bytes, reader: ChunkReader, mailroom: Mailroom) -> None:
+    def __init__(self, generation: Generation, lexicon: Lexicon, mailroom: Mailroom) -> None:
         self.mailbox: Mailbox[Chunk] = Mailbox()
-        self._request = request
-        self._reader = reader
+        self.priority = generation.sampling.priority or 0
+        self._request = request_of(generation)
+        self._reader = reader_of(generation.sampling, lexicon)
         self._mailroom = mailroom
         self._ended: asyncio.Future[None] | None = None
         self._cancelled = False
@@ -203,7 +213,7 @@ class _Work:
         try:
             server.complete(self._request, self._receive)
         except Exception as error:
-            self._post(partial(self.mailbox.fail, _as_engine_error(error)))
+            self._post(partial(self.mailbox.fail, _told(error)))
         self._post(self._end)
 
     def _receive(self, raw: bytes) -> bool:
@@ -213,11 +223,12 @@ class _Work:
         try:
             chunk = self._reader.read(raw)
         except Exception as error:
-            self._post(partial(self.mailbox.fail, _as_engine_error(error)))
+            self._post(partial(self.mailbox.fail, _told(error)))
             return True
-        if chunk is not None:
-            self._post(partial(self.mailbox.put, chunk))
-        return False
+        if chunk is None:
+            return False
+        self._post(partial(self.mailbox.put, chunk))
+        return chunk.finish is not None
 
     def _end(self) -> None:
         # Behind all that the thread has put: a reader that still waits would wait for ever.
@@ -231,8 +242,9 @@ class _Work:
             self._mailroom.post(delivery)
 
 
-def _as_engine_error(error: Exception) -> EngineError:
-    if isinstance(error, EngineError):
+def _told(error: Exception) -> AntiphonError:
+    """What the reader of a generation gets to know of a failure."""
+    if isinstance(error, AntiphonError):
         return error
     failure = EngineError()
     failure.__cause__ = error

@@ -13,7 +13,7 @@ import http.client
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,25 +48,56 @@ class Props(Struct, frozen=True):
     eos_token: str = ""
 
 
+class Piece(Struct, frozen=True):
+    """A token of a text, and its bytes, which need not be whole characters."""
+
+    id: int
+    raw: bytes
+
+
 class _Tokens(Struct, frozen=True):
     tokens: list[int]
+
+
+class _Piece(Struct, frozen=True):
+    id: int
+    piece: str | list[int]
+
+
+class _Pieces(Struct, frozen=True):
+    tokens: list[_Piece]
+
+
+class _Text(Struct, frozen=True):
+    content: str
+
+
+class _Models(Struct, frozen=True):
+    class Model(Struct, frozen=True):
+        class Meta(Struct, frozen=True):
+            n_vocab: int
+
+        meta: Meta
+
+    data: tuple[Model]
 
 
 class LlamaServer:
     """A loaded model with `parallel` slots of `context` tokens each.
 
+    `threads` compute, by default one for each core that this process may use.
     Raises EngineError if the model cannot be loaded. `close` frees it, once no
     `complete` is running.
     """
 
-    def __init__(self, path: Path, *, context: int, parallel: int) -> None:
+    def __init__(self, path: Path, *, context: int, parallel: int, threads: int | None = None) -> None:
         xllamacpp = _import()
         self._key = secrets.token_urlsafe(24)
         params = xllamacpp.CommonParams()
         params.model.path = str(path)
         for name, value in self._settings(context, parallel).items():
             setattr(params, name, value)
-        params.cpuparams.n_threads = _threads()
+        params.cpuparams.n_threads = threads or _threads()
         try:
             self._server = xllamacpp.Server(params)
         except (RuntimeError, ValueError) as error:
@@ -99,9 +130,24 @@ class LlamaServer:
         """The model's special tokens, and the context of a slot."""
         return msgspec.json.decode(self._call("GET", "/props"), type=Props)
 
+    def vocabulary(self) -> int:
+        """How many tokens there are: their ids are below this."""
+        return msgspec.json.decode(self._call("GET", "/v1/models"), type=_Models).data[0].meta.n_vocab
+
     def tokenize(self, text: str) -> list[int]:
         """The ids of `text`; special tokens in it become their ids, none are added."""
         return self._tokenize({"content": text})
+
+    def pieces(self, text: str) -> list[Piece]:
+        """The tokens of `text`, as `tokenize` finds them, with their bytes."""
+        body = json.dumps({"content": text, "with_pieces": True})
+        found = msgspec.json.decode(self._call("POST", "/tokenize", body), type=_Pieces).tokens
+        return [Piece(one.id, _bytes(one.piece)) for one in found]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of these tokens, all of which there must be; special ones are written out."""
+        answer = self._call("POST", "/detokenize", json.dumps({"tokens": ids}))
+        return msgspec.json.decode(answer, type=_Text).content
 
     def opening_token(self) -> int | None:
         """The id that this model wants before any text (BOS); None if it wants none."""
@@ -122,7 +168,7 @@ class LlamaServer:
         finally:
             connection.close()
         if response.status != http.client.OK:
-            raise EngineError("llama.cpp refused to tokenize this text.") from RuntimeError(answer)
+            raise EngineError("llama.cpp refused to tokenize this.") from RuntimeError(answer)
         return answer
 
     def complete(self, request: bytes, on_message: Callable[[bytes], bool]) -> None:
@@ -136,6 +182,10 @@ class LlamaServer:
     def close(self) -> None:
         """Free the model."""
         del self._server
+
+
+def _bytes(piece: str | list[int]) -> bytes:
+    return piece.encode() if isinstance(piece, str) else bytes(piece)
 
 
 def _import() -> Any:

@@ -1,62 +1,75 @@
-"""The wire between us and llama.cpp's completions: the request we build, the messages we read.
+"""The messages of one of llama.cpp's completions, read as chunks.
 
 llama.cpp drops token ids: while its text ends inside a character it sends
 nothing, and of the tokens that it then covers with one message it names only the
 last. Its count stays right, so a jump of the count shows how many are missing.
 Tokenizing the text again recovers them if it gives that many ids with the same
 last one; if not, they are reported as `UNKNOWN_ID`: the number of tokens is
-always right.
+always right. Their log probabilities are lost for good.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
-from antiphon.core.errors import EngineError
-from antiphon.engines.engine import Generation
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.errors import AntiphonError, EngineError, RequestError
+from antiphon.core.turn import Sampling
+from antiphon.engines.llama_request import GRAMMAR_PARAM
+from antiphon.engines.llama_server import Piece
 
 UNKNOWN_ID = -1
 """Stands for a token that llama.cpp counted but did not name."""
 
-RECOVERED_TEXTS = 4096
-"""Texts whose ids are remembered: mostly single characters, and few of them recur often."""
-
-_SEED_BITS = 0xFFFF_FFFF  # all ones means "draw a seed" to llama.cpp
+REMEMBERED = 4096
+"""Texts and tokens that are remembered: mostly single characters and special tokens, and few recur often."""
 
 
-def request_of(generation: Generation) -> bytes:
-    """The completion request for `generation`, as JSON.
+class Tokenizer(Protocol):
+    """What is asked of llama.cpp's tokenizer."""
 
-    Stop strings are not sent: the decoder above finds them, and llama.cpp would
-    cut text that it must see.
-    """
-    sampling = generation.sampling
-    wanted: dict[str, Any] = {
-        "prompt": generation.prompt.ids,
-        "n_predict": generation.max_tokens,
-        "preserved_tokens": sorted(generation.preserve) or None,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "seed": None if sampling.seed is None else sampling.seed % _SEED_BITS,
-        # A prompt that is partly cached is computed in other batches, which rounds otherwise:
-        # enough to draw another token. So a seed costs the prompt cache.
-        "cache_prompt": None if sampling.seed is None else False,
-        "stream": True,
-        "return_progress": True,  # a message for each prompt batch: the chance to cancel
-        "verbose": True,  # the only way to get ids in process
-    }
-    return msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
+    def pieces(self, text: str) -> Sequence[Piece]:
+        """The tokens of a text."""
+        ...
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of tokens."""
+        ...
+
+
+class Lexicon:
+    """A tokenizer with a memory, for what is asked again and again."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.pieces: Callable[[str], Sequence[Piece]] = lru_cache(REMEMBERED)(tokenizer.pieces)
+        self.text: Callable[[int], str] = lru_cache(REMEMBERED)(lambda token: tokenizer.detokenize((token,)))
+
+
+class _Listed(Struct, frozen=True, gc=False):
+    id: int
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class _Scored(_Listed, frozen=True, gc=False):
+    top_logprobs: tuple[_Listed, ...] = ()
+
+
+class _Scores(Struct, frozen=True, gc=False):
+    content: tuple[_Scored, ...]
 
 
 class _Choice(Struct, frozen=True):
     text: str = ""
     finish_reason: FinishReason | None = None
+
+
+class _ScoredChoice(_Choice, frozen=True):
+    logprobs: _Scores | None = None
 
 
 class _Verbose(Struct, frozen=True):
@@ -85,20 +98,35 @@ class _Message(Struct, frozen=True):
     error: _Error | None = None
 
 
-_decode = msgspec.json.Decoder(_Message).decode
+class _ScoredMessage(_Message, frozen=True):
+    choices: tuple[_ScoredChoice, ...] = (_ScoredChoice(),)
+
+
+_Decode = Callable[[bytes], _Message]
+_decode: _Decode = msgspec.json.Decoder(_Message).decode
+_decode_scored: _Decode = msgspec.json.Decoder(_ScoredMessage).decode
 
 
 class ChunkReader:
-    """Turns the messages of one completion into chunks. `tokenize` is used to recover lost ids."""
+    """Turns the messages of one completion into chunks. The text of tokens in `stops` is hidden."""
 
-    def __init__(self, tokenize: Callable[[str], list[int]]) -> None:
-        self._tokenize = tokenize
+    def __init__(
+        self, lexicon: Lexicon, stops: frozenset[int] = frozenset(), decode: _Decode = _decode
+    ) -> None:
+        self._lexicon = lexicon
+        self._stops = stops
+        self._decode = decode
         self._counted = 0
         self._cached = 0  # not yet told
 
     def read(self, raw: bytes) -> Chunk | None:
-        """The chunk in a message, None if it only reports progress. Raises EngineError if it is an error."""
-        message = _decode(raw)
+        """The chunk in a message, None if it only reports progress.
+
+        It has the end if the last token came, or one of the stops: what llama.cpp
+        may send after it is of no use. Raises EngineError or RequestError if the
+        message is an error.
+        """
+        message = self._decode(raw)
         if message.error is not None:
             raise _failure(message.error)
         if message.prompt_progress is not None:
@@ -108,23 +136,32 @@ class ChunkReader:
         cached, self._cached = self._cached, 0
         if choice.finish_reason is not None:
             return self._last(choice, message.usage, cached)
-        return self._next(choice.text, message.verbose, cached)
+        chunk = self._next(choice, message.verbose, cached)
+        return self._stopped(chunk) if self._stops else chunk
 
-    def _next(self, text: str, verbose: _Verbose, cached: int) -> Chunk:
-        new = verbose.tokens_predicted - self._counted
+    def _next(self, choice: _Choice, verbose: _Verbose, cached: int) -> Chunk:
+        text, new = choice.text, verbose.tokens_predicted - self._counted
         self._counted = verbose.tokens_predicted
         if new == len(verbose.tokens) == 1:
             return Chunk(text, (Token(verbose.tokens[0], text),), None, cached)
-        # All the text goes to the last token: it is the one that made it whole.
-        *begun, last = self._recover(text, new, verbose.tokens)
-        return Chunk(text, (*(Token(token, "") for token in begun), Token(last, text)), None, cached)
+        return Chunk(text, tuple(self._recovered(text, new, verbose.tokens)), None, cached)
 
-    def _recover(self, text: str, count: int, known: tuple[int, ...]) -> list[int]:
-        """`count` ids, of which the last are `known`."""
-        ids = self._tokenize(text)
-        if len(ids) == count and tuple(ids[-len(known) :]) == known:
-            return ids
-        return [UNKNOWN_ID] * (count - len(known)) + list(known)
+    def _recovered(self, text: str, count: int, known: tuple[int, ...]) -> list[Token]:
+        """`count` tokens, of which the last are `known`. All text goes to the last: it made it whole."""
+        pieces = self._lexicon.pieces(text)
+        ids = [piece.id for piece in pieces]
+        if len(ids) != count or tuple(ids[-len(known) :]) != known:
+            ids = [UNKNOWN_ID] * (count - len(known)) + list(known)
+        return [*(Token(begun, "") for begun in ids[:-1]), Token(ids[-1], text)]
+
+    def _stopped(self, chunk: Chunk) -> Chunk:
+        """The chunk up to the first of the stops, if it has one, and then with the end."""
+        for count, token in enumerate(chunk.tokens, 1):
+            if token.id in self._stops:
+                left = len(chunk.tokens) - count
+                finish = Finish(FinishReason.STOP, token.id, self._counted - left)
+                return Chunk("", (*chunk.tokens[: count - 1], _hidden(token)), finish, chunk.cached_tokens)
+        return chunk
 
     def _last(self, choice: _Choice, usage: _Usage, cached: int) -> Chunk:
         assert choice.finish_reason is not None
@@ -134,14 +171,74 @@ class ChunkReader:
         return Chunk(choice.text, tokens, finish, cached)
 
 
-def remembering(tokenize: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
-    """`tokenize` with a memory, for the few texts that need to be tokenized again and again."""
-    return lru_cache(RECOVERED_TEXTS)(tokenize)
+class ScoredReader(ChunkReader):
+    """A reader for completions with log probabilities: `most` tokens are listed at each position."""
+
+    def __init__(self, lexicon: Lexicon, stops: frozenset[int] = frozenset(), *, most: int) -> None:
+        super().__init__(lexicon, stops, _decode_scored)
+        self._most = most
+
+    def _next(self, choice: _Choice, verbose: _Verbose, cached: int) -> Chunk:
+        chunk = super()._next(choice, verbose, cached)
+        assert isinstance(choice, _ScoredChoice)
+        if choice.logprobs is None:
+            return chunk
+        *begun, last = chunk.tokens
+        score = choice.logprobs.content[-1]
+        top = tuple(map(self._candidate, score.top_logprobs[: self._most]))
+        raw = _raw(score.bytes, last.text) if last.raw is None else last.raw
+        scored = Token(last.id, last.text, score.logprob, top, raw)
+        return Chunk(chunk.text, (*begun, scored), None, cached)
+
+    def _recovered(self, text: str, count: int, known: tuple[int, ...]) -> list[Token]:
+        tokens = super()._recovered(text, count, known)
+        if tokens[0].id == UNKNOWN_ID:
+            return tokens
+        raws = (piece.raw for piece in self._lexicon.pieces(text))
+        return [Token(token.id, token.text, None, (), raw) for token, raw in zip(tokens, raws, strict=True)]
+
+    def _candidate(self, listed: _Listed) -> Candidate:
+        text = listed.token
+        if text.isascii() and len(text) == len(listed.bytes) and text:
+            return Candidate(listed.id, text, listed.logprob)
+        if not listed.bytes:  # special: llama.cpp keeps its text to itself
+            return Candidate(listed.id, self._lexicon.text(listed.id), listed.logprob)
+        whole = bytes(listed.bytes).decode("utf-8", "replace")
+        return Candidate(listed.id, whole, listed.logprob, _raw(listed.bytes, whole))
 
 
-def _failure(error: _Error) -> EngineError:
+def _raw(values: list[int], text: str) -> bytes | None:
+    """The bytes, if they are not those of the text."""
+    if len(values) == len(text) and text.isascii():
+        return None
+    raw = bytes(values)
+    return None if raw == text.encode() else raw
+
+
+def reader_of(sampling: Sampling, lexicon: Lexicon) -> ChunkReader:
+    """The reader for a completion with this sampling."""
+    stops = frozenset(sampling.stop_token_ids)
+    if sampling.logprobs is None:
+        return ChunkReader(lexicon, stops)
+    return ScoredReader(lexicon, stops, most=sampling.logprobs)
+
+
+def _hidden(token: Token) -> Token:
+    return Token(token.id, "", token.logprob, token.top, token.raw)
+
+
+def _failure(error: _Error) -> AntiphonError:
     """What a client may be told: llama.cpp's words if it blames the request, else not."""
-    blamed = 400 <= error.code < 500
-    failure = EngineError(f"The model refused the prompt: {error.message}." if blamed else None)
+    failure = _explained(error)
     failure.__cause__ = RuntimeError(error.message)
     return failure
+
+
+def _explained(error: _Error) -> AntiphonError:
+    if "parse grammar" in error.message:
+        return RequestError("The grammar is not valid GBNF.", param=GRAMMAR_PARAM)
+    if "empty grammar stack" in error.message:
+        return EngineError("The model cannot go on in the form that it is held to. Ask for a wider one.")
+    if 400 <= error.code < 500:
+        return EngineError(f"The model refused the prompt: {error.message}.")
+    return EngineError()

@@ -1,0 +1,161 @@
+"""What we ask llama.cpp for, and what we do not let through to it.
+
+A request is JSON; what was not asked for is left out, and is then as llama.cpp
+has it. Its grammar reader trusts what it reads: brackets or rules nested some
+ten thousand deep overflow its stack and end the process. Such grammars are refused
+here, and so is what it would take without a word and not do.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.core.constraint import Gbnf
+from antiphon.core.errors import RequestError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import Generation
+
+HONOURED = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "logit_bias",
+        "seed",
+        "max_tokens",
+        "stop_token_ids",
+        "ignore_eos",
+        "logprobs",
+        "priority",
+    }
+)
+"""The fields of `Sampling` that we can honour. Penalties look at the last 64 tokens, the prompt's too.
+
+Not here: `min_tokens`, because a bias against the end cannot be lifted later;
+`bad_words`, because tokens can be banned, but not words of several; `cache_salt`,
+because llama.cpp gives a prompt whatever slot is most like it; `prompt_logprobs`,
+beams and their `length_penalty`, which it does not have.
+"""
+
+GRAMMAR_PARAM = "structured_outputs.grammar"
+"""The parameter to blame for a grammar: those that we write ourselves are valid."""
+
+MAX_GRAMMAR = 1_000_000
+MAX_RULES = 10_000
+MAX_NESTING = 200
+"""Characters, rules and nested brackets of a grammar: a tenth or less of what llama.cpp can bear."""
+
+_SEED_BITS = 0xFFFF_FFFF  # all ones means "draw a seed" to llama.cpp
+_PATTERN = 2  # how llama.cpp numbers a trigger that is a regular expression
+
+# A text, a class of characters, a token or a comment: what may hold brackets that are none. An end
+# is optional, so that no beginning is looked at twice.
+_OPAQUE = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]*', re.DOTALL)
+_SPECIAL_IN_PATTERNS = re.compile(r"[.^$|()\[\]{}*+?\\]")
+
+
+def request_of(generation: Generation) -> bytes:
+    """The completion request for `generation`, as JSON.
+
+    Stop strings are not sent: the decoder above finds them, and llama.cpp would
+    cut text that it must see.
+    """
+    wanted: dict[str, Any] = {
+        "prompt": generation.prompt.ids,
+        "n_predict": generation.max_tokens,
+        "preserved_tokens": sorted(generation.preserve) or None,
+        **_drawing(generation.sampling),
+        **_holding(generation.constraint),
+        "stream": True,
+        "return_progress": True,  # a message for each prompt batch: the chance to cancel
+        "verbose": True,  # the only way to get ids in process
+    }
+    return msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
+
+
+def _drawing(sampling: Sampling) -> Mapping[str, Any]:
+    """How tokens are drawn."""
+    seed = None if sampling.seed is None else sampling.seed % _SEED_BITS
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": None if sampling.top_k is None else max(sampling.top_k, 0),  # off is 0 here
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repeat_penalty": sampling.repetition_penalty,
+        "logit_bias": list(sampling.logit_bias.items()) or None,
+        "ignore_eos": sampling.ignore_eos or None,
+        "seed": seed,
+        # A prompt that is partly cached is computed in other batches, which rounds otherwise:
+        # enough to draw another token. So a seed costs the prompt cache.
+        "cache_prompt": None if seed is None else False,
+        # It tells a token's probability only along with the likeliest.
+        "n_probs": None if sampling.logprobs is None else max(sampling.logprobs, 1),
+    }
+
+
+def _holding(constraint: object) -> Mapping[str, Any]:
+    """What the answer is held to."""
+    if not isinstance(constraint, Gbnf):
+        return {}
+    if not constraint.triggers:
+        return {"grammar": constraint.text}
+    # As patterns, not words: a word that happens to be a token is waited for as this token
+    # alone, and not found inside longer ones.
+    triggers = [{"type": _PATTERN, "value": _escaped(text)} for text in constraint.triggers]
+    return {"grammar": constraint.text, "grammar_lazy": True, "grammar_triggers": triggers}
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL_IN_PATTERNS.sub(r"\\\g<0>", text)
+
+
+def check(generation: Generation, vocabulary: int) -> None:
+    """Raises RequestError for what llama.cpp would ignore, fail on, or die of."""
+    sampling = generation.sampling
+    check_ids(sampling.logit_bias, vocabulary, "logit_bias")
+    check_ids(sampling.stop_token_ids, vocabulary, "stop_token_ids")
+    if isinstance(generation.constraint, Gbnf):
+        _check_grammar(generation.constraint.text)
+        if sampling.ignore_eos:
+            raise RequestError(
+                "An answer that is held to a form ends where the form does: leave out `ignore_eos`.",
+                param="ignore_eos",
+            )
+
+
+def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:
+    """Raises RequestError that blames `param` if one of the ids is no token's."""
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            message = f"There is no token {token}: the ids of this model are 0 to {vocabulary - 1}."
+            raise RequestError(message, param=param)
+
+
+def _check_grammar(text: str) -> None:
+    if not text or text[0] == "%":  # llama.cpp would do without, or take another grammar engine
+        raise RequestError("A grammar in GBNF begins with a rule.", param=GRAMMAR_PARAM)
+    if len(text) > MAX_GRAMMAR or text.count("::=") > MAX_RULES or _nesting(text) > MAX_NESTING:
+        raise RequestError(
+            f"The grammar is too large: at most {MAX_GRAMMAR} characters, {MAX_RULES} rules, "
+            f"and {MAX_NESTING} brackets inside each other.",
+            param=GRAMMAR_PARAM,
+        )
+
+
+def _nesting(text: str) -> int:
+    """How many brackets are open at the deepest place of a grammar."""
+    if text.count("(") <= MAX_NESTING:
+        return 0
+    depth = deepest = 0
+    for bracket in re.findall(r"[()]", _OPAQUE.sub("", text)):
+        depth = depth + 1 if bracket == "(" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return deepest

@@ -1,0 +1,203 @@
+r"""What a scripted engine plays: lines of JSON, each an answer.
+
+    {"when": "weather", "output": "<tool_call>\n{…}\n</tool_call>", "split": "chars"}
+    {"output": "Hello there!", "delay_ms": 20}
+
+The keys are the fields of `Line`. The text is the model's raw text with special
+tokens written out. Each piece of it is one token and one chunk.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import chain, cycle, islice, pairwise
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.errors import EngineError
+from antiphon.engines.engine import Generation
+
+SCORED = 4096
+"""Chunks with log probabilities that are remembered."""
+
+# A special token, a tag, a word with the space before it, white space, or one other character.
+_PIECES = re.compile(r"<\|[^<>|]*\|>|</?\w+>|\s?\w+|\s+|[^\w\s]")
+
+
+class Line(Struct, frozen=True, forbid_unknown_fields=True):
+    """One answer of a script.
+
+    `when` must occur in the rendered prompt; None matches any. `split` says where
+    the pieces of `output` end: "whole", "chars", a number of characters for each,
+    the positions of the cuts, or None for word-like pieces. `finish` is "stop" or
+    "length". `delay_ms` is the pause before each chunk. `tokens` repeats the pieces
+    in a circle until there are so many. `fail_after` raises EngineError after so
+    many chunks.
+    """
+
+    output: str
+    when: str | None = None
+    split: str | int | list[int] | None = None
+    finish: FinishReason = FinishReason.STOP
+    delay_ms: float = 0
+    tokens: int | None = None
+    fail_after: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("delay_ms", "tokens", "fail_after"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"`{name}` must not be negative")
+        if self.finish is FinishReason.ERROR:
+            raise ValueError('`finish` is "stop" or "length"; `fail_after` is how a line fails')
+        if self.tokens and not self.output:
+            raise ValueError("`tokens` repeats `output`, which must not be empty then")
+        _cut(self.output, self.split)
+
+
+class Answer(Struct, frozen=True):
+    """A line made ready to be played: its chunks, each with one token."""
+
+    line: Line
+    chunks: tuple[Chunk, ...]
+
+    def play(self, generation: Generation) -> Iterator[Chunk]:
+        """The chunks, the last one with the end. Raises EngineError if the line says so.
+
+        What `begun` has of them is left out. If it is no beginning of the line, the
+        whole line is played.
+        """
+        sampling = generation.sampling
+        chunks, length = self._after(generation.begun)
+        if length and sampling.ignore_eos:
+            length = generation.max_tokens
+        elif length:
+            length = max(length, sampling.min_tokens or 0)
+        played = self._play(chunks, length, generation.max_tokens)
+        if sampling.logprobs is not None:
+            played = map(partial(_scored, most=sampling.logprobs), played)
+        return _until(frozenset(sampling.stop_token_ids), played) if sampling.stop_token_ids else played
+
+    def _play(self, chunks: Iterator[Chunk], wanted: int, limit: int) -> Iterator[Chunk]:
+        """So many chunks as are wanted, at most `limit`."""
+        line, length = self.line, min(limit, wanted)
+        if line.fail_after is not None and line.fail_after <= length:
+            yield from islice(chunks, line.fail_after)
+            raise EngineError(f"The script says to fail after {line.fail_after} chunks.")
+        yield from islice(chunks, max(length - 1, 0))
+        last = next(chunks) if length else Chunk("")
+        reason = FinishReason.LENGTH if length < wanted else line.finish
+        yield Chunk(last.text, last.tokens, Finish(reason))
+
+    def _after(self, begun: str) -> tuple[Iterator[Chunk], int]:
+        """What comes after a beginning, in a circle, and how many chunks that are until the end."""
+        left = whole = len(self.chunks) if self.line.tokens is None else self.line.tokens
+        chunks, position = cycle(self.chunks), 0
+        while position < len(begun) and left:
+            chunk = next(chunks)
+            rest = begun[position : position + len(chunk.text)]
+            if not chunk.text.startswith(rest):
+                return cycle(self.chunks), whole
+            position += len(rest)
+            left -= 1
+            if rest != chunk.text:
+                return chain((chunk_of(chunk.text[len(rest) :]),), chunks), left + 1
+        return (chunks, left) if position == len(begun) else (cycle(self.chunks), whole)
+
+
+def answer_of(line: Line) -> Answer:
+    """The line, ready to be played."""
+    return Answer(line, tuple(map(chunk_of, _cut(line.output, line.split))))
+
+
+def token_id(piece: str) -> int:
+    """The id of a piece: it depends on its text alone."""
+    return crc32(piece.encode()) >> 1  # ids have 31 bits
+
+
+def pieces_of(text: str) -> list[str]:
+    """The word-like pieces of a text."""
+    return _cut(text, None)
+
+
+def chunk_of(piece: str) -> Chunk:
+    """A chunk of one token."""
+    return Chunk(piece, (Token(token_id(piece), piece),))
+
+
+def _until(stops: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The chunks up to the first token that is one of the stops."""
+    for chunk in chunks:
+        for token in chunk.tokens:
+            if token.id in stops:
+                hidden = Token(token.id, "", token.logprob, token.top)
+                yield Chunk("", (hidden,), Finish(FinishReason.STOP, token.id))
+                return
+        yield chunk
+
+
+def _scored(chunk: Chunk, most: int) -> Chunk:
+    """The chunk with log probabilities, of which `most` are listed for each token."""
+    return Chunk(chunk.text, tuple(_scored_token(token.text, most) for token in chunk.tokens), chunk.finish)
+
+
+@lru_cache(SCORED)
+def _scored_token(piece: str, most: int) -> Token:
+    """A token is always as probable: between exp(-2) and exp(-1), as its id has it.
+
+    It leads the list. The others are the same text with a number, each e times less probable.
+    """
+    logprob = -1 - token_id(piece) % 1000 / 1000
+    others = (f"{piece}{number}" for number in range(1, most))
+    listed = islice(chain((piece,), others), most)
+    top = tuple(Candidate(token_id(text), text, logprob - rank) for rank, text in enumerate(listed))
+    return Token(token_id(piece), piece, logprob, top)
+
+
+def _cut(text: str, split: str | int | Sequence[int] | None) -> list[str]:
+    """The pieces of `text`. Raises ValueError if `split` makes no sense for it."""
+    match split:
+        case None:
+            return _PIECES.findall(text)
+        case "whole":
+            return [text] if text else []
+        case "chars":
+            return list(text)
+        case int() if split > 0:
+            return [text[start : start + split] for start in range(0, len(text), split)]
+        case list() if all(start < end for start, end in pairwise([0, *split, len(text)])):
+            return [text[start:end] for start, end in pairwise([0, *split, len(text)])]
+    raise ValueError(
+        '`split` must be "whole", "chars", a number above 0, or rising positions inside `output`'
+    )
+
+
+def read_script(path: Path) -> list[Line]:
+    """The lines of a script file. Raises EngineError that names the line and the key at fault."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise EngineError(f"The script {path} cannot be read ({error.strerror}).") from error
+    script = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                script.append(msgspec.json.decode(line, type=Line))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise EngineError(f"{path.name}, line {number}: {error}.") from error
+    return script
+
+
+def check_lines(lines: Iterable[Line | Mapping[str, Any]]) -> list[Line]:
+    """The lines of a script given as such. Raises EngineError that names the line and the key at fault."""
+    script = []
+    for number, line in enumerate(lines, 1):
+        try:
+            script.append(line if isinstance(line, Line) else msgspec.convert(line, Line))
+        except msgspec.ValidationError as error:
+            raise EngineError(f"The script, line {number}: {error}.") from error
+    return script
