@@ -1,0 +1,36 @@
+"""What every bench reports: where it ran, and figures beside their limits."""
+
+import os
+import platform
+
+from msgspec import Struct
+
+from antiphon import __version__
+
+
+class Machine(Struct, frozen=True):
+    """Where the figures were taken."""
+
+    antiphon: str
+    python: str
+    cores: int
+    load: float
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """This one, now."""
+        load = round(os.getloadavg()[0], 2)
+        return cls(__version__, platform.python_version(), os.cpu_count() or 0, load)
+
+
+class Target(Struct, frozen=True):
+    """The worst figure that counts for a target, and the most that it may be."""
+
+    name: str
+    value: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        """The figure is within the limit."""
+        return self.value <= self.limit

@@ -1,0 +1,1 @@
+"""What must last: responses, their event logs, conversations, stored completions. See `store.py`."""

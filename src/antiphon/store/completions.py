@@ -1,0 +1,141 @@
+"""Stored chat completions, and their messages as items."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+
+from antiphon.core.errors import NotFoundError
+from antiphon.store import items
+from antiphon.store.database import Database, Found, Transaction, one_by_one
+from antiphon.store.deleting import delete_completions
+from antiphon.store.paging import page
+from antiphon.store.records import CompletionFilter, CompletionRecord, ItemRecord, Page, Paging
+from antiphon.store.schema import checked, completions
+from antiphon.store.schema import completion_metadata as pairs
+
+
+class _Change(msgspec.Struct, frozen=True):
+    owner: str
+    id: str
+    metadata: Mapping[str, str]
+    body: bytes
+
+
+def missing(completion_id: str) -> NotFoundError:
+    """There is no such completion, or it is someone else's."""
+    return NotFoundError(f"Chat completion with id {completion_id!r} not found.")
+
+
+def _owned(owner: str, completion_id: str) -> ColumnElement[bool]:
+    return (completions.c.id == completion_id) & (completions.c.owner == owner)
+
+
+def _record(row: Found) -> CompletionRecord:
+    values = dict(row._mapping)
+    metadata = msgspec.json.decode(values.pop("metadata"), type=dict[str, str])
+    return CompletionRecord(metadata=metadata, **values)
+
+
+def _encoded(metadata: Mapping[str, str]) -> bytes:
+    return msgspec.json.encode({checked(key): checked(value) for key, value in metadata.items()})
+
+
+def _pair_rows(completion_id: str, metadata: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"completion_id": completion_id, "key": key, "value": metadata[key]} for key in metadata]
+
+
+def save_all(
+    transaction: Transaction, saves: Sequence[tuple[CompletionRecord, Sequence[ItemRecord]]]
+) -> list[None]:
+    """Store completions with their messages."""
+    rows = []
+    for record, _ in saves:
+        row = {name: getattr(record, name) for name in record.__struct_fields__}
+        rows.append(row | {"metadata": _encoded(record.metadata)})
+    transaction.each(insert(completions), rows)
+    transaction.each(insert(pairs), [row for it, _ in saves for row in _pair_rows(it.id, it.metadata)])
+    items.add(transaction, [row for it, messages in saves for row in items.input_rows(it.id, messages)])
+    return [None] * len(saves)
+
+
+@one_by_one
+def _update(transaction: Transaction, change: _Change) -> CompletionRecord | None:
+    values = {"metadata": _encoded(change.metadata), "body": change.body}
+    owned = _owned(change.owner, change.id)
+    if not transaction.execute(update(completions).where(owned).values(values)).rowcount:
+        return None
+    transaction.execute(delete(pairs).where(pairs.c.completion_id == change.id))
+    transaction.each(insert(pairs), _pair_rows(change.id, change.metadata))
+    return find(transaction.connection, change.owner, change.id)
+
+
+@one_by_one
+def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
+    found = select(completions.c.id).where(_owned(*owned)).with_for_update()
+    if transaction.execute(found).first() is None:
+        return False
+    delete_completions(transaction, [owned[1]])
+    return True
+
+
+def find(connection: Connection, owner: str, completion_id: str) -> CompletionRecord | None:
+    """The completion."""
+    row = connection.execute(select(completions).where(_owned(owner, completion_id))).first()
+    return _record(row) if row else None
+
+
+def _list(
+    connection: Connection, owner: str, only: CompletionFilter, paging: Paging
+) -> Page[CompletionRecord]:
+    wanted = select(completions).where(completions.c.owner == owner)
+    if only.model is not None:
+        wanted = wanted.where(completions.c.model == only.model)
+    for key, value in only.metadata.items():
+        its = (pairs.c.completion_id == completions.c.id) & (pairs.c.key == key) & (pairs.c.value == value)
+        wanted = wanted.where(select(pairs.c.key).where(its).exists())
+    found = page(connection, wanted, (completions.c.created_at, completions.c.id), paging)
+    return Page([_record(row) for row in found.data], found.has_more)
+
+
+def _messages(connection: Connection, owner: str, completion_id: str, paging: Paging) -> Page[ItemRecord]:
+    if connection.execute(select(completions.c.id).where(_owned(owner, completion_id))).first() is None:
+        raise missing(completion_id)
+    return items.input_page(connection, completion_id, paging)
+
+
+class SqlCompletions:
+    """`Completions`, on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def save(  # noqa: D102 - see the protocol
+        self, record: CompletionRecord, messages: Sequence[ItemRecord]
+    ) -> None:
+        await self._database.write(save_all, (record, messages))
+
+    async def get(self, owner: str, completion_id: str) -> CompletionRecord | None:  # noqa: D102
+        return await self._database.read(find, owner, completion_id)
+
+    async def list(  # noqa: D102
+        self, owner: str, only: CompletionFilter, paging: Paging
+    ) -> Page[CompletionRecord]:
+        return await self._database.read(_list, owner, only, paging)
+
+    async def update(  # noqa: D102
+        self, owner: str, completion_id: str, metadata: Mapping[str, str], body: bytes
+    ) -> CompletionRecord:
+        record = await self._database.write(_update, _Change(owner, completion_id, metadata, body))
+        if record is None:
+            raise missing(completion_id)
+        return record
+
+    async def delete(self, owner: str, completion_id: str) -> bool:  # noqa: D102
+        return await self._database.write(_delete, (owner, completion_id))
+
+    async def messages(  # noqa: D102
+        self, owner: str, completion_id: str, paging: Paging
+    ) -> Page[ItemRecord]:
+        return await self._database.read(_messages, owner, completion_id, paging)

@@ -1,0 +1,190 @@
+"""Conversations: a counter row, and items numbered by it."""
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import ColumnElement, Connection, insert, select, update
+from sqlalchemy import delete as delete_from
+
+from antiphon.core.errors import NotFoundError
+from antiphon.store import items
+from antiphon.store.database import Database, Found, Transaction, one_by_one
+from antiphon.store.deleting import delete_conversation
+from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
+from antiphon.store.schema import conversations
+from antiphon.store.schema import items as item_table
+
+COLUMNS = (
+    conversations.c.id,
+    conversations.c.owner,
+    conversations.c.created_at,
+    conversations.c.metadata,
+)
+
+
+def missing(conversation_id: str, **details: str) -> NotFoundError:
+    """There is no such conversation, or it is someone else's."""
+    return NotFoundError(f"Conversation with id {conversation_id!r} not found.", **details)
+
+
+def owners(transaction: Transaction, ids: Collection[str]) -> dict[str, str]:
+    """Whose conversations these are, as far as they exist."""
+    if not ids:
+        return {}
+    named = select(conversations.c.id, conversations.c.owner).where(conversations.c.id.in_(ids))
+    return {row.id: row.owner for row in transaction.execute(named)}
+
+
+def append(transaction: Transaction, conversation_id: str, records: Sequence[ItemRecord]) -> None:
+    """Append items; to a conversation that is gone, nothing."""
+    its = conversations.c.id == conversation_id
+    counter = conversations.c.next_position
+    # Counting up locks the row: others that append wait, and get the numbers behind these.
+    counted = update(conversations).where(its).values(next_position=counter + len(records))
+    if transaction.execute(counted).rowcount:
+        end: int = transaction.execute(select(counter).where(its)).scalar_one()
+        items.add(transaction, items.input_rows(conversation_id, records, end - len(records)))
+
+
+def _owned(owner: str, conversation_id: str) -> ColumnElement[bool]:
+    return (conversations.c.id == conversation_id) & (conversations.c.owner == owner)
+
+
+def find(connection: Connection, owner: str, conversation_id: str) -> ConversationRecord | None:
+    """The conversation."""
+    return _record(connection.execute(select(*COLUMNS).where(_owned(owner, conversation_id))).first())
+
+
+def _record(row: Found | None) -> ConversationRecord | None:
+    return ConversationRecord(**row._mapping) if row else None
+
+
+def _find_locked(transaction: Transaction, owner: str, conversation_id: str) -> ConversationRecord | None:
+    """The conversation, which nobody else deletes before the transaction ends."""
+    found = select(*COLUMNS).where(_owned(owner, conversation_id)).with_for_update()
+    return _record(transaction.execute(found).first())
+
+
+def _demand(connection: Connection, owner: str, conversation_id: str) -> None:
+    if find(connection, owner, conversation_id) is None:
+        raise missing(conversation_id)
+
+
+@one_by_one
+def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord]]) -> None:
+    record, first = creation
+    row = {
+        "id": record.id,
+        "owner": record.owner,
+        "created_at": record.created_at,
+        "metadata": record.metadata,
+        "next_position": len(first),
+    }
+    transaction.each(insert(conversations), [row])
+    items.add(transaction, items.input_rows(record.id, first))
+
+
+@one_by_one
+def _update(transaction: Transaction, change: tuple[str, str, bytes]) -> ConversationRecord | None:
+    owner, conversation_id, metadata = change
+    transaction.execute(update(conversations).where(_owned(owner, conversation_id)).values(metadata=metadata))
+    return find(transaction.connection, owner, conversation_id)
+
+
+@one_by_one
+def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
+    if _find_locked(transaction, *owned) is None:
+        return False
+    delete_conversation(transaction, owned[1])
+    return True
+
+
+@one_by_one
+def _add(transaction: Transaction, addition: tuple[str, str, Sequence[ItemRecord]]) -> bool:
+    owner, conversation_id, records = addition
+    if _find_locked(transaction, owner, conversation_id) is None:
+        return False
+    append(transaction, conversation_id, records)
+    return True
+
+
+@one_by_one
+def _delete_item(
+    transaction: Transaction, named: tuple[str, str, str]
+) -> tuple[ConversationRecord | None, bool]:
+    owner, conversation_id, item_id = named
+    conversation = _find_locked(transaction, owner, conversation_id)
+    if conversation is None:
+        return None, False
+    its = (item_table.c.parent == conversation_id) & (item_table.c.id == item_id)
+    return conversation, transaction.execute(delete_from(item_table).where(its)).rowcount > 0
+
+
+def _page(connection: Connection, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:
+    _demand(connection, owner, conversation_id)
+    return items.input_page(connection, conversation_id, paging)
+
+
+def _history(connection: Connection, owner: str, conversation_id: str) -> list[ItemRecord]:
+    _demand(connection, owner, conversation_id)
+    ordered = items.inputs_of(conversation_id).order_by(item_table.c.position)
+    return [items.record(row) for row in connection.execute(ordered)]
+
+
+def _item(connection: Connection, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
+    owned = select(conversations.c.id).where(_owned(owner, conversation_id)).scalar_subquery()
+    named = select(*items.COLUMNS).where(item_table.c.parent == owned, item_table.c.id == item_id)
+    row = connection.execute(named.order_by(item_table.c.position).limit(1)).first()
+    return items.record(row) if row else None
+
+
+class SqlConversations:
+    """`Conversations`, on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(  # noqa: D102 - see the protocol
+        self, record: ConversationRecord, items: Sequence[ItemRecord]
+    ) -> None:
+        await self._database.write(_create, (record, items))
+
+    async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:  # noqa: D102
+        return await self._database.read(find, owner, conversation_id)
+
+    async def update(  # noqa: D102
+        self, owner: str, conversation_id: str, metadata: bytes
+    ) -> ConversationRecord:
+        record = await self._database.write(_update, (owner, conversation_id, metadata))
+        if record is None:
+            raise missing(conversation_id)
+        return record
+
+    async def delete(self, owner: str, conversation_id: str) -> bool:  # noqa: D102
+        return await self._database.write(_delete, (owner, conversation_id))
+
+    async def add(  # noqa: D102
+        self, owner: str, conversation_id: str, items: Sequence[ItemRecord]
+    ) -> None:
+        if not await self._database.write(_add, (owner, conversation_id, items)):
+            raise missing(conversation_id)
+
+    async def items(  # noqa: D102
+        self, owner: str, conversation_id: str, paging: Paging
+    ) -> Page[ItemRecord]:
+        return await self._database.read(_page, owner, conversation_id, paging)
+
+    async def history(self, owner: str, conversation_id: str) -> list[ItemRecord]:  # noqa: D102
+        return await self._database.read(_history, owner, conversation_id)
+
+    async def item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:  # noqa: D102
+        return await self._database.read(_item, owner, conversation_id, item_id)
+
+    async def delete_item(  # noqa: D102
+        self, owner: str, conversation_id: str, item_id: str
+    ) -> ConversationRecord:
+        record, deleted = await self._database.write(_delete_item, (owner, conversation_id, item_id))
+        if record is None:
+            raise missing(conversation_id)
+        if not deleted:
+            raise NotFoundError(f"Item with id {item_id!r} not found in the conversation.")
+        return record

@@ -1,0 +1,61 @@
+"""Items of a parent: a response, a conversation or a stored completion."""
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any
+
+from sqlalchemy import Connection, Select, insert, select
+
+from antiphon.store.database import Rows, Transaction
+from antiphon.store.paging import page
+from antiphon.store.records import ItemRecord, Page, Paging
+from antiphon.store.schema import items
+
+COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.c.tokens)
+"""Those of an `ItemRecord`, in its order."""
+
+_ADD = insert(items)
+
+
+def input_rows(parent: str, records: Iterable[ItemRecord], start: int = 0) -> Rows:
+    """Rows for what went in, from position `start` on."""
+    return [_row(parent, False, position, record) for position, record in zip(count(start), records)]
+
+
+def output_rows(parent: str, records: Iterable[ItemRecord]) -> Rows:
+    """Rows for what came out."""
+    return [_row(parent, True, position, record) for position, record in enumerate(records)]
+
+
+def add(transaction: Transaction, rows: Rows) -> None:
+    """Store rows, of any parents."""
+    transaction.each(_ADD, rows)
+
+
+def inputs_of(parent: str) -> Select[Any]:
+    """What went in, in no order."""
+    return select(*COLUMNS).where(items.c.parent == parent, items.c.output.is_(False))
+
+
+def input_page(connection: Connection, parent: str, paging: Paging) -> Page[ItemRecord]:
+    """Part of what went in."""
+    found = page(connection, inputs_of(parent), (items.c.position,), paging)
+    return Page([record(row) for row in found.data], found.has_more)
+
+
+def record(row: Sequence[Any]) -> ItemRecord:
+    """An item from its `COLUMNS`."""
+    return ItemRecord(*row)
+
+
+def _row(parent: str, output: bool, position: int, item: ItemRecord) -> dict[str, Any]:
+    return {
+        "parent": parent,
+        "output": output,
+        "position": position,
+        "id": item.id,
+        "type": item.type,
+        "created_at": item.created_at,
+        "payload": item.payload,
+        "tokens": item.tokens,
+    }

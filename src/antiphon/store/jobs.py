@@ -1,0 +1,120 @@
+"""Who works on which response: leases on rows, taken with `FOR UPDATE SKIP LOCKED` where that exists."""
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import ColumnElement, TextClause, and_, func, select, update
+
+from antiphon.store.database import Database, Transaction, one_by_one
+from antiphon.store.records import Heartbeat, Lease, ResponseRecord, ResponseStatus
+from antiphon.store.responses import record_of
+from antiphon.store.schema import RUNNING, responses
+from antiphon.store.store import JOBS, cancel_of
+
+Condition = ColumnElement[bool] | TextClause
+
+
+class _Claim(Struct, frozen=True):
+    lease: Lease
+    now: float
+    limit: int
+
+
+class _Holding(Struct, frozen=True):
+    lease: Lease
+    ids: frozenset[str]
+
+
+def _take(transaction: Transaction, claim: _Claim, *which: Condition) -> list[ResponseRecord]:
+    """Lease the oldest running responses for which `which` holds."""
+    free = (
+        select(responses)
+        .where(RUNNING, *which)
+        .order_by(responses.c.created_at, responses.c.id)
+        .limit(claim.limit)
+        .with_for_update(skip_locked=True)
+    )
+    found = [record_of(row) for row in transaction.execute(free)]
+    if found:
+        status, (worker, until) = ResponseStatus.IN_PROGRESS, msgspec.structs.astuple(claim.lease)
+        taken = update(responses).where(responses.c.id.in_([record.id for record in found]))
+        transaction.execute(taken.values(status=status, worker=worker, lease_until=until))
+    return [
+        msgspec.structs.replace(record, status=ResponseStatus.IN_PROGRESS, lease=claim.lease)
+        for record in found
+    ]
+
+
+@one_by_one
+def _claim(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
+    free = func.coalesce(responses.c.lease_until, 0.0) <= claim.now
+    return _take(transaction, claim, responses.c.background, free)
+
+
+@one_by_one
+def _claim_abandoned(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
+    return _take(transaction, claim, ~responses.c.background, responses.c.lease_until <= claim.now)
+
+
+def _held(holding: _Holding) -> Condition:
+    mine = responses.c.worker == holding.lease.worker
+    return and_(responses.c.id.in_(holding.ids), RUNNING, mine)
+
+
+@one_by_one
+def _heartbeat(transaction: Transaction, holding: _Holding) -> Heartbeat:
+    transaction.execute(update(responses).where(_held(holding)).values(lease_until=holding.lease.until))
+    kept = select(responses.c.id, responses.c.cancel_requested).where(_held(holding))
+    wanted = {row.id: row.cancel_requested for row in transaction.execute(kept)}
+    cancelled = frozenset(response_id for response_id, cancel in wanted.items() if cancel)
+    return Heartbeat(holding.ids.difference(wanted), cancelled)
+
+
+@one_by_one
+def _release(transaction: Transaction, holding: _Holding) -> None:
+    free: dict[str, Any] = {"worker": None, "lease_until": holding.lease.until}
+    transaction.execute(update(responses).where(_held(holding)).values(free))
+    transaction.wake(JOBS)
+
+
+@one_by_one
+def _request_cancel(transaction: Transaction, owned: tuple[str, str]) -> ResponseRecord | None:
+    owner, response_id = owned
+    its = (responses.c.owner == owner) & (responses.c.id == response_id)
+    transaction.execute(update(responses).where(its, RUNNING).values(cancel_requested=True))
+    row = transaction.execute(select(responses).where(its)).first()
+    transaction.wake(cancel_of(response_id))
+    return record_of(row) if row else None
+
+
+class SqlJobs:
+    """`Jobs`, on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def claim(  # noqa: D102 - see the protocol
+        self, worker: str, now: float, lease_seconds: float, limit: int
+    ) -> list[ResponseRecord]:
+        claim = _Claim(Lease(worker, now + lease_seconds), now, limit)
+        return await self._database.write(_claim, claim)
+
+    async def claim_abandoned(  # noqa: D102
+        self, worker: str, now: float, lease_seconds: float, limit: int
+    ) -> list[ResponseRecord]:
+        claim = _Claim(Lease(worker, now + lease_seconds), now, limit)
+        return await self._database.write(_claim_abandoned, claim)
+
+    async def heartbeat(  # noqa: D102
+        self, worker: str, response_ids: Collection[str], now: float, lease_seconds: float
+    ) -> Heartbeat:
+        holding = _Holding(Lease(worker, now + lease_seconds), frozenset(response_ids))
+        return await self._database.write(_heartbeat, holding)
+
+    async def request_cancel(self, owner: str, response_id: str) -> ResponseRecord | None:  # noqa: D102
+        return await self._database.write(_request_cancel, (owner, response_id))
+
+    async def release(self, worker: str, response_ids: Collection[str]) -> None:  # noqa: D102
+        await self._database.write(_release, _Holding(Lease(worker, 0.0), frozenset(response_ids)))

@@ -1,0 +1,26 @@
+"""Brings the tables up to date, with the migrations in `migrations/`."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import Connection
+
+from antiphon.core.errors import StoreError
+
+FOLDER = Path(__file__).parent / "migrations"
+
+
+def migrate(connection: Connection) -> None:
+    """Run what is missing, in the transaction that is open; whoever comes second must wait for it.
+
+    Raises StoreError for tables that a newer Antiphon made.
+    """
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise StoreError("The store was made by a newer Antiphon. Update this one.") from error

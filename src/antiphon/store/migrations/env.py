@@ -1,0 +1,6 @@
+"""Alembic's way in: migrates the connection that `migrating.py` put into the configuration."""
+
+from alembic import context
+
+context.configure(connection=context.config.attributes["connection"])
+context.run_migrations()

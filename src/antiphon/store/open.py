@@ -1,0 +1,69 @@
+"""Opening a store by its URL. What a database needs is imported only then."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.core.errors import StoreError
+from antiphon.store.records import Limits
+from antiphon.store.store import Store
+
+if TYPE_CHECKING:
+    from antiphon.store.database import Backend
+
+DEFAULT_LIMITS = Limits()
+
+
+async def open_store(url: str, limits: Limits = DEFAULT_LIMITS) -> Store:
+    """The store at `url`, its tables brought up to date.
+
+    `memory`: gone with the process. `sqlite`: a file in the user's data folder.
+    `sqlite:///PATH`: a file; an absolute path makes it four slashes.
+    `postgresql://…`: a PostgreSQL database, as libpq writes it. Raises ValueError for
+    any other URL, StoreError if the database cannot be opened.
+    """
+    from antiphon.store.sql import SqlStore  # noqa: PLC0415 - takes longer than a start of the program may
+
+    store = SqlStore(_backend(url, limits), limits)
+    await store.open()
+    return store
+
+
+def default_path() -> Path:
+    """The file of `sqlite`: where the platform wants a program's data."""
+    if sys.platform == "win32":
+        folder = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        folder = "~/Library/Application Support"
+    else:
+        folder = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(folder).expanduser() / "antiphon" / "store.db"
+
+
+def _backend(url: str, limits: Limits) -> "Backend":
+    match url.partition("://"):
+        case "memory", "", _:
+            return _sqlite(None, limits)
+        case "sqlite", "", _:
+            return _sqlite(default_path(), limits)
+        case "sqlite", _, path if path.startswith("/") and path[1:] not in ("", ":memory:"):
+            return _sqlite(Path(path[1:]).expanduser(), limits)
+        case "postgresql" | "postgres", "://", _:
+            return _postgresql(url, limits)
+    # The URL itself may hold a password.
+    raise ValueError("a store is one of: memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE.")
+
+
+def _sqlite(path: Path | None, limits: Limits) -> "Backend":
+    from antiphon.store.sqlite import Sqlite  # noqa: PLC0415
+
+    return Sqlite(path, limits)
+
+
+def _postgresql(url: str, limits: Limits) -> "Backend":
+    try:
+        from antiphon.store.postgresql import Postgresql  # noqa: PLC0415
+    except ImportError as error:
+        raise StoreError("PostgreSQL needs an extra: `pip install 'antiphon[postgresql]'`.") from error
+    return Postgresql(url, limits)

@@ -1,0 +1,228 @@
+"""What the store keeps, as immutable records. Wire JSON, tokens and chunks are bytes that it never reads.
+
+Times are seconds since 1970. An owner is whatever the caller tells clients apart by.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Generic, Literal, TypeVar
+
+from msgspec import Struct
+
+T = TypeVar("T")
+
+
+class ResponseStatus(StrEnum):
+    """How far a response got. A terminal status never changes."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing follows."""
+        return self not in (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
+
+
+class Lease(Struct, frozen=True):
+    """Who works on a response, and until when nobody else may take it over."""
+
+    worker: str
+    until: float
+
+
+class ResponseRecord(Struct, frozen=True, kw_only=True):
+    """A response.
+
+    `request` is what is needed to run it again, `body` the response object as last
+    known, both wire JSON. `prompt_ids` are packed int32 token ids. `last_seq` is the
+    sequence number of the last event in its log, -1 before the first. Without
+    `expires_at` it never expires.
+    """
+
+    id: str
+    owner: str
+    created_at: float
+    status: ResponseStatus
+    model: str
+    request: bytes
+    body: bytes
+    background: bool = False
+    previous_id: str | None = None
+    conversation_id: str | None = None
+    prompt_ids: bytes | None = None
+    cancel_requested: bool = False
+    lease: Lease | None = None
+    last_seq: int = -1
+    expires_at: float | None = None
+
+
+class ItemRecord(Struct, frozen=True):
+    """An item of a response or a conversation, or a message of a stored completion.
+
+    `payload` is wire JSON; `tokens` are packed int32 ids, None if they are not known.
+    """
+
+    id: str
+    type: str
+    payload: bytes
+    created_at: float
+    tokens: bytes | None = None
+
+
+class Entry(Struct, frozen=True):
+    """A run of events in a response's log, `first` to `last` (sequence numbers, both included).
+
+    `events` are wire JSON, one a line. `chunks` are the engine's chunks behind them,
+    opaque; readers of events get them empty.
+    """
+
+    first: int
+    last: int
+    events: bytes
+    chunks: bytes = b""
+
+
+class Append(Struct, frozen=True, kw_only=True):
+    """What a worker adds to a response that it works on.
+
+    `worker` is the holder of its lease, None if nobody holds one. `body` and
+    `prompt_ids` replace what is stored, unless they are None.
+    """
+
+    response_id: str
+    worker: str | None
+    entries: tuple[Entry, ...] = ()
+    body: bytes | None = None
+    prompt_ids: bytes | None = None
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How a response ends.
+
+    `worker` is the holder of its lease; None ends it only while nobody holds one, as
+    with a job that is still queued. `entries` are the last of its log.
+    `conversation` are the items that its conversation, if it has one, gets: input,
+    then output.
+    """
+
+    response_id: str
+    worker: str | None
+    status: ResponseStatus
+    body: bytes
+    output: tuple[ItemRecord, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    conversation: tuple[ItemRecord, ...] = ()
+
+
+class Verdict(StrEnum):
+    """What became of a write to a response. Only an accepted one changed anything."""
+
+    ACCEPTED = "accepted"
+    GONE = "gone"
+    """There is no such response; it was deleted."""
+    ENDED = "ended"
+    """It is terminal; a terminal status is never overwritten."""
+    LOST = "lost"
+    """Another worker holds its lease, or none does."""
+    GAP = "gap"
+    """An entry does not begin right after the last one."""
+
+
+class Tail(Struct, frozen=True):
+    """A response's log from some point on. If `entries` reach `last_seq`, that is all there is so far."""
+
+    status: ResponseStatus
+    last_seq: int
+    entries: list[Entry]
+
+
+class Heartbeat(Struct, frozen=True):
+    """What a worker must stop: responses that it lost, and those that shall be cancelled."""
+
+    lost: frozenset[str]
+    cancelled: frozenset[str]
+
+
+class ConversationRecord(Struct, frozen=True, kw_only=True):
+    """A conversation. `metadata` is wire JSON."""
+
+    id: str
+    owner: str
+    created_at: float
+    metadata: bytes
+
+
+class CompletionRecord(Struct, frozen=True, kw_only=True):
+    """A stored chat completion. `body` is wire JSON, `metadata` what lists are filtered by."""
+
+    id: str
+    owner: str
+    created_at: float
+    model: str
+    body: bytes
+    metadata: Mapping[str, str] = {}
+    expires_at: float | None = None
+
+
+class CompletionFilter(Struct, frozen=True):
+    """Which stored completions a list has: those of the model, with all of the metadata."""
+
+    model: str | None = None
+    metadata: Mapping[str, str] = {}
+
+
+class Paging(Struct, frozen=True):
+    """Which part of a list is wanted.
+
+    In `order`, at most `limit` entries that come behind the one named `after`, or
+    the nearest ones in front of the one named `before`. Both names are ids.
+    """
+
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+    before: str | None = None
+    limit: int = 20
+
+
+class Page(Struct, Generic[T], frozen=True):
+    """Part of a list, in its order. `has_more`: there is more in the direction of paging."""
+
+    data: list[T]
+    has_more: bool
+
+
+class Swept(Struct, frozen=True):
+    """How much a sweep deleted."""
+
+    responses: int
+    completions: int
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Every bound of a store."""
+
+    responses: int = 1_000_000
+    """So many responses are kept; a sweep deletes the oldest ended ones beyond it."""
+    completions: int = 1_000_000
+    """The same for stored completions."""
+    chain: int = 10_000
+    """The most responses that `previous_id` may link in a row."""
+    entries: int = 1000
+    """The most log entries that one read of events gives."""
+    sweep: int = 200
+    """So many rows go in one transaction of a sweep, so that it never holds others up."""
+    batch: int = 1000
+    """The most writes that share a transaction."""
+    waiting: int = 10_000
+    """The most writes that wait in a queue; further ones wait for room in it."""
+    readers: int = 4
+    """The most reads that run at a time."""
+    patience: float = 5.0
+    """Seconds until a database that does not answer, or stays locked, counts as lost."""
+    poll: float = 0.25
+    """Seconds between looks for what other servers wrote, where the database does not tell."""

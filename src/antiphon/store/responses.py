@@ -1,0 +1,217 @@
+"""Responses with their items: created, finished, read along their chains."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, exists, insert, literal, select
+
+from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.store import conversations, items, log
+from antiphon.store.database import Database, Found, Transaction, one_by_one
+from antiphon.store.deleting import delete_responses
+from antiphon.store.records import (
+    ItemRecord,
+    Lease,
+    Outcome,
+    Page,
+    Paging,
+    ResponseRecord,
+    ResponseStatus,
+    Verdict,
+)
+from antiphon.store.schema import conversations as conversation_table
+from antiphon.store.schema import items as item_table
+from antiphon.store.schema import responses
+from antiphon.store.store import JOBS, events_of
+
+_NAMED = (responses.c.id == bindparam("response_id")) & (responses.c.owner == bindparam("owner"))
+_CREATE = insert(responses)
+_FIND = select(responses).where(_NAMED)
+_LOCK = select(responses.c.id).where(_NAMED).with_for_update()
+_EXISTS = select(responses.c.id).where(_NAMED)
+
+
+def _chain() -> Select[Any]:
+    """The items of a response and of those before it, oldest first, and how the chain goes on."""
+    last = select(responses.c.id, responses.c.previous_id, literal(1).label("depth"))
+    chain = last.where(_NAMED).cte("chain", recursive=True)
+    previous = select(responses.c.id, responses.c.previous_id, chain.c.depth + 1).where(
+        responses.c.id == chain.c.previous_id,
+        responses.c.owner == bindparam("owner"),
+        chain.c.depth < bindparam("limit"),
+    )
+    chain = chain.union_all(previous)
+    return (
+        select(chain.c.depth, chain.c.previous_id, *items.COLUMNS)
+        .outerjoin(item_table, item_table.c.parent == chain.c.id)
+        .order_by(chain.c.depth.desc(), item_table.c.output, item_table.c.position)
+    )
+
+
+_CHAIN = _chain()
+
+
+def _owned(parents: Table) -> ColumnElement[bool]:
+    """An item belongs to one of these, which belongs to the owner."""
+    return exists().where(parents.c.id == item_table.c.parent, parents.c.owner == bindparam("owner"))
+
+
+_ITEMS = select(item_table.c.id, item_table.c.payload).where(
+    item_table.c.id.in_(bindparam("item_ids", expanding=True)),
+    _owned(responses) | _owned(conversation_table),
+)
+
+Creation = tuple[ResponseRecord, Sequence[ItemRecord]]
+
+
+def record_of(row: Found) -> ResponseRecord:
+    """A response from all its columns."""
+    values = dict(row._mapping)
+    worker, until = values.pop("worker"), values.pop("lease_until")
+    status = ResponseStatus(values.pop("status"))
+    return ResponseRecord(status=status, lease=Lease(worker, until) if worker else None, **values)
+
+
+def _row(record: ResponseRecord) -> dict[str, Any]:
+    values = {name: getattr(record, name) for name in record.__struct_fields__}
+    lease = values.pop("lease")
+    return values | {"worker": lease and lease.worker, "lease_until": lease and lease.until}
+
+
+def missing(response_id: str, **details: str) -> NotFoundError:
+    """There is no such response, or it is someone else's."""
+    return NotFoundError(f"Response with id {response_id!r} not found.", **details)
+
+
+def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[bool]:
+    """Whether each was stored: it is not if its conversation does not exist."""
+    named = [record.conversation_id for record, _ in creations if record.conversation_id is not None]
+    owners = conversations.owners(transaction, named)
+    accepted = [
+        record.conversation_id is None or owners.get(record.conversation_id) == record.owner
+        for record, _ in creations
+    ]
+    stored = [creation for creation, accept in zip(creations, accepted, strict=True) if accept]
+    transaction.each(_CREATE, [_row(record) for record, _ in stored])
+    items.add(transaction, [row for record, inputs in stored for row in items.input_rows(record.id, inputs)])
+    if any(record.background and record.lease is None for record, _ in stored):
+        transaction.wake(JOBS)
+    return accepted
+
+
+def finish_all(transaction: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
+    """What became of each."""
+    standings = log.standings(transaction, [outcome.response_id for outcome in outcomes])
+    changes: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
+    outputs: list[dict[str, Any]] = []
+
+    def take(outcome: Outcome) -> Verdict:
+        at = standings.get(outcome.response_id)
+        verdict = at.judge(outcome.worker, outcome.entries) if at else Verdict.GONE
+        if at and verdict is Verdict.ACCEPTED:
+            entries.extend(at.take(outcome.entries))
+            at.status = outcome.status
+            changes.append(_ended(at, outcome))
+            outputs.extend(items.output_rows(at.id, outcome.output))
+            if at.conversation_id is not None:
+                conversations.append(transaction, at.conversation_id, outcome.conversation)
+        return verdict
+
+    verdicts = [take(outcome) for outcome in outcomes]
+    log.change(transaction, changes)
+    log.add_entries(transaction, entries)
+    items.add(transaction, outputs)
+    transaction.wake(*(events_of(row["key"]) for row in changes))
+    return verdicts
+
+
+def _ended(at: log.Standing, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "key": at.id,
+        "status": at.status,
+        "body": outcome.body,
+        "last_seq": at.last_seq,
+        "worker": None,
+        "lease_until": None,
+    }
+
+
+@one_by_one
+def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
+    owner, response_id = owned
+    if transaction.execute(_LOCK, {"owner": owner, "response_id": response_id}).first() is None:
+        return False
+    delete_responses(transaction, [response_id])
+    return True
+
+
+def find(connection: Connection, owner: str, response_id: str) -> ResponseRecord | None:
+    """The response."""
+    row = connection.execute(_FIND, {"owner": owner, "response_id": response_id}).first()
+    return record_of(row) if row else None
+
+
+def _input_items(connection: Connection, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
+    if connection.execute(_EXISTS, {"owner": owner, "response_id": response_id}).first() is None:
+        raise missing(response_id)
+    return items.input_page(connection, response_id, paging)
+
+
+def _items(connection: Connection, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
+    wanted = {"owner": owner, "item_ids": list(item_ids)}
+    return {row.id: row.payload for row in connection.execute(_ITEMS, wanted)}
+
+
+def _history(connection: Connection, owner: str, response_id: str, limit: int) -> list[ItemRecord]:
+    wanted = {"owner": owner, "response_id": response_id, "limit": limit}
+    found = connection.execute(_CHAIN, wanted).all()
+    _check_chain(found[0] if found else None, response_id, limit)
+    return [items.record(row[2:]) for row in found if row.id is not None]
+
+
+def _check_chain(oldest: Found | None, response_id: str, limit: int) -> None:
+    """The chain must end by itself: its oldest response has none before it."""
+    absent = oldest.previous_id if oldest else response_id
+    if absent is None:
+        return
+    if oldest and oldest.depth == limit:
+        raise RequestError(
+            f"More than {limit} responses are linked. Use a conversation instead.",
+            param="previous_response_id",
+        )
+    raise missing(absent, param="previous_response_id", code="previous_response_not_found")
+
+
+class SqlResponses:
+    """`Responses`, on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(  # noqa: D102 - see the protocol
+        self, record: ResponseRecord, input_items: Sequence[ItemRecord]
+    ) -> None:
+        if not await self._database.write(create_all, (record, input_items)):
+            assert record.conversation_id is not None
+            raise conversations.missing(record.conversation_id, param="conversation")
+
+    async def get(self, owner: str, response_id: str) -> ResponseRecord | None:  # noqa: D102
+        return await self._database.read(find, owner, response_id)
+
+    async def finish(self, outcome: Outcome) -> Verdict:  # noqa: D102
+        return await self._database.write(finish_all, outcome)
+
+    async def delete(self, owner: str, response_id: str) -> bool:  # noqa: D102
+        return await self._database.write(_delete, (owner, response_id))
+
+    async def input_items(  # noqa: D102
+        self, owner: str, response_id: str, paging: Paging
+    ) -> Page[ItemRecord]:
+        return await self._database.read(_input_items, owner, response_id, paging)
+
+    async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:  # noqa: D102
+        return await self._database.read(_items, owner, item_ids)
+
+    async def history(self, owner: str, response_id: str) -> list[ItemRecord]:  # noqa: D102
+        return await self._database.read(_history, owner, response_id, self._database.limits.chain)

@@ -1,0 +1,147 @@
+"""The tables. What changes here needs a migration (`migrations/versions/`); a test holds the two equal.
+
+Times are seconds since 1970. `items.parent` is the id of what an item belongs to: a
+response, a conversation or a stored completion. Rows that belong to a parent are
+deleted by code, in one order (`deleting.py`), for no foreign key can point at three
+tables.
+"""
+
+import re
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    TypeDecorator,
+    text,
+)
+from sqlalchemy import Text as PlainText
+
+from antiphon.core.errors import RequestError
+
+RUNNING = text("status IN ('queued', 'in_progress')")
+"""Not terminal; word for word the condition of the index `responses_running`, or it would not be used."""
+
+METADATA = MetaData()
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Text(TypeDecorator[str]):
+    """Text that every database can hold; other text is a RequestError, for it comes from clients."""
+
+    impl = PlainText
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
+        """The text itself."""
+        return value if value is None else checked(value)
+
+
+def checked(value: str) -> str:
+    """The text, if it can be stored: PostgreSQL has no U+0000, UTF-8 no half of a pair."""
+    if "\0" in value or not (value.isascii() or _SURROGATE.search(value) is None):
+        raise RequestError("Text may not contain U+0000 or half a surrogate pair. Remove it.")
+    return value
+
+
+responses = Table(
+    "responses",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("background", Boolean, nullable=False),
+    Column("previous_id", Text),
+    Column("conversation_id", Text),
+    Column("cancel_requested", Boolean, nullable=False),
+    Column("worker", Text),
+    Column("lease_until", Double),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("expires_at", Double),
+    Column("request", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("prompt_ids", LargeBinary),
+    Index("responses_by_time", "created_at"),
+    Index(
+        "responses_expiring",
+        "expires_at",
+        sqlite_where=text("expires_at IS NOT NULL"),
+        postgresql_where=text("expires_at IS NOT NULL"),
+    ),
+    Index("responses_running", "created_at", sqlite_where=RUNNING, postgresql_where=RUNNING),
+)
+
+items = Table(
+    "items",
+    METADATA,
+    Column("parent", Text, primary_key=True),
+    Column("output", Boolean, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+    Column("tokens", LargeBinary),
+    Index("items_by_id", "id", "parent"),
+)
+
+# By the last event of an entry, so that "after event N" is a range of the key.
+# `chunks` come last: SQLite then reads the events of an entry without them.
+log = Table(
+    "log",
+    METADATA,
+    Column("response_id", Text, primary_key=True),
+    Column("last_seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("events", LargeBinary, nullable=False),
+    Column("chunks", LargeBinary, nullable=False),
+)
+
+conversations = Table(
+    "conversations",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("next_position", Integer, nullable=False),
+    Column("metadata", LargeBinary, nullable=False),
+)
+
+completions = Table(
+    "completions",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("expires_at", Double),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("completions_by_owner", "owner", "created_at", "id"),
+    Index("completions_by_time", "created_at"),
+    Index(
+        "completions_expiring",
+        "expires_at",
+        sqlite_where=text("expires_at IS NOT NULL"),
+        postgresql_where=text("expires_at IS NOT NULL"),
+    ),
+)
+
+# The same pairs as in completions.metadata, to look for.
+completion_metadata = Table(
+    "completion_metadata",
+    METADATA,
+    Column("completion_id", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)

@@ -1,0 +1,38 @@
+"""The store on a SQL database: its parts, put together."""
+
+from contextlib import AbstractContextManager
+
+from antiphon.store.completions import SqlCompletions
+from antiphon.store.conversations import SqlConversations
+from antiphon.store.database import Backend, Database
+from antiphon.store.jobs import SqlJobs
+from antiphon.store.log import SqlLog
+from antiphon.store.records import Limits, Swept
+from antiphon.store.responses import SqlResponses
+from antiphon.store.store import Watch
+from antiphon.store.sweeping import sweep
+
+
+class SqlStore:
+    """`Store`, on any backend."""
+
+    def __init__(self, backend: Backend, limits: Limits) -> None:
+        self._database = Database(backend, limits)
+        self.responses = SqlResponses(self._database)
+        self.log = SqlLog(self._database)
+        self.jobs = SqlJobs(self._database)
+        self.conversations = SqlConversations(self._database)
+        self.completions = SqlCompletions(self._database)
+
+    async def open(self) -> None:
+        """Connect and bring the tables up to date; raises StoreError."""
+        await self._database.open()
+
+    def watch(self, topic: str) -> AbstractContextManager[Watch]:  # noqa: D102 - see the protocol
+        return self._database.hub.watch(topic)
+
+    async def sweep(self, now: float) -> Swept:  # noqa: D102
+        return await sweep(self._database, now)
+
+    async def close(self) -> None:  # noqa: D102
+        await self._database.close()

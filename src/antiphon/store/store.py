@@ -1,0 +1,277 @@
+"""The store's contract: five parts, each a few async methods, behind one object that `open_store` returns.
+
+    store.responses      responses and the items that went in and came out
+    store.log            the events of a response, as appended by the worker that holds its lease
+    store.jobs           background responses: claim, heartbeat, cancel, release
+    store.conversations  conversations and their items
+    store.completions    stored chat completions and their messages
+
+A background response is its row: there is no queue beside it.
+
+        create ──► queued ──claim──► in_progress ──finish──► completed, incomplete, failed, cancelled
+                     │                ▲      │
+                     │                └claim─┘ once the lease is released or has run out
+                     └──────finish (worker None)──► cancelled
+
+Contract, held by the suite in `tests/contracts/store.py` for every database:
+
+* a method that changes something does so at once and whole, or not at all;
+* writes happen in the order of their calls; those that are called before the
+  first has begun (`asyncio.gather(create(…), finish(…))`) share one transaction;
+* when a write returns, it survives the death of this process; a write that raised
+  StoreError was not accepted: do it again, or tell the client (if PostgreSQL was
+  lost in the middle of a commit nobody knows; appends can be repeated safely);
+* everything that goes wrong in the database is a StoreError, and the store works
+  again by itself when the database does;
+* what belongs to another owner does not exist;
+* a log has no gaps, and only the holder of the lease writes to it;
+* a terminal status is never overwritten.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from antiphon.store.records import (
+    Append,
+    CompletionFilter,
+    CompletionRecord,
+    ConversationRecord,
+    Entry,
+    Heartbeat,
+    ItemRecord,
+    Outcome,
+    Page,
+    Paging,
+    ResponseRecord,
+    Swept,
+    Tail,
+    Verdict,
+)
+
+JOBS = "jobs"
+"""The topic of jobs that can be claimed."""
+
+
+def events_of(response_id: str) -> str:
+    """The topic of a response's log and status: something was appended, or it ended, or was deleted."""
+    return f"events:{response_id}"
+
+
+def cancel_of(response_id: str) -> str:
+    """The topic of a response's cancellation: it was requested, or the response was deleted."""
+    return f"cancel:{response_id}"
+
+
+class Watch(Protocol):
+    """Tells that something may have changed since the watch began, or since it last told."""
+
+    async def changed(self, within: float | None = None) -> bool:
+        """Wait for a change, at most `within` seconds; whether there was one. It may tell too often."""
+        ...
+
+
+class Responses(Protocol):
+    """Responses, their input items and their output items."""
+
+    async def create(self, record: ResponseRecord, input_items: Sequence[ItemRecord]) -> None:
+        """Store a new response. Raises NotFoundError if its conversation does not exist.
+
+        The conversation gets nothing yet: its items come with `finish`.
+        """
+        ...
+
+    async def get(self, owner: str, response_id: str) -> ResponseRecord | None:
+        """The response as it is now."""
+        ...
+
+    async def finish(self, outcome: Outcome) -> Verdict:
+        """End a response: status, body, output items, last log entries and its conversation's items, at once.
+
+        A conversation that was deleted meanwhile gets nothing.
+        """
+        ...
+
+    async def delete(self, owner: str, response_id: str) -> bool:
+        """Delete a response with its items and log; whether there was one. A worker on it loses it."""
+        ...
+
+    async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
+        """What went into a response. Raises NotFoundError, also for ids in `paging`."""
+        ...
+
+    async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
+        """The payloads of those of these items that there are, in whichever response or conversation."""
+        ...
+
+    async def history(self, owner: str, response_id: str) -> list[ItemRecord]:
+        """All items of the responses that `previous_id` links, oldest first: of each input, then output.
+
+        Raises NotFoundError that names the response that is missing, be it the last
+        one or, deleted since, one further back; RequestError if there are too many.
+        """
+        ...
+
+
+class Log(Protocol):
+    """The events of responses."""
+
+    async def append(self, *appends: Append) -> list[Verdict]:
+        """Add to the logs of several responses, in one transaction; a verdict for each.
+
+        The entries of one Append are accepted together or not at all. Appending the
+        last entries again is accepted and changes nothing, so a write whose end is
+        not known can be repeated.
+        """
+        ...
+
+    async def events_after(self, owner: str, response_id: str, seq: int) -> Tail | None:
+        """The entries with events after `seq` (-1: all), without chunks; None if there is no such response.
+
+        The first may begin at or before `seq`. At most `Limits.entries` of them:
+        there are more if the last one does not reach `Tail.last_seq`.
+        """
+        ...
+
+    async def read(self, response_id: str) -> list[Entry]:
+        """The whole log with its chunks, for the worker that takes the response over."""
+        ...
+
+
+class Jobs(Protocol):
+    """Who works on what. `now` and `lease_seconds` are seconds; a worker's name must be its own for ever."""
+
+    async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
+        """Take background responses, oldest first, that are queued or whose lease was given up or ran out.
+
+        They are in_progress from now on. One with events in its log was begun by
+        another worker; one with `cancel_requested` has only to be finished.
+        """
+        ...
+
+    async def claim_abandoned(
+        self, worker: str, now: float, lease_seconds: float, limit: int
+    ) -> list[ResponseRecord]:
+        """The same for foreground responses whose lease ran out: their server died, and so did their client.
+
+        One that was created without a lease is never abandoned.
+        """
+        ...
+
+    async def heartbeat(
+        self, worker: str, response_ids: Collection[str], now: float, lease_seconds: float
+    ) -> Heartbeat:
+        """Renew leases. What is lost or shall be cancelled is told again each time until the worker stops."""
+        ...
+
+    async def request_cancel(self, owner: str, response_id: str) -> ResponseRecord | None:
+        """Ask for a response to be cancelled, again if need be; the response as it is now.
+
+        One that has ended stays as it is. One that nobody works on must be finished
+        by the caller, with worker None; the worker of any other is told.
+        """
+        ...
+
+    async def release(self, worker: str, response_ids: Collection[str]) -> None:
+        """Give leases up, so that other workers can go on at once."""
+        ...
+
+
+class Conversations(Protocol):
+    """Conversations. Where a method does not say so otherwise, a missing one, or item, is a NotFoundError."""
+
+    async def create(self, record: ConversationRecord, items: Sequence[ItemRecord]) -> None:
+        """Store a new conversation."""
+        ...
+
+    async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:
+        """The conversation."""
+        ...
+
+    async def update(self, owner: str, conversation_id: str, metadata: bytes) -> ConversationRecord:
+        """Replace the metadata; the conversation as it is now."""
+        ...
+
+    async def delete(self, owner: str, conversation_id: str) -> bool:
+        """Delete a conversation with its items; whether there was one. Its responses keep theirs."""
+        ...
+
+    async def add(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
+        """Append items, side by side even if others append at the same time."""
+        ...
+
+    async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:
+        """Part of its items."""
+        ...
+
+    async def history(self, owner: str, conversation_id: str) -> list[ItemRecord]:
+        """All of its items, oldest first."""
+        ...
+
+    async def item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
+        """One item; None also if there is no such conversation."""
+        ...
+
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> ConversationRecord:
+        """Delete one item; the conversation that it was in."""
+        ...
+
+
+class Completions(Protocol):
+    """Stored chat completions."""
+
+    async def save(self, record: CompletionRecord, messages: Sequence[ItemRecord]) -> None:
+        """Store a completion and the messages that it answered."""
+        ...
+
+    async def get(self, owner: str, completion_id: str) -> CompletionRecord | None:
+        """The completion."""
+        ...
+
+    async def list(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[CompletionRecord]:
+        """Part of the owner's completions, by time. Raises NotFoundError for ids in `paging`."""
+        ...
+
+    async def update(
+        self, owner: str, completion_id: str, metadata: Mapping[str, str], body: bytes
+    ) -> CompletionRecord:
+        """Replace metadata and body; the completion as it is now. Raises NotFoundError."""
+        ...
+
+    async def delete(self, owner: str, completion_id: str) -> bool:
+        """Delete a completion with its messages; whether there was one."""
+        ...
+
+    async def messages(self, owner: str, completion_id: str, paging: Paging) -> Page[ItemRecord]:
+        """Part of its messages. Raises NotFoundError, also for ids in `paging`."""
+        ...
+
+
+class Store(Protocol):
+    """Everything that lasts."""
+
+    @property
+    def responses(self) -> Responses: ...  # noqa: D102 - their classes say it
+    @property
+    def log(self) -> Log: ...  # noqa: D102
+    @property
+    def jobs(self) -> Jobs: ...  # noqa: D102
+    @property
+    def conversations(self) -> Conversations: ...  # noqa: D102
+    @property
+    def completions(self) -> Completions: ...  # noqa: D102
+
+    def watch(self, topic: str) -> AbstractContextManager[Watch]:
+        """Be told of changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.
+
+        Watch first, read then: what changes in between is told.
+        """
+        ...
+
+    async def sweep(self, now: float) -> Swept:
+        """Delete what has expired and what is over the limits, in small transactions."""
+        ...
+
+    async def close(self) -> None:
+        """Let waiting writes happen, then let go of the database."""
+        ...

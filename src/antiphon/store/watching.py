@@ -1,0 +1,60 @@
+"""Who waits for what. A database calls `wake`, its readers wait; nothing here knows a database."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+
+class Signal:
+    """A `Watch`: set from when something changed until it is told."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def changed(self, within: float | None = None) -> bool:
+        """Wait for a change; see `Watch`."""
+        try:
+            async with asyncio.timeout(within):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+    def set(self) -> None:
+        """Something changed."""
+        self._event.set()
+
+
+class Hub:
+    """The watches of one store, by topic."""
+
+    def __init__(self) -> None:
+        self._signals: dict[str, set[Signal]] = {}
+
+    @property
+    def watched(self) -> bool:
+        """Whether anyone waits for anything."""
+        return bool(self._signals)
+
+    @contextmanager
+    def watch(self, topic: str) -> Iterator[Signal]:
+        """A signal that is set whenever `topic` wakes."""
+        signal = Signal()
+        self._signals.setdefault(topic, set()).add(signal)
+        try:
+            yield signal
+        finally:
+            self._signals[topic].discard(signal)
+            if not self._signals[topic]:
+                del self._signals[topic]
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """Something changed under these topics."""
+        for topic in topics:
+            for signal in self._signals.get(topic, ()):
+                signal.set()
+
+    def wake_all(self) -> None:
+        """Anything may have changed."""
+        self.wake(self._signals)

@@ -1,0 +1,211 @@
+"""What every store must do: the contract in the docstring of `antiphon.store.store`.
+
+A test module inherits `StoreContract` and says with which `url` an empty store opens.
+One whose database several servers can share inherits `SharedStoreContract`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+from antiphon.core.errors import StoreError
+from antiphon.store.open import open_store
+from antiphon.store.records import (
+    Entry,
+    Limits,
+    Verdict,
+)
+from antiphon.store.store import JOBS, Store, cancel_of, events_of
+from tests.store.parts.completions import CompletionsContract, SweepContract
+from tests.store.parts.conversations import ConversationsContract
+from tests.store.parts.jobs import JobsContract
+from tests.store.parts.log import LogContract, WatchContract
+from tests.store.parts.responses import ChainsContract, ResponsesContract
+from tests.store.samples import (
+    NOW,
+    OWNER,
+    PATIENCE,
+    Opener,
+    append,
+    conversation,
+    entry,
+    items,
+    job,
+    leased,
+    names,
+    response,
+    woken,
+)
+
+
+class StoreContract(
+    ResponsesContract,
+    ChainsContract,
+    LogContract,
+    WatchContract,
+    JobsContract,
+    ConversationsContract,
+    CompletionsContract,
+    SweepContract,
+):
+    """Inherit, and give it a `url` of nothing yet."""
+
+    @pytest.fixture
+    def url(self) -> str:
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def opened(self, url: str) -> AsyncIterator[Opener]:
+        """Opens stores, and closes them in the end."""
+        stores: list[Store] = []
+
+        async def opened(**limits: Any) -> Store:
+            stores.append(await open_store(url, Limits(**limits)))
+            return stores[-1]
+
+        yield opened
+        for store in stores:
+            await store.close()
+
+    @pytest.fixture
+    async def store(self, opened: Opener) -> Store:
+        return await opened()
+
+    async def test_what_waits_is_written_before_it_closes(self, opened: Opener) -> None:
+        store = await opened()
+        writes = [asyncio.create_task(store.responses.create(response(f"r{i}"), ())) for i in range(20)]
+        await asyncio.sleep(0)
+        await store.close()
+        assert await asyncio.gather(*writes) == [None] * 20
+        await store.close()
+
+    async def test_a_closed_store_takes_nothing(self, opened: Opener) -> None:
+        store = await opened()
+        await store.close()
+        with pytest.raises(StoreError):
+            await store.responses.create(response(), ())
+        with pytest.raises(StoreError):
+            await store.responses.get(OWNER, "resp_1")
+
+    async def test_a_caller_that_leaves_harms_nobody(self, store: Store) -> None:
+        tasks = [asyncio.create_task(store.responses.create(response(f"r{i}"), ())) for i in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert results[1::2] == [None] * 10
+        for index in range(1, 20, 2):
+            assert await store.responses.get(OWNER, f"r{index}")
+
+    async def test_readers_that_leave_leave_no_mess(self, store: Store) -> None:
+        await store.responses.create(response(), items("a"))
+        for round_ in range(20):
+            tasks = [asyncio.create_task(store.responses.history(OWNER, "resp_1")) for _ in range(8)]
+            await asyncio.sleep(0.0005 * (round_ % 4))
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        reads = await asyncio.gather(*(store.responses.history(OWNER, "resp_1") for _ in range(20)))
+        assert [names(read) for read in reads] == [["a"]] * 20
+
+
+class SharedStoreContract(StoreContract):
+    """For databases that outlive a store, and that several servers may open at the same time."""
+
+    @pytest.fixture
+    async def other(self, opened: Opener, store: Store) -> Store:
+        return await opened()
+
+    async def test_it_is_still_there(self, opened: Opener) -> None:
+        store = await opened()
+        await store.responses.create(leased(), items("a"))
+        await store.log.append(append(entry(0)))
+        await store.close()
+        again = await opened()
+        assert await again.responses.get(OWNER, "resp_1") == leased(last_seq=0)
+        assert await again.log.read("resp_1") == [entry(0)]
+
+    async def test_several_open_it_at_once(self, opened: Opener) -> None:
+        stores = await asyncio.gather(*(opened() for _ in range(5)))
+        for index, store in enumerate(stores):
+            await store.responses.create(response(f"r{index}"), ())
+        for store in stores:
+            assert [await store.responses.get(OWNER, f"r{index}") for index in range(5)].count(None) == 0
+
+    async def test_each_is_woken_by_the_other(self, store: Store, other: Store) -> None:
+        await store.responses.create(leased(), ())
+        topics = (events_of("resp_1"), cancel_of("resp_1"), JOBS)
+        with (
+            other.watch(topics[0]) as events,
+            other.watch(topics[1]) as cancel,
+            other.watch(topics[2]) as jobs,
+        ):
+            await store.log.append(append(entry(0)))
+            assert await woken(events)
+            await store.jobs.request_cancel(OWNER, "resp_1")
+            assert await woken(cancel)
+            await store.responses.create(job("resp_2"), ())
+            assert await woken(jobs)
+
+    async def test_more_topics_than_one_message_holds(self, store: Store, other: Store) -> None:
+        ids = [f"{'x' * 50}{index}" for index in range(400)]
+        await asyncio.gather(*(store.responses.create(leased(name), ()) for name in ids))
+        with other.watch(events_of(ids[0])) as first, other.watch(events_of(ids[-1])) as last:
+            await store.log.append(*(append(entry(0), name=name) for name in ids))
+            assert await woken(first)
+            assert await woken(last)
+
+    async def test_jobs_are_shared_out(self, store: Store, other: Store) -> None:
+        for index in range(40):
+            await store.responses.create(job(f"resp_{index}"), ())
+        claims = await asyncio.gather(
+            *((store, other)[index % 2].jobs.claim(f"w{index}", NOW, 10, 5) for index in range(20))
+        )
+        taken = sorted(record.id for claim in claims for record in claim)
+        assert len(taken) == len(set(taken))
+        taken += [record.id for record in await store.jobs.claim("last", NOW, 10, 99)]
+        assert sorted(taken) == sorted(f"resp_{index}" for index in range(40))
+
+    async def test_a_log_has_no_gaps_whoever_writes(self, store: Store, other: Store) -> None:
+        """Two servers that both think they are the worker race for every number."""
+        await store.responses.create(leased(), ())
+        dice = Random(7)  # noqa: S311
+
+        async def race(writer: Store, mark: bytes) -> int:
+            accepted = 0
+            for _ in count():
+                tail = await writer.log.events_after(OWNER, "resp_1", 10**6)
+                assert tail is not None
+                if tail.last_seq > 60:
+                    return accepted
+                first = tail.last_seq + dice.choice((1, 1, 1, 2))
+                ran = Entry(first, first + dice.randrange(3), mark)
+                accepted += await writer.log.append(append(ran)) == [Verdict.ACCEPTED]
+            raise AssertionError
+
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(race(store, b"a"), race(store, b"b"), race(other, b"c"), race(other, b"d"))
+        log = await store.log.read("resp_1")
+        assert [it.first for it in log] == [0, *(it.last + 1 for it in log[:-1])]
+        record = await other.responses.get(OWNER, "resp_1")
+        assert record is not None
+        assert record.last_seq == log[-1].last
+
+    async def test_both_add_to_a_conversation(self, store: Store, other: Store) -> None:
+        await store.conversations.create(conversation(), ())
+        additions = [[f"{index}.{part}" for part in range(index % 4 + 1)] for index in range(20)]
+        await asyncio.gather(
+            *(
+                (store, other)[index % 2].conversations.add(OWNER, "conv_1", items(*added))
+                for index, added in enumerate(additions)
+            )
+        )
+        found = names(await store.conversations.history(OWNER, "conv_1"))
+        for added in additions:
+            at = found.index(added[0])
+            assert found[at : at + len(added)] == added
+        assert sorted(found) == sorted(name for added in additions for name in added)

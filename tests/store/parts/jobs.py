@@ -1,0 +1,126 @@
+"""What every store does with jobs."""
+
+import asyncio
+
+from antiphon.store.records import (
+    Lease,
+    ResponseStatus,
+    Verdict,
+)
+from antiphon.store.store import Store
+from tests.store.samples import (
+    NOW,
+    OWNER,
+    append,
+    entry,
+    job,
+    leased,
+    outcome,
+    response,
+)
+
+
+class JobsContract:
+    """Who works on what."""
+
+    async def test_jobs_are_claimed_oldest_first(self, store: Store) -> None:
+        for name, created in (("resp_b", 2.0), ("resp_a", 3.0), ("resp_c", 1.0)):
+            await store.responses.create(job(name, created_at=created), ())
+        await store.responses.create(response("front"), ())
+        claimed = await store.jobs.claim("w", NOW, 10, 2)
+        held = {"status": ResponseStatus.IN_PROGRESS, "lease": Lease("w", NOW + 10)}
+        assert claimed == [job("resp_c", created_at=1.0, **held), job("resp_b", created_at=2.0, **held)]
+        assert await store.responses.get(OWNER, "resp_c") == claimed[0]
+        assert [record.id for record in await store.jobs.claim("v", NOW, 10, 2)] == ["resp_a"]
+        assert await store.jobs.claim("v", NOW, 10, 2) == []
+
+    async def test_each_job_is_claimed_once(self, store: Store) -> None:
+        for index in range(30):
+            await store.responses.create(job(f"resp_{index}"), ())
+        claims = await asyncio.gather(*(store.jobs.claim(f"w{index}", NOW, 10, 4) for index in range(10)))
+        taken = [record.id for claim in claims for record in claim]
+        assert sorted(taken) == sorted(f"resp_{index}" for index in range(30))
+
+    async def test_a_lease_that_ran_out_is_taken_over(self, store: Store) -> None:
+        await store.responses.create(job(), ())
+        await store.jobs.claim("w", NOW, 10, 1)
+        await store.log.append(append(entry(0, 4)))
+        assert await store.jobs.claim("v", NOW + 9, 10, 1) == []
+        # Late, but nobody was there before: it is still the holder's.
+        assert await store.log.append(append(entry(5))) == [Verdict.ACCEPTED]
+        (taken,) = await store.jobs.claim("v", NOW + 10, 10, 1)
+        assert (taken.lease, taken.last_seq) == (Lease("v", NOW + 20), 5)
+        assert await store.log.append(append(entry(6))) == [Verdict.LOST]
+        assert await store.responses.finish(outcome()) is Verdict.LOST
+        assert await store.log.append(append(entry(6), worker="v")) == [Verdict.ACCEPTED]
+
+    async def test_a_heartbeat_keeps_the_lease(self, store: Store) -> None:
+        await store.responses.create(job(), ())
+        await store.jobs.claim("w", NOW, 10, 1)
+        beat = await store.jobs.heartbeat("w", ["resp_1"], NOW + 8, 10)
+        assert (beat.lost, beat.cancelled) == (frozenset(), frozenset())
+        assert await store.jobs.claim("v", NOW + 17, 10, 1) == []
+        assert len(await store.jobs.claim("v", NOW + 18, 10, 1)) == 1
+
+    async def test_a_heartbeat_tells_what_is_lost(self, store: Store) -> None:
+        for name in ("kept", "taken", "ended", "deleted", "cancelled"):
+            await store.responses.create(job(name), ())
+        await store.jobs.claim("w", NOW, 10, 9)
+        await store.jobs.heartbeat("w", ["kept", "cancelled"], NOW + 10, 10)
+        await store.responses.finish(outcome("ended"))
+        await store.responses.delete(OWNER, "deleted")
+        assert len(await store.jobs.claim("v", NOW + 15, 10, 9)) == 1
+        await store.jobs.request_cancel(OWNER, "cancelled")
+        mine = ["kept", "taken", "ended", "deleted", "cancelled", "unknown"]
+        for _ in range(2):
+            beat = await store.jobs.heartbeat("w", mine, NOW + 15, 10)
+            assert beat.lost == {"taken", "ended", "deleted", "unknown"}
+            assert beat.cancelled == {"cancelled"}
+        taken = await store.responses.get(OWNER, "taken")
+        assert taken is not None
+        assert taken.lease == Lease("v", NOW + 25)
+
+    async def test_what_is_released_is_claimed_at_once(self, store: Store) -> None:
+        await store.responses.create(job(), ())
+        await store.jobs.claim("w", NOW, 10, 1)
+        await store.jobs.release("v", ["resp_1"])
+        assert await store.jobs.claim("v", NOW, 10, 1) == []
+        await store.jobs.release("w", ["resp_1"])
+        record = await store.responses.get(OWNER, "resp_1")
+        assert record is not None
+        assert (record.status, record.lease) == (ResponseStatus.IN_PROGRESS, None)
+        assert await store.log.append(append(entry(0))) == [Verdict.LOST]
+        assert len(await store.jobs.claim("v", NOW, 10, 1)) == 1
+
+    async def test_nothing_to_claim_once_it_ended(self, store: Store) -> None:
+        await store.responses.create(job(), ())
+        await store.jobs.claim("w", NOW, 10, 1)
+        await store.responses.finish(outcome())
+        await store.jobs.release("w", ["resp_1"])
+        assert await store.jobs.claim("v", NOW + 99, 10, 1) == []
+
+    async def test_abandoned_foreground_responses(self, store: Store) -> None:
+        await store.responses.create(leased("resp_1", created_at=2), ())
+        await store.responses.create(leased("resp_2", created_at=1), ())
+        await store.responses.create(response("unleased"), ())
+        await store.responses.create(job("job"), ())
+        assert await store.jobs.claim_abandoned("v", NOW + 9, 10, 9) == []
+        assert [record.id for record in await store.jobs.claim("v", NOW + 10, 5, 9)] == ["job"]
+        found = await store.jobs.claim_abandoned("v", NOW + 10, 10, 9)
+        assert [record.id for record in found] == ["resp_2", "resp_1"]
+        assert await store.responses.finish(outcome(worker="v")) is Verdict.ACCEPTED
+
+    async def test_cancelling_is_idempotent(self, store: Store) -> None:
+        await store.responses.create(job(), ())
+        assert await store.jobs.request_cancel(OWNER, "unknown") is None
+        for _ in range(2):
+            assert await store.jobs.request_cancel(OWNER, "resp_1") == job(cancel_requested=True)
+        (claimed,) = await store.jobs.claim("w", NOW, 10, 1)
+        assert claimed.cancel_requested
+
+    async def test_cancelling_what_has_ended_changes_nothing(self, store: Store) -> None:
+        await store.responses.create(leased(), ())
+        await store.responses.finish(outcome())
+        before = await store.responses.get(OWNER, "resp_1")
+        assert await store.jobs.request_cancel(OWNER, "resp_1") == before
+        assert await store.responses.get(OWNER, "resp_1") == before

@@ -1,0 +1,255 @@
+"""What every store does with responses and their chains."""
+
+import asyncio
+
+import pytest
+
+from antiphon.core.errors import NotFoundError, RequestError, StoreError
+from antiphon.store.records import (
+    Paging,
+    ResponseStatus,
+    Verdict,
+)
+from antiphon.store.store import Store
+from tests.store.parts.paging import check_pages
+from tests.store.samples import (
+    NOW,
+    OWNER,
+    TERMINAL,
+    Opener,
+    append,
+    completion,
+    conversation,
+    entry,
+    item,
+    items,
+    job,
+    leased,
+    names,
+    outcome,
+    response,
+)
+
+
+class ResponsesContract:
+    """Responses and their items."""
+
+    async def test_what_was_created_is_there(self, store: Store) -> None:
+        record = leased(
+            previous_id="resp_0", prompt_ids=b"\x01\x00\x00\x00", expires_at=NOW + 0.25, created_at=NOW + 0.5
+        )
+        assert await store.responses.get(OWNER, record.id) is None
+        await store.responses.create(record, items("a"))
+        assert await store.responses.get(OWNER, record.id) == record
+
+    async def test_many_created_at_once_are_all_there(self, store: Store) -> None:
+        records = [response(f"resp_{index}") for index in range(50)]
+        await asyncio.gather(*(store.responses.create(record, items(record.id)) for record in records))
+        for record in records:
+            assert await store.responses.get(OWNER, record.id) == record
+            assert names(await store.responses.history(OWNER, record.id)) == [record.id]
+
+    async def test_another_owners_response_does_not_exist(self, store: Store) -> None:
+        await store.responses.create(leased(), items("a"))
+        await store.log.append(append(entry(0)))
+        assert await store.responses.get("eve", "resp_1") is None
+        assert await store.log.events_after("eve", "resp_1", -1) is None
+        assert await store.jobs.request_cancel("eve", "resp_1") is None
+        assert not await store.responses.delete("eve", "resp_1")
+        with pytest.raises(NotFoundError):
+            await store.responses.input_items("eve", "resp_1", Paging())
+        with pytest.raises(NotFoundError):
+            await store.responses.history("eve", "resp_1")
+        assert await store.responses.get(OWNER, "resp_1") == leased(last_seq=0)
+
+    async def test_writes_happen_in_the_order_of_their_calls(self, store: Store) -> None:
+        _, (appended,), finished, deleted = await asyncio.gather(
+            store.responses.create(leased(), items("a")),
+            store.log.append(append(entry(0))),
+            store.responses.finish(outcome(entries=(entry(1),))),
+            store.responses.delete(OWNER, "resp_1"),
+        )
+        assert (appended, finished, deleted) == (Verdict.ACCEPTED, Verdict.ACCEPTED, True)
+
+    async def test_an_id_is_taken_once(self, store: Store) -> None:
+        await store.responses.create(response(), items("a"))
+        with pytest.raises(StoreError):
+            await store.responses.create(response(model="other"), items("b"))
+        assert await store.responses.get(OWNER, "resp_1") == response()
+        assert names(await store.responses.history(OWNER, "resp_1")) == ["a"]
+
+    async def test_a_refused_write_does_not_hurt_its_neighbours(self, store: Store) -> None:
+        await store.responses.create(response("resp_3"), [])
+        results = await asyncio.gather(
+            *(store.responses.create(response(f"resp_{index}"), items("a")) for index in range(6)),
+            store.responses.create(response("resp_6", model="\0"), ()),
+            return_exceptions=True,
+        )
+        assert [type(result) for index, result in enumerate(results) if index != 3] == [
+            *[type(None)] * 5,
+            RequestError,
+        ]
+        assert isinstance(results[3], StoreError)
+        for index in (0, 1, 2, 4, 5):
+            assert await store.responses.get(OWNER, f"resp_{index}")
+
+    @pytest.mark.parametrize("text", ["\0", "a\ud800"])
+    async def test_text_that_no_database_holds_is_refused(self, store: Store, text: str) -> None:
+        with pytest.raises(RequestError):
+            await store.responses.get(OWNER, text)
+        with pytest.raises(RequestError):
+            await store.completions.save(completion(metadata={"a": text}), [])
+
+    async def test_it_needs_its_conversation(self, store: Store) -> None:
+        await store.conversations.create(conversation(owner="eve"), [])
+        for missing in ("conv_1", "conv_2"):
+            with pytest.raises(NotFoundError) as caught:
+                await store.responses.create(response(conversation_id=missing), items("a"))
+            assert caught.value.param == "conversation"
+        assert await store.responses.get(OWNER, "resp_1") is None
+
+    async def test_deleting(self, store: Store) -> None:
+        await store.responses.create(leased(), items("a"))
+        await store.log.append(append(entry(0)))
+        assert await store.responses.delete(OWNER, "resp_1")
+        assert not await store.responses.delete(OWNER, "resp_1")
+        assert await store.responses.get(OWNER, "resp_1") is None
+        assert await store.log.read("resp_1") == []
+        assert await store.log.append(append(entry(1))) == [Verdict.GONE]
+        assert await store.responses.finish(outcome()) is Verdict.GONE
+        await store.responses.create(leased(), items("b"))
+        assert names(await store.responses.history(OWNER, "resp_1")) == ["b"]
+
+    async def test_finishing(self, store: Store) -> None:
+        await store.responses.create(leased(), items("a"))
+        await store.log.append(append(entry(0, 3)))
+        end = outcome(
+            output=(item("b", tokens=b"\x07\x00\x00\x00"), *items("c")), entries=(entry(4), entry(5, 6))
+        )
+        assert await store.responses.finish(end) is Verdict.ACCEPTED
+        ended = response(status=ResponseStatus.COMPLETED, body=end.body, last_seq=6)
+        assert await store.responses.get(OWNER, "resp_1") == ended
+        assert await store.responses.history(OWNER, "resp_1") == [item("a"), *end.output]
+        assert await store.log.read("resp_1") == [entry(0, 3), entry(4), entry(5, 6)]
+        assert names((await store.responses.input_items(OWNER, "resp_1", Paging())).data) == ["a"]
+
+    @pytest.mark.parametrize("status", TERMINAL)
+    async def test_a_terminal_status_is_never_overwritten(self, store: Store, status: ResponseStatus) -> None:
+        await store.responses.create(leased(), ())
+        assert await store.responses.finish(outcome(status=status, body=b"first")) is Verdict.ACCEPTED
+        for other in TERMINAL:
+            for worker in ("w", None):
+                late = outcome(
+                    status=other, worker=worker, body=b"late", output=items("z"), entries=(entry(0),)
+                )
+                assert await store.responses.finish(late) is Verdict.ENDED
+        assert await store.log.append(append(entry(0), body=b"late")) == [Verdict.ENDED]
+        ended = await store.responses.get(OWNER, "resp_1")
+        assert ended is not None
+        assert (ended.status, ended.body, ended.last_seq) == (status, b"first", -1)
+        assert await store.responses.history(OWNER, "resp_1") == []
+
+    async def test_of_several_ends_at_once_one_counts(self, store: Store) -> None:
+        await store.responses.create(leased(), ())
+        ends = [outcome(status=status, body=status.encode(), output=items(status)) for status in TERMINAL]
+        verdicts = await asyncio.gather(*map(store.responses.finish, ends))
+        assert sorted(verdicts) == [Verdict.ACCEPTED] + [Verdict.ENDED] * 3
+        winner = ends[verdicts.index(Verdict.ACCEPTED)]
+        record = await store.responses.get(OWNER, "resp_1")
+        assert record is not None
+        assert (record.status, record.body) == (winner.status, winner.body)
+        assert names(await store.responses.history(OWNER, "resp_1")) == [winner.status]
+
+    async def test_only_the_holder_of_the_lease_ends_it(self, store: Store) -> None:
+        await store.responses.create(leased(), ())
+        await store.responses.create(job("resp_2"), ())
+        for worker in ("v", None):
+            assert await store.responses.finish(outcome(worker=worker)) is Verdict.LOST
+        assert await store.responses.finish(outcome("resp_2", worker="w")) is Verdict.LOST
+        assert await store.responses.get(OWNER, "resp_1") == leased()
+        assert await store.responses.finish(outcome("resp_2", worker=None)) is Verdict.ACCEPTED
+        assert await store.responses.finish(outcome()) is Verdict.ACCEPTED
+
+    async def test_an_end_with_a_gap_changes_nothing(self, store: Store) -> None:
+        await store.responses.create(leased(), items("a"))
+        assert await store.responses.finish(outcome(entries=(entry(1),), output=items("b"))) is Verdict.GAP
+        assert await store.responses.get(OWNER, "resp_1") == leased()
+        assert names(await store.responses.history(OWNER, "resp_1")) == ["a"]
+
+    async def test_the_end_reaches_the_conversation(self, store: Store) -> None:
+        await store.conversations.create(conversation(), items("a"))
+        await store.responses.create(leased(conversation_id="conv_1"), items("b"))
+        assert names(await store.conversations.history(OWNER, "conv_1")) == ["a"]
+        end = outcome(output=items("c"), conversation=items("b", "c"))
+        await store.responses.finish(end)
+        assert await store.responses.finish(end) is Verdict.ENDED
+        assert names(await store.conversations.history(OWNER, "conv_1")) == ["a", "b", "c"]
+        await store.responses.delete(OWNER, "resp_1")
+        assert names(await store.conversations.history(OWNER, "conv_1")) == ["a", "b", "c"]
+
+    async def test_a_conversation_that_is_gone_does_not_stop_the_end(self, store: Store) -> None:
+        await store.conversations.create(conversation(), ())
+        await store.responses.create(leased(conversation_id="conv_1"), items("b"))
+        await store.conversations.delete(OWNER, "conv_1")
+        assert await store.responses.finish(outcome(conversation=items("b"))) is Verdict.ACCEPTED
+        await store.conversations.create(conversation(), ())
+        assert await store.conversations.history(OWNER, "conv_1") == []
+
+    async def test_pages_of_input_items(self, store: Store) -> None:
+        await store.responses.create(leased(), items(*"abcdef"))
+        await store.responses.create(response("resp_2"), items("other"))
+        await store.responses.finish(outcome(output=items("z")))
+        await check_pages(lambda paging: store.responses.input_items(OWNER, "resp_1", paging), "abcdef")
+
+    async def test_items_may_share_ids(self, store: Store) -> None:
+        await store.responses.create(response(), items("a", "a", "b"))
+        page = await store.responses.input_items(OWNER, "resp_1", Paging("asc", after="a"))
+        assert names(page.data) == ["a", "b"]
+
+
+class ChainsContract:
+    """Histories."""
+
+    async def test_the_history_is_the_chain_oldest_first(self, store: Store) -> None:
+        for index in range(3):
+            previous = f"resp_{index - 1}" if index else None
+            await store.responses.create(leased(f"resp_{index}", previous_id=previous), items(f"in{index}"))
+            await store.responses.finish(outcome(f"resp_{index}", output=items(f"out{index}")))
+        await store.responses.create(response("fork", previous_id="resp_0"), items("in", "also in"))
+        chain = ["in0", "out0", "in1", "out1", "in2", "out2"]
+        assert names(await store.responses.history(OWNER, "resp_2")) == chain
+        assert names(await store.responses.history(OWNER, "fork")) == ["in0", "out0", "in", "also in"]
+
+    async def test_responses_without_items_do_not_break_a_chain(self, store: Store) -> None:
+        await store.responses.create(response("resp_1"), items("a"))
+        await store.responses.create(response("resp_2", previous_id="resp_1"), ())
+        await store.responses.create(response("resp_3", previous_id="resp_2"), ())
+        assert names(await store.responses.history(OWNER, "resp_3")) == ["a"]
+
+    @pytest.mark.parametrize("gone", ["resp_0", "resp_1", "resp_2"])
+    async def test_a_missing_link_is_named(self, store: Store, gone: str) -> None:
+        for index in range(3):
+            previous = f"resp_{index - 1}" if index else None
+            await store.responses.create(response(f"resp_{index}", previous_id=previous), items("a"))
+        await store.responses.delete(OWNER, gone)
+        with pytest.raises(NotFoundError, match=gone) as caught:
+            await store.responses.history(OWNER, "resp_2")
+        assert (caught.value.param, caught.value.code) == (
+            "previous_response_id",
+            "previous_response_not_found",
+        )
+
+    async def test_another_owners_link_is_missing(self, store: Store) -> None:
+        await store.responses.create(response("resp_1", owner="eve"), items("secret"))
+        await store.responses.create(response("resp_2", previous_id="resp_1"), items("a"))
+        with pytest.raises(NotFoundError, match="resp_1"):
+            await store.responses.history(OWNER, "resp_2")
+
+    async def test_a_chain_has_a_limit(self, opened: Opener) -> None:
+        store = await opened(chain=3)
+        for index in range(4):
+            previous = f"resp_{index - 1}" if index else None
+            await store.responses.create(response(f"resp_{index}", previous_id=previous), items(f"{index}"))
+        assert names(await store.responses.history(OWNER, "resp_2")) == ["0", "1", "2"]
+        with pytest.raises(RequestError, match="More than 3"):
+            await store.responses.history(OWNER, "resp_3")

@@ -1,0 +1,22 @@
+"""The store's bench runs, and says what it measured. What the figures are is never tested."""
+
+import json
+
+import msgspec
+
+from bench import store
+from bench.store import CHAIN, Size
+
+TINY = Size(responses=2 * CHAIN, streams=2, entries=2, reads=3, writes=3, jobs=2)
+
+
+async def test_report_has_every_figure():
+    row = await store.measure("memory", TINY)
+    report = json.loads(msgspec.json.encode(store.build([row])))
+    assert set(report) == {"machine", "targets", "rows"}
+    assert [set(target) for target in report["targets"]] == [{"name", "value", "limit"}] * 3
+    assert set(report["rows"][0]) == set(row.__struct_fields__)
+    for name in ("get", "chain", "job_start"):
+        assert report["rows"][0][name]["p99"] > 0
+    table = "\n".join(store._table(store.build([row])))
+    assert all(target["name"] in table for target in report["targets"])

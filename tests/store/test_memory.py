@@ -1,0 +1,11 @@
+"""The contract, in memory."""
+
+import pytest
+
+from tests.contracts.store import StoreContract
+
+
+class TestMemory(StoreContract):
+    @pytest.fixture
+    def url(self) -> str:
+        return "memory"

@@ -1,0 +1,46 @@
+"""The migrations make exactly the tables that the statements are written for."""
+
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, create_engine, inspect, text
+
+from antiphon.core.errors import StoreError
+from antiphon.store.migrating import migrate
+from antiphon.store.open import open_store
+from antiphon.store.schema import METADATA
+
+
+def indexes(connection: Connection) -> set[tuple[str, str]]:
+    found = connection.execute(
+        text("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
+    )
+    return {(row.name, " ".join(row.sql.split())) for row in found}
+
+
+def test_the_tables_are_those_of_the_schema():
+    with create_engine("sqlite://").begin() as migrated, create_engine("sqlite://").begin() as declared:
+        migrate(migrated)
+        METADATA.create_all(declared)
+        assert compare_metadata(MigrationContext.configure(migrated), METADATA) == []
+        assert indexes(migrated) == indexes(declared)
+        assert set(inspect(migrated).get_table_names()) == {*METADATA.tables, "alembic_version"}
+
+
+def test_migrating_again_changes_nothing():
+    with create_engine("sqlite://").begin() as connection:
+        migrate(connection)
+        connection.execute(text("INSERT INTO conversations VALUES ('a', 'b', 0, 0, '')"))
+        migrate(connection)
+        assert connection.execute(text("SELECT count(*) FROM conversations")).scalar_one() == 1
+
+
+async def test_tables_of_a_newer_program_are_left_alone(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/store.db"
+    await (await open_store(url)).close()
+    with create_engine(url).begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreError, match="newer Antiphon"):
+        await open_store(url)

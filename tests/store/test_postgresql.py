@@ -1,0 +1,117 @@
+"""The contract on PostgreSQL, and what is only PostgreSQL's."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from antiphon.core.errors import StoreError
+from antiphon.store.open import open_store
+from antiphon.store.records import Limits, Verdict
+from antiphon.store.store import Store, events_of
+from tests.contracts.store import SharedStoreContract
+from tests.store.samples import OWNER, append, entry, items, job, leased, response
+
+CLAIM = """
+import asyncio, sys
+from antiphon.store.open import open_store
+from tests.store.samples import *
+
+async def main():
+    store = await open_store(sys.argv[1])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    while claimed := await store.jobs.claim(sys.argv[2], NOW, 10, 3):
+        for record in claimed:
+            print(record.id, flush=True)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+class TestPostgresql(SharedStoreContract):
+    @pytest.fixture
+    def url(self, postgresql_url: str) -> str:
+        return postgresql_url
+
+
+@pytest.fixture
+async def store(postgresql_url: str) -> AsyncIterator[Store]:
+    store = await open_store(postgresql_url, Limits(patience=2, poll=0.1))
+    yield store
+    await store.close()
+
+
+async def test_two_processes_claim_each_job_once(postgresql_url: str, store: Store):
+    ids = [f"resp_{index}" for index in range(60)]
+    await asyncio.gather(*(store.responses.create(job(name), ()) for name in ids))
+    pipe = asyncio.subprocess.PIPE
+    workers = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CLAIM, postgresql_url, name, stdin=pipe, stdout=pipe
+        )
+        for name in ("a", "b")
+    ]
+    for worker in workers:
+        assert worker.stdout
+        assert await worker.stdout.readline() == b"ready\n"
+    outputs = await asyncio.gather(*(worker.communicate(b"\n") for worker in workers))
+    taken = [output.decode().split() for output, _ in outputs]
+    assert all(taken)  # both got some
+    assert sorted(taken[0] + taken[1]) == sorted(ids)
+    for name, claimed in zip("ab", taken, strict=True):
+        beat = await store.jobs.heartbeat(name, ids, 0, 1)
+        assert beat.lost == set(ids) - set(claimed)
+
+
+async def test_a_server_that_goes_away_and_comes_back(postgresql_server: Any, store: Store):
+    await store.responses.create(leased(), items("a"))
+    with store.watch(events_of("resp_1")) as waiting:
+        await asyncio.to_thread(postgresql_server.stop)
+        try:
+            assert await waiting.changed(30)  # whoever waits looks again, and learns it
+            for _ in range(2):
+                with pytest.raises(StoreError):
+                    await store.responses.get(OWNER, "resp_1")
+                with pytest.raises(StoreError):
+                    await store.log.append(append(entry(0)))
+        finally:
+            await asyncio.to_thread(postgresql_server.start)
+        assert await store.responses.get(OWNER, "resp_1") == leased()
+        assert await store.log.append(append(entry(0))) == [Verdict.ACCEPTED]
+        assert await store.log.read("resp_1") == [entry(0)]
+
+
+async def test_it_listens_again_after_the_server_was_away(
+    postgresql_server: Any, postgresql_url: str, store: Store
+):
+    other = await open_store(postgresql_url)
+    await store.responses.create(leased(), ())
+    await asyncio.to_thread(postgresql_server.stop)
+    await asyncio.to_thread(postgresql_server.start)
+    with store.watch(events_of("resp_1")) as waiting:
+        async with asyncio.timeout(30):
+            while await waiting.changed(1):  # until it listens and is quiet
+                pass
+        await other.log.append(append(entry(0)))
+        assert await waiting.changed(30)
+    await other.close()
+
+
+async def test_a_server_that_is_not_there(postgresql_server: Any):
+    with pytest.raises(StoreError):
+        await open_store("postgresql://postgres@127.0.0.1:1/none")
+    with pytest.raises(StoreError):
+        await open_store(postgresql_server.get_uri(database="none"))
+
+
+async def test_lost_connections_are_replaced(postgresql_server: Any, store: Store):
+    await store.responses.create(response(), ())
+    assert await store.responses.get(OWNER, "resp_1") == response()
+    others = "FROM pg_stat_activity WHERE datname LIKE 'test_%' AND pid <> pg_backend_pid()"
+    assert "(3 rows)" in postgresql_server.psql(f"SELECT pg_terminate_backend(pid) {others};")
+    assert await store.responses.get(OWNER, "resp_1") == response()
+    await store.responses.create(response("resp_2"), ())
