@@ -1,7 +1,6 @@
-"""Chat completions without I/O: what a request becomes, and that a stream adds up to the full answer."""
+"""Chat completions without I/O: a stream adds up to the full answer, whatever the client wants to see."""
 
 import json
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -10,21 +9,19 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec import json as msgspec_json
 
-from antiphon.apis import wire
-from antiphon.apis.chat.accept import accept
-from antiphon.apis.chat.answer import Answer
-from antiphon.apis.chat.envelope import Envelope
-from antiphon.apis.chat.schema import (
+from antiphon.apis.chat.body import (
     ChatCompletionChunk,
-    ChatRequest,
     ChunkChoice,
+    CustomFragment,
     Delta,
     FunctionFragment,
     ToolCallFragment,
 )
-from antiphon.apis.chat.stream import _MARK, Stream
-from antiphon.core.chunks import Finish, FinishReason
-from antiphon.core.errors import RequestError
+from antiphon.apis.chat.stream import Stream
+from antiphon.apis.chunks import _MARK
+from antiphon.apis.envelope import UsageReports, View
+from antiphon.core.call_filter import CallFilter
+from antiphon.core.chunks import FinishReason
 from antiphon.core.events import (
     ArgumentsDelta,
     CallEnded,
@@ -36,16 +33,13 @@ from antiphon.core.events import (
     TextEnded,
     TextStarted,
     Usage,
-    hide_calls,
 )
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
-from antiphon.core.turn import Function, Sampling, Turn
-from antiphon.decode.table import Table
-from antiphon.dialects.hermes import HERMES
-from tests.laws import cut, cuts, decode, model_text
+from antiphon.core.turn import Calling, ToolChoice
+from tests.apis.chat.support import ENVELOPE, accumulated, answered, said, streamed
+from tests.laws import cut, cuts, model_text
+from tests.openai_schema import validate
 
-ENVELOPE = Envelope("chatcmpl-1", "org/m\"odel'é", 1_700_000_000, 7)
-HERMES_TABLE = Table(HERMES.grammar)
+COUNTED = View(usage=UsageReports.LAST)
 
 ODD = [
     "a", "", " ", '"', '\\"', "\\", "\\u0041", "\n\r\t", "\x00\x1f\x7f", "é", "👋🏽🌍", "日本語", "\u2028\u2029",
@@ -55,8 +49,20 @@ PIECES = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool", "_call>", "\n", " ", "hello", "<", _MARK, "👋",
     '{"name": "f", "arguments": {"a": 1}}', '{"name": "f"', '"arguments": {', '{"arguments":{},"name":"g"}',
     '{"name": "f", "arguments": "\\ud800"}', '{"name": "\\ud800"}', '<tool_call>{"name": "f"}</tool_call>',
+    '<tool_call>{"name": "g", "arguments": {"input": "\\u00e9\\n"}}</tool_call>', '"input": "',
     '<think>hm</think>', "{", "}", "[", "]", ",", ":", '"', "null", "\\", "\\ud83d", "é", '"x\n"', "STOP", "ST",
 ]  # fmt: skip
+VIEWS = st.builds(
+    View,
+    reasoning=st.sampled_from([("reasoning_content", "reasoning"), ("reasoning",), ()]),
+    custom=st.sampled_from([frozenset(), frozenset({"g"})]),
+    logprobs=st.sampled_from([None, 0, 1, 5]),
+    tokens_as_ids=st.booleans(),
+    token_ids=st.booleans(),
+    echo=st.sampled_from(["", "as I said"]),
+    usage=st.sampled_from(UsageReports),
+    padded=st.booleans(),
+)
 
 
 def encoded(delta: Delta, choice: int, usage: Any) -> bytes:
@@ -66,99 +72,48 @@ def encoded(delta: Delta, choice: int, usage: Any) -> bytes:
     return msgspec_json.encode(chunk)
 
 
-def call_delta(index: int, arguments: str) -> Delta:
-    return Delta(tool_calls=(ToolCallFragment(index=index, function=FunctionFragment(arguments=arguments)),))
-
-
-def added(message: dict[str, Any], delta: dict[str, Any]) -> None:
-    """Add a delta to a message, as clients do."""
-    for key, value in delta.items():
-        if key != "tool_calls":
-            old = message.get(key)
-            message[key] = value if old is None else old if value is None else old + value
-            continue
-        for fragment in value:
-            calls = message.setdefault("tool_calls", [])
-            if fragment["index"] == len(calls):
-                assert fragment["function"].keys() == {"name", "arguments"}
-                calls.append(
-                    {"id": fragment["id"], "type": fragment["type"], "function": dict(fragment["function"])}
-                )
-            else:
-                assert fragment.keys() == {"index", "function"}
-                assert fragment["index"] == len(calls) - 1
-                calls[-1]["function"]["arguments"] += fragment["function"]["arguments"]
-
-
-def accumulated(payloads: Iterable[bytes]) -> dict[int, dict[str, Any]]:
-    """The choices of a full answer, made of the chunks of a stream. Checks what a stream may not do."""
-    choices: dict[int, dict[str, Any]] = {}
-    for payload in payloads:
-        chunk = json.loads(payload)
-        assert (chunk["id"], chunk["object"]) == (ENVELOPE.id, "chat.completion.chunk")
-        assert (chunk["model"], chunk["created"]) == (ENVELOPE.model, ENVELOPE.created)
-        [part] = chunk["choices"]
-        delta, index = part["delta"], part["index"]
-        if index not in choices:
-            assert delta["role"] == "assistant"
-            choices[index] = {"index": index, "message": {}, "finish_reason": None, "logprobs": None}
-        else:
-            assert "role" not in delta
-        choice = choices[index]
-        assert choice["finish_reason"] is None, "a chunk after the last"
-        if part["finish_reason"] is not None:
-            assert delta == {}
-            choice["finish_reason"] = part["finish_reason"]
-        added(choice["message"], delta)
-    return choices
-
-
-def answered(choices: Sequence[Sequence[Event]]) -> dict[str, Any]:
-    """The body of the full answer."""
-    answer = Answer(ENVELOPE, len(choices))
-    for index, events in enumerate(choices):
-        answer.push(index, list(events))
-    body: dict[str, Any] = json.loads(answer.body())
-    for choice in body["choices"]:
-        assert choice["message"].pop("annotations") == []  # not in streams
-    return body
-
-
-def streamed(events: Sequence[Event], *, batch: int = 1) -> list[bytes]:
-    stream = Stream(ENVELOPE, 1, include_usage=False)
-    payloads = []
-    for start in range(0, len(events), batch):
-        payloads += stream.push(0, list(events[start : start + batch]))
-    assert stream.finish() == [b"[DONE]"]
-    return payloads
-
-
 # Frequent chunks
 
 
 @pytest.mark.parametrize("usage", [UNSET, None])
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
 def test_frequent_chunks_are_those_of_the_wire_types(text: str, usage: Any) -> None:
-    stream = Stream(ENVELOPE, 6, include_usage=usage is None)
+    stream = Stream(ENVELOPE, 6, COUNTED if usage is None else View())
     stream.push(5, [CallStarted("call_0", "f"), CallEnded(complete=True), CallStarted("call_1", "f")])
+    call = ToolCallFragment(index=1, function=FunctionFragment(arguments=text))
 
     [content] = stream.push(5, [TextDelta(text, text)])
     [reasoning] = stream.push(5, [ReasoningDelta(text, text)])
     arguments = stream.push(5, [ArgumentsDelta(text, text)])
 
     assert content == encoded(Delta(content=text), 5, usage)
-    assert reasoning == encoded(Delta(reasoning_content=text), 5, usage)
-    assert arguments == ([encoded(call_delta(1, text), 5, usage)] if text else [])
+    assert reasoning == encoded(Delta(reasoning_content=text, reasoning=text), 5, usage)
+    assert arguments == ([encoded(Delta(tool_calls=(call,)), 5, usage)] if text else [])
     assert json.loads(content)["choices"][0]["delta"]["content"] == text
     assert b"\n" not in content + reasoning + b"".join(arguments), "a line end would end the event"
 
 
 @given(text=st.text())
 def test_any_text_comes_back_from_a_frequent_chunk(text: str) -> None:
-    *_, payload = Stream(ENVELOPE, 1, include_usage=False).push(0, [TextDelta(text, text)])
+    *_, payload = Stream(ENVELOPE, 1).push(0, [TextDelta(text, text)])
 
     assert payload == encoded(Delta(content=text), 0, UNSET)
     assert json.loads(payload)["choices"][0]["delta"]["content"] == text
+
+
+def test_a_custom_tool_gets_its_text_as_it_comes() -> None:
+    stream = Stream(ENVELOPE, 1, View(custom=frozenset({"sh"})))
+    _, opening = stream.push(0, [CallStarted("call_0", "sh")])
+    pieces = stream.push(
+        0, [ArgumentsDelta(text, text) for text in ('{"inp', 'ut": "a', "\\", 'n", ', '"x": 1}')]
+    )
+
+    first = ToolCallFragment(index=0, id="call_0", type="custom", custom=CustomFragment("sh", ""))
+    assert opening == encoded(Delta(tool_calls=(first,)), 0, UNSET)
+    assert pieces == [
+        encoded(Delta(tool_calls=(ToolCallFragment(index=0, custom=CustomFragment(input=text)),)), 0, UNSET)
+        for text in ("a", "\n")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +124,7 @@ def test_any_text_comes_back_from_a_frequent_chunk(text: str) -> None:
      '<tool_call>{"arguments": {"a": "\\udfff"}, "name": "f"}</tool_call>'],
 )  # fmt: skip
 def test_lone_surrogates_that_a_model_escapes_never_become_characters(text: str) -> None:
-    events = decode(HERMES_TABLE, list(text))
+    events = said(list(text))
 
     choices = accumulated(streamed(events))
     assert [choices[0]] == answered([events])["choices"]
@@ -185,34 +140,62 @@ def test_lone_surrogates_that_a_model_escapes_never_become_characters(text: str)
     at=cuts,
     reason=st.sampled_from(FinishReason),
     stop=st.sampled_from([(), ("STOP",)]),
-    hidden=st.booleans(),
+    calling=st.sampled_from([Calling.AUTO, Calling.NONE]),
+    view=VIEWS,
 )
 @settings(max_examples=500, deadline=None)
 def test_the_stream_adds_up_to_the_full_answer(
-    text: str, at: list[int], reason: FinishReason, stop: tuple[str, ...], hidden: bool
+    *, text: str, at: list[int], reason: FinishReason, stop: tuple[str, ...], calling: Calling, view: View
 ) -> None:
-    events = decode(HERMES_TABLE, cut(text, at), Finish(reason), stop=stop)
-    events = hide_calls(events) if hidden else events
+    events = CallFilter(ToolChoice(calling)).filter(said(cut(text, at), reason, stop=stop))
 
-    payloads = streamed(events)
+    payloads = streamed(events, view)
 
-    assert streamed(events, batch=7) == payloads
-    assert list(accumulated(payloads).values()) == answered([events])["choices"]
-    assert json.loads(payloads[0])["choices"][0]["delta"] == {
-        "role": "assistant",
-        "content": None,
-        "refusal": None,
-    }
-    finishes = [json.loads(payload)["choices"][0]["finish_reason"] for payload in payloads]
+    if not view.padded:
+        assert streamed(events, view, batch=7) == payloads
+    assert list(accumulated(payloads, view).values()) == answered([events], view)["choices"]
+    chunks = [json.loads(payload) for payload in payloads]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None, "refusal": None}
+    finishes = [part["finish_reason"] for chunk in chunks for part in chunk["choices"]]
     assert finishes[-1] is not None
     assert set(finishes[:-1]) == {None}
+
+
+@given(text=model_text(PIECES), at=cuts, view=VIEWS)
+@settings(max_examples=100, deadline=None)
+def test_the_one_call_of_old_requests_adds_up(text: str, at: list[int], view: View) -> None:
+    view = View(legacy=True, logprobs=view.logprobs, token_ids=view.token_ids)
+    events = CallFilter(ToolChoice(parallel=False)).filter(said(cut(text, at)))
+
+    choices = accumulated(streamed(events, view), view)
+
+    assert list(choices.values()) == answered([events], view)["choices"]
+    assert "tool_calls" not in choices[0]["message"]
+    if choices[0]["finish_reason"] == "function_call":
+        assert choices[0]["message"]["function_call"].keys() == {"name", "arguments"}
+
+
+@given(
+    text=model_text(PIECES), at=cuts, view=VIEWS, legacy=st.booleans(), reason=st.sampled_from(FinishReason)
+)
+@settings(max_examples=60, deadline=None)
+def test_every_body_and_chunk_is_what_openai_says(
+    text: str, at: list[int], view: View, legacy: bool, reason: FinishReason
+) -> None:
+    pieces = cut(text, at)
+    view = View(legacy=True) if legacy else view
+    events = CallFilter(ToolChoice(parallel=not legacy)).filter(said(pieces, reason))
+
+    validate("CreateChatCompletionResponse", answered([events, events], view))
+    for payload in streamed(events, view):
+        validate("CreateChatCompletionStreamResponse", payload)
 
 
 @given(texts=st.lists(model_text(PIECES), min_size=2, max_size=4), order=st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
 def test_choices_that_come_interleaved_do_not_mix(texts: list[str], order: Any) -> None:
-    choices = [decode(HERMES_TABLE, list(text)) for text in texts]
-    stream = Stream(ENVELOPE, len(texts), include_usage=True)
+    choices = [said(list(text)) for text in texts]
+    stream = Stream(ENVELOPE, len(texts), COUNTED)
     payloads: list[bytes] = []
     left = [list(events) for events in choices]
     while any(left):
@@ -259,6 +242,7 @@ def test_without_usage_the_chunks_have_no_such_key() -> None:
         ("", FinishReason.STOP, "", "stop"),
         ("<think>hm", FinishReason.LENGTH, "", "length"),
         ("Hi", FinishReason.STOP, "Hi", "stop"),
+        ("Hi", FinishReason.ERROR, "Hi", "error"),
         ('<tool_call>{"name": "f"}</tool_call>', FinishReason.STOP, None, "tool_calls"),
         ('<tool_call>{"name": "f"}</tool_call>', FinishReason.LENGTH, None, "length"),
         ('<tool_call>{"name": "f", "arguments": {"a"', FinishReason.LENGTH, None, "length"),
@@ -267,133 +251,7 @@ def test_without_usage_the_chunks_have_no_such_key() -> None:
     ],
 )
 def test_content_and_finish_reason(text: str, reason: FinishReason, content: str | None, finish: str) -> None:
-    events = decode(HERMES_TABLE, list(text), Finish(reason))
+    events = said(list(text), reason)
 
     for choice in (answered([events])["choices"][0], accumulated(streamed(events))[0]):
         assert (choice["message"]["content"], choice["finish_reason"]) == (content, finish)
-
-
-# What a request becomes
-
-
-def turn(**more: Any) -> Turn:
-    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **more}
-    return accept(wire.decode(json.dumps(body).encode(), ChatRequest), "me")
-
-
-def text(*words: str) -> tuple[TextPart, ...]:
-    return tuple(TextPart(word) for word in words)
-
-
-HI = (Message(Role.USER, text("Hi")),)
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({}, Turn("m", HI, owner="me")),
-        ({"model": "other"}, Turn("other", HI, owner="me")),
-        ({"temperature": 0}, Turn("m", HI, sampling=Sampling(temperature=0), owner="me")),
-        ({"temperature": 1.5}, Turn("m", HI, sampling=Sampling(temperature=1.5), owner="me")),
-        ({"top_p": 0.5}, Turn("m", HI, sampling=Sampling(top_p=0.5), owner="me")),
-        ({"presence_penalty": -2}, Turn("m", HI, sampling=Sampling(presence_penalty=-2), owner="me")),
-        ({"frequency_penalty": 2}, Turn("m", HI, sampling=Sampling(frequency_penalty=2), owner="me")),
-        ({"seed": 0}, Turn("m", HI, sampling=Sampling(seed=0), owner="me")),
-        ({"seed": -5}, Turn("m", HI, sampling=Sampling(seed=-5), owner="me")),
-        ({"max_tokens": 3}, Turn("m", HI, sampling=Sampling(max_tokens=3), owner="me")),
-        ({"max_completion_tokens": 4}, Turn("m", HI, sampling=Sampling(max_tokens=4), owner="me")),
-        ({"max_completion_tokens": 4, "max_tokens": 3}, Turn("m", HI, sampling=Sampling(max_tokens=4), owner="me")),
-        ({"stop": "a"}, Turn("m", HI, stop=("a",), owner="me")),
-        ({"stop": ["a", "b"]}, Turn("m", HI, stop=("a", "b"), owner="me")),
-        ({"stop": []}, Turn("m", HI, owner="me")),
-        ({"n": 3}, Turn("m", HI, choices=3, owner="me")),
-        ({"tool_choice": "none"}, Turn("m", HI, calls=False, owner="me")),
-        ({"tool_choice": "auto"}, Turn("m", HI, owner="me")),
-        ({"response_format": {"type": "text"}, "logprobs": False}, Turn("m", HI, owner="me")),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, Turn("m", HI, (Function("f"),), owner="me")),
-        (
-            {"tools": [{"type": "function",
-                        "function": {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}}]},
-            Turn("m", HI, (Function("f", "d", SCHEMA, True),), owner="me"),
-        ),
-    ],
-)  # fmt: skip
-def test_each_field_lands_in_the_turn(more: dict[str, Any], expected: Turn) -> None:
-    assert turn(**more) == expected
-
-
-CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-
-
-@pytest.mark.parametrize(
-    ("message", "items"),
-    [
-        ({"role": "system", "content": "S"}, [Message(Role.SYSTEM, text("S"))]),
-        ({"role": "developer", "content": "D"}, [Message(Role.DEVELOPER, text("D"))]),
-        ({"role": "user", "content": "U", "name": "ann"}, [Message(Role.USER, text("U"), "ann")]),
-        ({"role": "user", "content": ""}, [Message(Role.USER, ())]),
-        ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]},
-         [Message(Role.USER, text("a", "b"))]),
-        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, [Message(Role.ASSISTANT, text("no"))]),
-        ({"role": "assistant"}, [Message(Role.ASSISTANT, ())]),
-        ({"role": "assistant", "content": "A", "reasoning_content": "R"},
-         [Reasoning("R"), Message(Role.ASSISTANT, text("A"))]),
-        ({"role": "assistant", "content": "A", "reasoning": "R"}, [Reasoning("R"), Message(Role.ASSISTANT, text("A"))]),
-        ({"role": "assistant", "content": None, "reasoning_content": "R"}, [Reasoning("R")]),
-        ({"role": "user", "content": "U", "reasoning_content": "R"}, [Message(Role.USER, text("U"))]),
-        ({"role": "assistant", "content": None, "tool_calls": [CALL]}, [FunctionCall("c1", "f", '{"a": 1}')]),
-        ({"role": "assistant", "content": "A", "reasoning_content": "R", "tool_calls": [CALL, CALL]},
-         [Reasoning("R"), Message(Role.ASSISTANT, text("A")), *[FunctionCall("c1", "f", '{"a": 1}')] * 2]),
-        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": "é"}}}]},
-         [FunctionCall("messages[0].tool_calls[0]", "f", '{"a":"é"}')]),
-        ({"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f"}}]}, [FunctionCall("c", "f", "{}")]),
-        ({"role": "tool", "tool_call_id": "c1", "content": "sunny"}, [FunctionOutput("c1", text("sunny"))]),
-        ({"role": "tool", "tool_call_id": "c1", "name": "f", "content": [{"type": "text", "text": "sunny"}]},
-         [FunctionOutput("c1", text("sunny"), "f")]),
-    ],
-)  # fmt: skip
-def test_each_message_becomes_items(message: dict[str, Any], items: list[Item]) -> None:
-    assert turn(messages=[message]).items == tuple(items)
-
-
-def test_messages_stay_in_order() -> None:
-    messages = [
-        {"role": "user", "content": "weather?"},
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
-        {"role": "assistant", "content": "Sunny."},
-    ]
-
-    assert turn(messages=messages).items == (
-        Message(Role.USER, text("weather?")),
-        FunctionCall("c1", "f", '{"a": 1}'),
-        FunctionOutput("c1", text("sunny")),
-        Message(Role.ASSISTANT, text("Sunny.")),
-    )
-
-
-@pytest.mark.parametrize(
-    ("more", "param"),
-    [
-        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": "x"}, {"role": "user"}]}, "messages[1].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-        ({"messages": [{"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]},
-         "messages[0].content[1].type"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}, {"type": "mcp"}]}, "tools[1].type"),
-        ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"tool_choice": {}}, "tool_choice"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"logprobs": True}, "logprobs"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.type"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_done_is_refused_by_name(more: dict[str, Any], param: str) -> None:
-    with pytest.raises(RequestError) as raised:
-        turn(**more)
-
-    assert raised.value.param == param
-    assert raised.value.message.endswith(".")

@@ -1,137 +1,129 @@
 """Chat request → turn. Every error names the parameter."""
 
-from collections.abc import Iterator
+from typing import Any
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from antiphon.apis.chat.schema import (
-    ChatRequest,
-    ContentPart,
-    RequestMessage,
-    RequestTool,
-    ToolCall,
-)
+from antiphon.apis.chat.history import History
+from antiphon.apis.chat.schema import ChatOptions, ChatRequest, RequestMessage
+from antiphon.apis.chat.tools import Tools, tools_of
+from antiphon.apis.envelope import DEFAULT_VIEW, View
+from antiphon.apis.formats import answer_format
+from antiphon.apis.sampling import check, sampling, stops
+from antiphon.apis.view import shared_view
 from antiphon.core.errors import RequestError
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
-from antiphon.core.turn import Function, Sampling, Turn
-
-_ROLES = {role.value: role for role in Role}
-_TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+from antiphon.core.items import Item, Message, Role
+from antiphon.core.turn import Ending, Turn
 
 
-def accept(request: ChatRequest, owner: str) -> Turn:
-    """What the request asks for, on behalf of `owner`. Raises RequestError."""
-    _refuse_what_is_missing(request)
-    tools = tuple(_function(tool, index) for index, tool in enumerate(request.tools or ()))
-    return Turn(
-        model=request.model,
-        items=tuple(_items(request.messages)),
-        tools=tools,
-        calls=_calls(request, tools),
-        sampling=Sampling(
-            temperature=request.temperature,
-            top_p=request.top_p,
-            presence_penalty=request.presence_penalty,
-            frequency_penalty=request.frequency_penalty,
-            seed=request.seed,
-            max_tokens=request.max_completion_tokens or request.max_tokens,
-        ),
-        stop=_stop(request.stop),
-        choices=request.n or 1,
+class Accepted(Struct, frozen=True):
+    """A request that can be answered: what to run, and how to show the answer.
+
+    `mended` says what was wrong with the history, for the log. `store` and
+    `request_id` are the client's wishes.
+    """
+
+    turn: Turn
+    view: View = DEFAULT_VIEW
+    mended: tuple[str, ...] = ()
+    store: bool = False
+    request_id: str | None = None
+
+
+def accept(request: ChatRequest, owner: str, house: View = DEFAULT_VIEW) -> Accepted:
+    """What the request asks for, on behalf of `owner`; `house` is the server's view. Raises RequestError."""
+    return accept_messages(request, request.messages, "messages", owner, house)
+
+
+def accept_messages(
+    options: ChatOptions, messages: list[RequestMessage], where: str, owner: str, house: View
+) -> Accepted:
+    """What these options ask for in this conversation, which came as the parameter `where`."""
+    check(options)
+    if options.best_of not in (None, options.n or 1):
+        raise RequestError("'best_of' is available in Completions only. Use 'n'.", param="best_of")
+    logprobs = _logprobs(options)
+    tools, history, ending = tools_of(options), History(messages, where), _ending(options)
+    if ending is Ending.CONTINUED and not _last_words(history.items):
+        message = "'continue_final_message' needs a last message of the assistant that has text."
+        raise RequestError(message, param=f"{where}[{len(messages) - 1}]")
+    format_source, form = answer_format(options)
+    max_tokens = options.max_completion_tokens or options.max_tokens
+    turn = Turn(
+        model=options.model,
+        items=tuple(history.items),
+        tools=tools.functions,
+        tool_choice=tools.choice,
+        format=form,
+        format_source=format_source,
+        sampling=sampling(options, max_tokens=max_tokens, logprobs=logprobs),
+        stop=stops(options),
+        stop_shown=bool(options.include_stop_str_in_output),
+        choices=options.n or 1,
+        variables=_variables(options),
+        template=options.chat_template,
+        ending=ending,
+        prefix=options.response_prefix or "",
+        prompt_limit=options.truncate_prompt_tokens,
+        thinking_limit=options.thinking_token_budget,
         owner=owner,
+        source=where,
+    )
+    view = _view(options, house, logprobs, tools, turn)
+    return Accepted(turn, view, tuple(history.mended), bool(options.store), options.request_id)
+
+
+def _logprobs(options: ChatOptions) -> int | None:
+    """How many alternatives to each token are wanted, None for no log probabilities."""
+    if options.logprobs:
+        return options.top_logprobs or 0
+    if options.top_logprobs:
+        raise RequestError("'top_logprobs' is only allowed with 'logprobs': true.", param="top_logprobs")
+    return None
+
+
+def _ending(options: ChatOptions) -> Ending:
+    """How the prompt ends."""
+    if options.continue_final_message:
+        if options.add_generation_prompt:
+            message = "'continue_final_message' and 'add_generation_prompt' exclude each other. Use one."
+            raise RequestError(message, param="continue_final_message")
+        return Ending.CONTINUED
+    return Ending.TRANSCRIPT if options.add_generation_prompt is False else Ending.ANSWER
+
+
+def _variables(options: ChatOptions) -> dict[str, Any]:
+    """What the chat template is told beside the messages. The client's own variables win."""
+    variables: dict[str, Any] = {}
+    if options.reasoning_effort is not None:
+        # Templates ask for either, if they ask at all.
+        thinks = options.reasoning_effort != "none"
+        variables |= {
+            "reasoning_effort": options.reasoning_effort,
+            "enable_thinking": thinks,
+            "thinking": thinks,
+        }
+    if options.verbosity is not None:
+        variables["verbosity"] = options.verbosity
+    if options.documents is not None:
+        variables["documents"] = options.documents
+    return variables | (options.template_vars or {}) | (options.chat_template_kwargs or {})
+
+
+def _view(options: ChatOptions, house: View, logprobs: int | None, tools: Tools, turn: Turn) -> View:
+    view = shared_view(options, house, logprobs)
+    return replace(
+        view,
+        reasoning=() if options.include_reasoning is False else house.reasoning,
+        custom=tools.custom,
+        legacy=tools.legacy,
+        echo=_last_words(turn.items) + turn.prefix if options.echo else "",
+        metadata=view.metadata if options.metadata is None else options.metadata,
     )
 
 
-def _refuse_what_is_missing(request: ChatRequest) -> None:
-    """Say no to what Antiphon cannot do yet: to ignore it would be to answer another question."""
-    if request.stream_options is not None and not request.stream:
-        raise RequestError("'stream_options' is only allowed with 'stream': true.", param="stream_options")
-    if request.logprobs:
-        raise RequestError("'logprobs' is not supported yet. Leave it out.", param="logprobs")
-    if request.response_format is not None and request.response_format.type != "text":
-        message = f"'{request.response_format.type}' is not supported yet. Use 'text' or leave it out."
-        raise RequestError(message, param="response_format.type")
-
-
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
-    return (stop,) if isinstance(stop, str) else tuple(stop or ())
-
-
-def _function(tool: RequestTool, index: int) -> Function:
-    if tool.type != "function":
-        message = f"Tools of type '{tool.type}' are not supported. Use 'function'."
-        raise RequestError(message, param=f"tools[{index}].type")
-    if tool.function is None:
-        param = f"tools[{index}].function"
-        raise RequestError(f"Missing required parameter: '{param}'.", param=param)
-    function = tool.function
-    return Function(function.name, function.description, function.parameters or {}, function.strict)
-
-
-def _calls(request: ChatRequest, tools: tuple[Function, ...]) -> bool:
-    """Whether the model may call its tools."""
-    match request.tool_choice:
-        case None | "auto":
-            return True
-        case "none":
-            return False
-        case "required" | {"type": "function" | "allowed_tools"} if not tools:
-            raise RequestError(
-                "'tool_choice' asks for a call, but there are no 'tools'.", param="tool_choice"
-            )
-        case "required" | {"type": "function" | "allowed_tools"}:
-            raise RequestError("Only 'auto' and 'none' are supported so far.", param="tool_choice")
-    raise RequestError("Unknown tool choice. Use 'auto' or 'none'.", param="tool_choice")
-
-
-def _items(messages: list[RequestMessage]) -> Iterator[Item]:
-    for index, message in enumerate(messages):
-        where = f"messages[{index}]"
-        if message.role == "tool":
-            parts = _parts(message.content, where)
-            yield FunctionOutput(message.tool_call_id or "", parts, message.name)
-        elif message.role in _ROLES:
-            yield from _message(message, _ROLES[message.role], where)
-        else:
-            known = ", ".join((*_ROLES, "tool"))
-            raise RequestError(f"Unknown role '{message.role}'. Use one of: {known}.", param=f"{where}.role")
-
-
-def _message(message: RequestMessage, role: Role, where: str) -> Iterator[Item]:
-    """One wire message: thoughts, then text, then calls, as the model wrote them."""
-    reasoning = message.reasoning_content or message.reasoning
-    assistant = role is Role.ASSISTANT
-    if reasoning and assistant:
-        yield Reasoning(reasoning)
-    calls = message.tool_calls if assistant else None
-    if message.content is None and not assistant:
-        raise RequestError(f"Missing required parameter: '{where}.content'.", param=f"{where}.content")
-    parts = _parts(message.content, where)
-    if parts or not (calls or reasoning):
-        yield Message(role, parts, message.name)
-    for index, call in enumerate(calls or ()):
-        yield _call(call, f"{where}.tool_calls[{index}]")
-
-
-def _call(call: ToolCall, where: str) -> FunctionCall:
-    arguments = call.function.arguments
-    if isinstance(arguments, dict):
-        arguments = msgspec.json.encode(arguments).decode()
-    # A call without an id cannot be answered by id; its place names it well enough.
-    return FunctionCall(call.id or where, call.function.name, arguments or "{}")
-
-
-def _parts(content: str | list[ContentPart] | None, where: str) -> tuple[TextPart, ...]:
-    if isinstance(content, str):
-        return (TextPart(content),) if content else ()
-    return tuple(_part(part, f"{where}.content[{index}]") for index, part in enumerate(content or ()))
-
-
-def _part(part: ContentPart, where: str) -> TextPart:
-    if part.type in _TEXT_TYPES and part.text is not None:
-        return TextPart(part.text)
-    if part.type == "refusal" and part.refusal is not None:
-        return TextPart(part.refusal)
-    if part.type in _TEXT_TYPES:
-        raise RequestError(f"Missing required parameter: '{where}.text'.", param=f"{where}.text")
-    raise RequestError(f"Parts of type '{part.type}' are not supported. Use 'text'.", param=f"{where}.type")
+def _last_words(items: tuple[Item, ...] | list[Item]) -> str:
+    """What the assistant said last, if the conversation ends with that."""
+    last = items[-1]
+    return last.text if isinstance(last, Message) and last.role is Role.ASSISTANT else ""

@@ -1,31 +1,24 @@
-"""The wire types of Chat Completions, as Antiphon reads and writes them.
+"""What clients send to Chat Completions.
 
-Requests are read leniently: unknown fields are ignored, null means absent.
 Names and meanings are those of OpenAI's OpenAPI document
-(CreateChatCompletionRequest, CreateChatCompletionResponse,
-CreateChatCompletionStreamResponse); `reasoning_content` is the field's common
-extension for thoughts.
+(CreateChatCompletionRequest) and, where that has none, vLLM's. History is read
+most leniently: what an earlier answer got wrong must not end a conversation.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
-MAX_CHOICES = 128
-"""The most that `n` may ask for, as OpenAI has it."""
-MAX_STOPS = 16
-"""The most `stop` strings in one request."""
+from antiphon.apis.request import MAX_CHOICES, Alternatives, Choices, Count, Request, TokenLimit, Words
 
-Temperature = Annotated[float, Meta(ge=0, le=2)]
-Probability = Annotated[float, Meta(gt=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-TokenLimit = Annotated[int, Meta(ge=1)]
-Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
-StopString = Annotated[str, Meta(min_length=1)]
-StopStrings = Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
+MAX_METADATA = 16
+"""The most `metadata` of one request; keys have up to 64 characters, values up to 512."""
 
-
-# What clients send
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Verbosity = Literal["low", "medium", "high"]
+MetadataKey = Annotated[str, Meta(max_length=64)]
+MetadataValue = Annotated[str, Meta(max_length=512)]
+Metadata = Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=MAX_METADATA)]
 
 
 class ContentPart(Struct):
@@ -39,16 +32,24 @@ class ContentPart(Struct):
 class CalledFunction(Struct):
     """The function of an earlier call. Some clients send the arguments as an object."""
 
-    name: str
+    name: str | None
     arguments: str | dict[str, Any] | None = None
 
 
-class ToolCall(Struct):
-    """A call that the assistant made earlier."""
+class CalledCustom(Struct):
+    """The custom tool of an earlier call."""
 
-    function: CalledFunction
+    name: str | None
+    input: str | None = None
+
+
+class ToolCall(Struct):
+    """A call that the assistant made earlier, of a function or of a custom tool."""
+
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
     id: str | None = None
-    type: str = "function"
+    type: str | None = None
 
 
 class RequestMessage(Struct):
@@ -58,162 +59,123 @@ class RequestMessage(Struct):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: CalledFunction | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
+    audio: Any = None
 
 
 class RequestFunction(Struct):
     """A function that the model may call."""
 
-    name: Annotated[str, Meta(min_length=1)]
+    name: Words
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
+class ToolGrammar(Struct):
+    """The grammar that the input of a custom tool follows."""
+
+    definition: Words
+    syntax: Literal["lark", "regex"]
+
+
+class PlainInput(Struct, tag="text"):
+    """Any text."""
+
+
+class GrammarInput(Struct, tag="grammar"):
+    """Text of a grammar."""
+
+    grammar: ToolGrammar
+
+
+class RequestCustom(Struct):
+    """A custom tool: one that takes text as it is."""
+
+    name: Words
+    description: str | None = None
+    format: PlainInput | GrammarInput | None = None
+
+
 class RequestTool(Struct):
-    """A tool. Only functions are understood so far."""
+    """A tool: a function or a custom tool."""
 
     type: str
     function: RequestFunction | None = None
+    custom: RequestCustom | None = None
 
 
-class StreamOptions(Struct):
-    """How to stream."""
+class NamedTool(Struct):
+    """A tool, by its name."""
 
-    include_usage: bool | None = None
+    name: str
 
 
-class ResponseFormat(Struct):
-    """What the answer has to look like."""
+class ToolReference(Struct):
+    """A tool, as a tool choice names it."""
+
+    type: str | None = None
+    function: NamedTool | None = None
+    custom: NamedTool | None = None
+
+
+class AllowedTools(Struct):
+    """The only tools that may be called, and whether one must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolReference], Meta(min_length=1)]
+
+
+class ToolChoiceObject(Struct):
+    """One tool that must be called, or several that may be."""
 
     type: str
+    function: NamedTool | None = None
+    custom: NamedTool | None = None
+    allowed_tools: AllowedTools | None = None
 
 
-class ChatRequest(Struct):
+class ChatOptions(Request, kw_only=True):
+    """Everything that a request may say but its messages."""
+
+    tools: Annotated[list[RequestTool], Meta(min_length=1)] | None = None
+    tool_choice: str | ToolChoiceObject | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[RequestFunction], Meta(min_length=1)] | None = None
+    function_call: str | NamedTool | None = None
+    best_of: Choices | None = None
+    max_completion_tokens: TokenLimit | None = None
+    logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
+    metadata: Metadata | None = None
+    store: bool | None = None
+    reasoning_effort: Effort | None = None
+    verbosity: Verbosity | None = None
+    include_reasoning: bool | None = None
+    thinking_token_budget: Count | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    response_prefix: str | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    template_vars: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+
+
+Messages = Annotated[list[RequestMessage], Meta(min_length=1)]
+
+
+class ChatRequest(ChatOptions, kw_only=True):
     """POST /v1/chat/completions."""
 
-    model: str
-    messages: Annotated[list[RequestMessage], Meta(min_length=1)]
-    tools: list[RequestTool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    temperature: Temperature | None = None
-    top_p: Probability | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    seed: int | None = None
-    max_tokens: TokenLimit | None = None
-    max_completion_tokens: TokenLimit | None = None
-    stop: StopString | StopStrings | None = None
-    n: Choices | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    logprobs: bool | None = None
-    response_format: ResponseFormat | None = None
-
-    @property
-    def wants_usage(self) -> bool:
-        """A stream shall end with its usage."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
+    messages: Messages
 
 
-# What Antiphon answers
+class BatchRequest(ChatOptions, kw_only=True):
+    """POST /v1/chat/completions/batch: several conversations, one answer to each."""
 
-
-class PromptTokensDetails(Struct):
-    """`cached_tokens` are prompt tokens that the engine did not have to compute."""
-
-    cached_tokens: int
-
-
-class CompletionTokensDetails(Struct):
-    """`reasoning_tokens` are part of the completion."""
-
-    reasoning_tokens: int
-
-
-class CompletionUsage(Struct):
-    """Tokens of the whole request, over all choices."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails
-
-
-class FunctionFragment(Struct, omit_defaults=True):
-    """A called function, or the next piece of its arguments."""
-
-    name: str | UnsetType = UNSET
-    arguments: str | UnsetType = UNSET
-
-
-class ToolCallFragment(Struct):
-    """A call (in a full answer, without `index`) or the next piece of one."""
-
-    index: int | UnsetType = UNSET
-    id: str | UnsetType = UNSET
-    type: str | UnsetType = UNSET
-    function: FunctionFragment | UnsetType = UNSET
-
-
-class AnswerMessage(Struct):
-    """What the assistant said."""
-
-    role: str
-    content: str | None
-    refusal: None = None
-    annotations: tuple[()] = ()
-    reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[ToolCallFragment] | UnsetType = UNSET
-
-
-class Choice(Struct):
-    """One answer."""
-
-    index: int
-    message: AnswerMessage
-    finish_reason: str
-    logprobs: None = None
-
-
-class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
-    """The body of a full answer."""
-
-    id: str
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: CompletionUsage
-
-
-class Delta(Struct):
-    """What a chunk adds to a choice's message. `role` comes first, and once."""
-
-    role: str | UnsetType = UNSET
-    content: str | UnsetType | None = UNSET
-    refusal: UnsetType | None = UNSET
-    reasoning_content: str | UnsetType = UNSET
-    tool_calls: tuple[ToolCallFragment, ...] | UnsetType = UNSET
-
-
-class ChunkChoice(Struct):
-    """What a chunk adds to one choice."""
-
-    index: int
-    delta: Delta
-    logprobs: None = None
-    finish_reason: str | None = None
-
-
-class ChatCompletionChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
-    """One event of a stream. `usage` is there, as null, if the client asked for usage."""
-
-    id: str
-    created: int
-    model: str
-    choices: tuple[ChunkChoice, ...]
-    usage: CompletionUsage | UnsetType | None = UNSET
+    messages: Annotated[list[Messages], Meta(min_length=1, max_length=MAX_CHOICES)]

@@ -1,25 +1,21 @@
 """A turn's events → chat completion chunks.
 
-Frequent chunks (text, thoughts, arguments) are made by joining bytes: what
-never changes in a stream is encoded once, as a chunk with a mark in the place
-of the text, and split at the mark. So both kinds of chunk come from the same
-wire types, and cannot differ.
+How chunks are written is known to `apis/chunks.py`; here it is what comes when: the
+role first, ids and names once, the finish reason in a chunk of its own, usage last.
 """
 
-import secrets
+from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
-import msgspec
+from msgspec import UNSET
 
-from antiphon.apis.chat.envelope import Envelope, total
-from antiphon.apis.chat.schema import (
-    ChatCompletionChunk,
-    ChunkChoice,
-    CompletionUsage,
-    Delta,
-    FunctionFragment,
-    ToolCallFragment,
-)
+from antiphon.apis.body import ChoiceError
+from antiphon.apis.chat.body import ChatCompletionChunk, ChunkChoice, Delta
+from antiphon.apis.chat.calls import form_of, reason_shown
+from antiphon.apis.chat.logprobs import choice_logprobs
+from antiphon.apis.chunks import Piece, Saying, Tokens, Usages, chunks_for
+from antiphon.apis.envelope import DEFAULT_VIEW, Envelope, PromptView, View
 from antiphon.core.events import (
     ArgumentsDelta,
     CallEnded,
@@ -38,37 +34,69 @@ from antiphon.core.events import (
 )
 from antiphon.core.finish import finish_reason
 
-_MARK = secrets.token_hex(16)  # in no name that a client or a server may choose
-_ENCODED_MARK = msgspec.json.encode(_MARK)
-_encode_text = msgspec.json.Encoder().encode
-
-Frame = tuple[bytes, bytes]
-"""The bytes before and after the text of a frequent chunk."""
-
 
 class _ChoiceState:
-    """How far one choice got."""
+    """How far one choice got, and what its next pieces become."""
 
-    __slots__ = ("arguments", "calls", "complete_calls", "content", "index", "reasoning", "said", "usage")
+    __slots__ = (
+        "arguments",
+        "calls",
+        "complete_calls",
+        "content",
+        "index",
+        "read",
+        "reasoning",
+        "said",
+        "usage",
+    )
 
-    def __init__(self, index: int, content: Frame, reasoning: Frame) -> None:
+    def __init__(self, index: int, content: Piece, reasoning: Piece | None) -> None:
         self.index = index
         self.content = content
         self.reasoning = reasoning
-        self.arguments: Frame = (b"", b"")
+        self.arguments: Piece = content
+        self.read: Callable[[str], str] = str
         self.calls = 0
         self.complete_calls = 0
         self.said = False
-        self.usage: Usage | None = None
+        self.usage = Usage()
+
+
+class _ChatForm:
+    """The wire types of the stream. See `Form`."""
+
+    def __init__(self, envelope: Envelope, view: View) -> None:
+        self._envelope = envelope
+        self._view = view
+
+    def chunk(
+        self, parts: tuple[ChunkChoice, ...], usage: Usages, prompt: PromptView | None
+    ) -> ChatCompletionChunk:
+        envelope, view = self._envelope, self._view
+        return ChatCompletionChunk(
+            envelope.id,
+            envelope.created,
+            envelope.model,
+            parts,
+            usage=usage,
+            system_fingerprint=envelope.system_fingerprint,
+            service_tier=view.service_tier,
+            prompt_token_ids=prompt.ids if prompt and view.token_ids else UNSET,
+            prompt_text=prompt.text if prompt and view.prompt_text else UNSET,
+        )
+
+    def add_logprobs(self, part: ChunkChoice, tokens: Tokens) -> None:
+        part.logprobs = choice_logprobs(tokens, self._view)
 
 
 class Stream:
     """Projects events to the payloads of server-sent events."""
 
-    def __init__(self, envelope: Envelope, choices: int, *, include_usage: bool) -> None:
+    def __init__(self, envelope: Envelope, choices: int, view: View = DEFAULT_VIEW) -> None:
         self._envelope = envelope
+        self._view = view
         self._count = choices
-        self._usage = None if include_usage else msgspec.UNSET
+        self._chunks = chunks_for(_ChatForm(envelope, view), view, envelope.prompt_tokens)
         self._choices: list[_ChoiceState] = []
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
@@ -82,33 +110,40 @@ class Stream:
             # The frequent ones first; the order of the others does not matter.
             if type(event) is TextDelta:
                 state.said = True
-                out.append(_join(state.content, event.text))
-            elif type(event) is ArgumentsDelta:
-                if event.text:
-                    out.append(_join(state.arguments, event.text))
-            elif type(event) is ReasoningDelta:
-                out.append(_join(state.reasoning, event.text))
+                out.append(state.content(event.text, event.tokens))
+            elif type(event) is ArgumentsDelta and (text := state.read(event.text)):
+                out.append(state.arguments(text, event.tokens))
+            elif type(event) is ReasoningDelta and state.reasoning:
+                out.append(state.reasoning(event.text, event.tokens))
             else:
                 self._push_rare(state, event, out)
         return out
 
     def finish(self) -> list[bytes]:
         """What comes after the last chunk: usage, if it was asked for, and the end mark."""
-        if self._usage is msgspec.UNSET:
-            return [b"[DONE]"]
-        usage = total(self._envelope.prompt_tokens, (state.usage or Usage() for state in self._choices))
-        return [msgspec.json.encode(self._chunk((), usage)), b"[DONE]"]
+        return [*self._chunks.usage(state.usage for state in self._choices), b"[DONE]"]
 
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:
         """The first chunk of a choice tells the role; its content is not known yet."""
-        out.append(self._delta(choice, Delta(role="assistant", content=None, refusal=None)))
-        return _ChoiceState(
+        role = ChunkChoice(choice, Delta(role="assistant", content=None, refusal=None))
+        prompts = self._envelope.prompts
+        out.append(self._chunks.single(role, prompts[0] if choice == 0 and len(prompts) == 1 else None))
+        names = self._view.reasoning
+        state = _ChoiceState(
             choice,
-            content=self._frame(choice, Delta(content=_MARK)),
-            reasoning=self._frame(choice, Delta(reasoning_content=_MARK)),
+            content=self._piece(choice, Saying.TEXT, lambda text: Delta(content=text)),
+            reasoning=self._piece(choice, Saying.THOUGHT, partial(_thought, names)) if names else None,
         )
+        if self._view.echo:
+            state.said = True
+            out.append(self._chunks.single(ChunkChoice(choice, Delta(content=self._view.echo))))
+        return state
+
+    def _piece(self, choice: int, saying: Saying, delta_of: Callable[[str], Delta]) -> Piece:
+        return self._chunks.piece(saying, lambda text: ChunkChoice(choice, delta_of(text)))
 
     def _push_rare(self, state: _ChoiceState, event: Event, out: list[bytes]) -> None:
+        self._chunks.note(state.index, event)
         match event:
             case CallStarted():
                 out.append(self._begin_call(state, event))
@@ -116,47 +151,42 @@ class Stream:
                 state.complete_calls += event.complete
             case Finished():
                 state.usage = event.usage
+                self._chunks.settle(state.index, event.usage)
                 out.extend(self._finish_choice(state, event))
             case TextStarted() | TextEnded() | ReasoningStarted() | ReasoningEnded() | Markup() | Malformed():
                 pass
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
-                raise AssertionError("frequent events are handled before")
+                pass  # nothing of it is shown
             case _:
                 assert_never(event)
 
     def _begin_call(self, state: _ChoiceState, event: CallStarted) -> bytes:
-        """Id, type and name come once; later fragments hold the call's index and more arguments."""
-        index = state.calls
+        index, form = state.calls, form_of(event.name, self._view)
         state.calls += 1
-        more = ToolCallFragment(index=index, function=FunctionFragment(arguments=_MARK))
-        state.arguments = self._frame(state.index, Delta(tool_calls=(more,)))
-        function = FunctionFragment(event.name, "")
-        first = ToolCallFragment(index=index, id=event.call_id, type="function", function=function)
-        return self._delta(state.index, Delta(tool_calls=(first,)))
+        state.read = form.reader()
+        state.arguments = self._piece(state.index, Saying.CALL, partial(form.more, index))
+        return self._chunks.single(ChunkChoice(state.index, form.opening(index, event)))
 
     def _finish_choice(self, state: _ChoiceState, event: Finished) -> list[bytes]:
         """The finish reason comes in a chunk of its own, and once."""
         reason = finish_reason(event.reason, state.complete_calls)
-        last = ChunkChoice(state.index, Delta(), finish_reason=reason)
-        chunks = [msgspec.json.encode(self._chunk((last,), self._usage))]
+        last = ChunkChoice(
+            state.index, Delta(), finish_reason=reason_shown(reason, self._view), stop_reason=event.stop
+        )
+        if event.error:
+            last.error = ChoiceError(event.error)
+        if event.unmet:
+            last.unmet = event.unmet
+        chunks = []
         if not state.said and not state.calls:
             # An empty answer is an empty text, as in the full answer, not null.
-            chunks.insert(0, self._delta(state.index, Delta(content="")))
-        return chunks
-
-    def _delta(self, choice: int, delta: Delta) -> bytes:
-        return msgspec.json.encode(self._chunk((ChunkChoice(choice, delta),), self._usage))
-
-    def _frame(self, choice: int, delta: Delta) -> Frame:
-        before, after = self._delta(choice, delta).split(_ENCODED_MARK)
-        return before, after
-
-    def _chunk(
-        self, choices: tuple[ChunkChoice, ...], usage: CompletionUsage | msgspec.UnsetType | None
-    ) -> ChatCompletionChunk:
-        envelope = self._envelope
-        return ChatCompletionChunk(envelope.id, envelope.created, envelope.model, choices, usage=usage)
+            chunks.append(self._chunks.single(ChunkChoice(state.index, Delta(content=""))))
+        return [*chunks, self._chunks.single(last)]
 
 
-def _join(frame: Frame, text: str) -> bytes:
-    return frame[0] + _encode_text(text) + frame[1]
+def _thought(names: tuple[str, ...], text: str) -> Delta:
+    """A thought, under the names that it goes by."""
+    delta = Delta()
+    for name in names:
+        setattr(delta, name, text)
+    return delta

@@ -1,0 +1,63 @@
+"""What the answers of OpenAI's older APIs share: usage, the failure of a choice, the prompt's tokens."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from antiphon.core.events import Usage
+
+
+class PromptTokensDetails(Struct):
+    """`cached_tokens` are prompt tokens that the engine did not have to compute."""
+
+    cached_tokens: int
+
+
+class CompletionTokensDetails(Struct):
+    """`reasoning_tokens` are part of the completion."""
+
+    reasoning_tokens: int
+
+
+class CompletionUsage(Struct):
+    """Tokens of the whole request, over all choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class ChoiceError(Struct):
+    """Why a choice has no end: its engine failed."""
+
+    message: str
+    type: str = "server_error"
+    param: None = None
+    code: str = "engine_error"
+
+
+class PromptAlternative(Struct):
+    """A token that might stand in a place of the prompt. Its rank is null if it is not among the first."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, PromptAlternative] | None]
+"""For each token of a prompt what might stand there, by id; null where nothing is known, as of the first."""
+
+
+def total(prompt_tokens: int, usages: Iterable[Usage]) -> CompletionUsage:
+    """The usage of a request whose choices used this. They share one prompt."""
+    seen = list(usages)
+    completion = sum(usage.completion_tokens for usage in seen)
+    return CompletionUsage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion,
+        total_tokens=prompt_tokens + completion,
+        prompt_tokens_details=PromptTokensDetails(max((u.cached_tokens for u in seen), default=0)),
+        completion_tokens_details=CompletionTokensDetails(sum(u.reasoning_tokens for u in seen)),
+    )

@@ -1,0 +1,39 @@
+"""Several conversations in one request, with one answer to each."""
+
+from msgspec import Struct
+
+from antiphon.apis.chat.accept import accept_messages
+from antiphon.apis.chat.schema import BatchRequest
+from antiphon.apis.envelope import DEFAULT_VIEW, View
+from antiphon.core.errors import RequestError
+from antiphon.core.turn import Turn
+
+_NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_search")
+
+
+class AcceptedBatch(Struct, frozen=True):
+    """Requests that can be answered: the choices of the answer are those of the turns, in their order."""
+
+    turns: tuple[Turn, ...]
+    view: View
+    mended: tuple[str, ...] = ()
+    request_id: str | None = None
+
+
+def accept_batch(request: BatchRequest, owner: str, house: View = DEFAULT_VIEW) -> AcceptedBatch:
+    """What the request asks for, on behalf of `owner`; `house` is the server's view. Raises RequestError."""
+    for name in _NOT_IN_BATCHES:
+        if getattr(request, name):
+            raise RequestError(f"'{name}' is not available in batches. Leave it out.", param=name)
+    if request.n not in (None, 1):
+        raise RequestError("In a batch each conversation has one answer. Leave out 'n'.", param="n")
+    accepted = [
+        accept_messages(request, messages, f"messages[{index}]", owner, house)
+        for index, messages in enumerate(request.messages)
+    ]
+    return AcceptedBatch(
+        turns=tuple(one.turn for one in accepted),
+        view=accepted[0].view,
+        mended=tuple(what for one in accepted for what in one.mended),
+        request_id=request.request_id,
+    )

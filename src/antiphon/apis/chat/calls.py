@@ -1,0 +1,125 @@
+"""How a call is shown: as a function's, as a custom tool's, or as OpenAI did before there were tools.
+
+A stream shows the opening of a call, then its text in pieces; a full answer
+shows it whole. A form knows all three.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from antiphon.apis.chat.body import AnswerMessage, CustomFragment, Delta, FunctionFragment, ToolCallFragment
+from antiphon.apis.custom_tools import InputReader, to_input
+from antiphon.apis.envelope import View
+from antiphon.core.events import CallStarted
+from antiphon.core.items import FunctionCall
+
+
+class CallForm(Protocol):
+    """How one call is streamed, the `index`-th of its answer."""
+
+    @staticmethod
+    def opening(index: int, call: CallStarted) -> Delta:
+        """Id, type and name come once."""
+        ...
+
+    @staticmethod
+    def more(index: int, text: str) -> Delta:
+        """A piece of its text."""
+        ...
+
+    @staticmethod
+    def reader() -> Callable[[str], str]:
+        """Arguments, as they come → what they add to the text that is shown."""
+        ...
+
+
+class FunctionForm:
+    """A function's call: its arguments are JSON."""
+
+    @staticmethod
+    def opening(index: int, call: CallStarted) -> Delta:
+        """See `CallForm`."""
+        function = FunctionFragment(call.name, "")
+        return _one(ToolCallFragment(index=index, id=call.call_id, type="function", function=function))
+
+    @staticmethod
+    def more(index: int, text: str) -> Delta:
+        """See `CallForm`."""
+        return _one(ToolCallFragment(index=index, function=FunctionFragment(arguments=text)))
+
+    @staticmethod
+    def reader() -> Callable[[str], str]:
+        """See `CallForm`."""
+        return str
+
+
+class CustomForm:
+    """A custom tool's call: its input is text."""
+
+    @staticmethod
+    def opening(index: int, call: CallStarted) -> Delta:
+        """See `CallForm`."""
+        custom = CustomFragment(call.name, "")
+        return _one(ToolCallFragment(index=index, id=call.call_id, type="custom", custom=custom))
+
+    @staticmethod
+    def more(index: int, text: str) -> Delta:
+        """See `CallForm`."""
+        return _one(ToolCallFragment(index=index, custom=CustomFragment(input=text)))
+
+    @staticmethod
+    def reader() -> Callable[[str], str]:
+        """See `CallForm`."""
+        return InputReader().read
+
+
+class LegacyForm:
+    """The call of an answer to a request with `functions`, which can have one only."""
+
+    @staticmethod
+    def opening(index: int, call: CallStarted) -> Delta:
+        """See `CallForm`."""
+        return Delta(function_call=FunctionFragment(call.name, ""))
+
+    @staticmethod
+    def more(index: int, text: str) -> Delta:
+        """See `CallForm`."""
+        return Delta(function_call=FunctionFragment(arguments=text))
+
+    @staticmethod
+    def reader() -> Callable[[str], str]:
+        """See `CallForm`."""
+        return str
+
+
+def form_of(name: str, view: View) -> type[CallForm]:
+    """How the calls of this tool are streamed."""
+    if view.legacy:
+        return LegacyForm
+    return CustomForm if name in view.custom else FunctionForm
+
+
+def reason_shown(reason: str, view: View) -> str:
+    """The finish reason, in the words that the form of the calls has for it."""
+    return "function_call" if view.legacy and reason == "tool_calls" else reason
+
+
+def add_calls(message: AnswerMessage, calls: Sequence[FunctionCall], view: View) -> None:
+    """Let the message of a full answer say what was called."""
+    if view.legacy:
+        for call in calls[:1]:
+            message.function_call = FunctionFragment(call.name, call.arguments)
+    elif calls:
+        message.tool_calls = [_whole(call, view) for call in calls]
+
+
+def _whole(call: FunctionCall, view: View) -> ToolCallFragment:
+    if call.name in view.custom:
+        custom = CustomFragment(call.name, to_input(call.arguments))
+        return ToolCallFragment(id=call.call_id, type="custom", custom=custom)
+    function = FunctionFragment(call.name, call.arguments)
+    return ToolCallFragment(id=call.call_id, type="function", function=function)
+
+
+def _one(fragment: ToolCallFragment) -> Delta:
+    return Delta(tool_calls=(fragment,))

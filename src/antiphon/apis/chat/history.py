@@ -1,0 +1,161 @@
+"""The messages of a request → the items of a conversation.
+
+What a client must do right is checked, and refused by name. What an earlier
+answer, or a client's record of it, got wrong is mended and told: a
+conversation goes on after a broken call, or it would be lost.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from antiphon.apis.chat.schema import CalledCustom, CalledFunction, ContentPart, RequestMessage, ToolCall
+from antiphon.apis.custom_tools import to_arguments
+from antiphon.core.errors import RequestError
+from antiphon.core.items import (
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    Message,
+    Reasoning,
+    Role,
+    Status,
+    TextPart,
+)
+
+UNNAMED = "unnamed"
+"""The name of a called function whose name was lost."""
+
+_ROLES = {role.value: role for role in Role}
+_RESULTS = frozenset({"tool", "function"})
+_TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+
+
+class History:
+    """Reads messages, which came as the parameter `where`.
+
+    `items` are what they say, `mended` is what was wrong with them.
+    """
+
+    def __init__(self, messages: list[RequestMessage], where: str = "messages") -> None:
+        self.items: list[Item] = []
+        self.mended: list[str] = []
+        self._open: dict[str, str] = {}  # calls without a result: id → name, oldest first
+        for index, message in enumerate(messages):
+            self._read(message, f"{where}[{index}]")
+
+    def _read(self, message: RequestMessage, where: str) -> None:
+        if message.role in _RESULTS:
+            self._read_result(message, where)
+        elif message.role == Role.ASSISTANT:
+            self._read_answer(message, where)
+        elif message.role in _ROLES:
+            if message.content is None:
+                param = f"{where}.content"
+                raise RequestError(f"Missing required parameter: '{param}'.", param=param)
+            parts = tuple(_parts(message.content, where))
+            self.items.append(Message(_ROLES[message.role], parts, message.name))
+        else:
+            known = ", ".join((*_ROLES, "tool"))
+            raise RequestError(f"Unknown role '{message.role}'. Use one of: {known}.", param=f"{where}.role")
+
+    def _read_answer(self, message: RequestMessage, where: str) -> None:
+        """Thoughts, then text, then calls, as the model wrote them."""
+        if message.audio is not None:
+            raise RequestError("Spoken answers are not supported.", param=f"{where}.audio")
+        reasoning = message.reasoning_content or message.reasoning
+        if reasoning:
+            self.items.append(Reasoning(reasoning))
+        parts = tuple(_parts(message.content if message.content is not None else message.refusal, where))
+        calls = [*_called(message, where)]
+        if parts or not (calls or reasoning):
+            self.items.append(Message(Role.ASSISTANT, parts, message.name))
+        if not (calls or reasoning) and message.content is None and message.refusal is None:
+            self._mend(where, "says nothing")
+        if message.tool_calls == []:
+            self._mend(f"{where}.tool_calls", "is empty")
+        for call, place in calls:
+            self._read_call(call, place)
+
+    def _read_call(self, call: ToolCall, where: str) -> None:
+        # A call without an id cannot be answered by id; its place names it well enough.
+        call_id = call.id or where
+        match call:
+            case ToolCall(custom=CalledCustom() as custom):
+                name, arguments, status = custom.name, to_arguments(custom.input or ""), Status.COMPLETED
+            case ToolCall(function=CalledFunction() as function):
+                name, (arguments, status) = function.name, self._arguments(function, where)
+            case _:
+                param = f"{where}.function"
+                raise RequestError(
+                    f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+                )
+        if not name:
+            self._mend(f"{where}.function.name", "is empty")
+        self._open[call_id] = name or UNNAMED
+        self.items.append(FunctionCall(call_id, name or UNNAMED, arguments, status))
+
+    def _arguments(self, function: CalledFunction, where: str) -> tuple[str, Status]:
+        arguments = function.arguments
+        if isinstance(arguments, dict):
+            self._mend(f"{where}.function.arguments", "is an object, not JSON as text")
+            return msgspec.json.encode(arguments).decode(), Status.COMPLETED
+        if not arguments:
+            return "{}", Status.COMPLETED
+        if not _is_object(arguments):
+            self._mend(f"{where}.function.arguments", "is no JSON object")
+            return arguments, Status.INCOMPLETE
+        return arguments, Status.COMPLETED
+
+    def _read_result(self, message: RequestMessage, where: str) -> None:
+        parts = tuple(_parts(message.content, where))
+        call_id = message.tool_call_id or self._unanswered(message.name) or where
+        if not message.tool_call_id and message.role == "tool":
+            self._mend(f"{where}.tool_call_id", "is missing")
+        if self._open.pop(call_id, None) is None:
+            self._mend(where, "answers no call")
+        if message.content is None:
+            self._mend(f"{where}.content", "is missing")
+        self.items.append(FunctionOutput(call_id, parts, message.name))
+
+    def _unanswered(self, name: str | None) -> str | None:
+        """The first call that has no result yet, of that name if there is one."""
+        named = (call_id for call_id, called in self._open.items() if called == name)
+        return next(named, None) or next(iter(self._open), None)
+
+    def _mend(self, where: str, what: str) -> None:
+        self.mended.append(f"{where} {what}")
+
+
+def _called(message: RequestMessage, where: str) -> Iterator[tuple[ToolCall, str]]:
+    """The calls of an answer, and where each stands."""
+    for index, call in enumerate(message.tool_calls or ()):
+        yield call, f"{where}.tool_calls[{index}]"
+    if message.function_call is not None:
+        yield ToolCall(message.function_call), f"{where}.function_call"
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def _parts(content: str | list[ContentPart] | None, where: str) -> Iterator[TextPart]:
+    if isinstance(content, str):
+        if content:
+            yield TextPart(content)
+        return
+    for index, part in enumerate(content or ()):
+        yield _part(part, f"{where}.content[{index}]")
+
+
+def _part(part: ContentPart, where: str) -> TextPart:
+    if part.type in _TEXT_TYPES and part.text is not None:
+        return TextPart(part.text)
+    if part.type == "refusal" and part.refusal is not None:
+        return TextPart(part.refusal)
+    if part.type in _TEXT_TYPES:
+        raise RequestError(f"Missing required parameter: '{where}.text'.", param=f"{where}.text")
+    raise RequestError(f"Parts of type '{part.type}' are not supported. Use 'text'.", param=f"{where}.type")

@@ -1,0 +1,98 @@
+"""Stored chat completions: what is kept of a request, and how it is listed.
+
+Shapes are those of OpenAI's OpenAPI document (ChatCompletionList,
+ChatCompletionMessageList, ChatCompletionDeleted).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from antiphon.apis.chat.body import CustomFragment, FunctionFragment, ToolCallFragment
+from antiphon.apis.chat.schema import CalledFunction, Metadata, RequestMessage, ToolCall
+
+
+class StoredPart(Struct, tag_field="type", tag="text"):
+    """A part of a message that came in parts."""
+
+    text: str
+
+
+class StoredMessage(Struct):
+    """A message of the request. OpenAI has a name for its parts only if it came in parts."""
+
+    id: str
+    role: str
+    content: str | None
+    refusal: str | None = None
+    name: str | None = None
+    content_parts: list[StoredPart] | None = None
+    tool_calls: list[ToolCallFragment] | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+
+
+class Page(Struct, tag_field="object", tag="list"):
+    """A page of a list. Of an empty one both ids are empty."""
+
+    data: list[Raw]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class Deleted(Struct, tag_field="object", tag="chat.completion.deleted"):
+    """A completion is no longer there."""
+
+    id: str
+    deleted: bool = True
+
+
+class UpdateRequest(Struct):
+    """POST /v1/chat/completions/{id}: metadata is all that can be changed."""
+
+    metadata: Metadata | None
+
+
+def stored_messages(completion_id: str, messages: Iterable[RequestMessage]) -> list[tuple[str, bytes]]:
+    """Id and JSON of each message of the request."""
+    stored = [_message(f"{completion_id}-{index}", message) for index, message in enumerate(messages)]
+    return [(message.id, msgspec.json.encode(message)) for message in stored]
+
+
+def page(entries: Sequence[tuple[str, bytes]], *, has_more: bool) -> bytes:
+    """A page of these entries, each an id and its JSON."""
+    first, last = (entries[0][0], entries[-1][0]) if entries else ("", "")
+    return msgspec.json.encode(Page([Raw(entry) for _, entry in entries], first, last, has_more))
+
+
+def with_metadata(body: bytes, metadata: Mapping[str, str]) -> bytes:
+    """The body of a stored completion with other metadata."""
+    fields = msgspec.json.decode(body, type=dict[str, Raw])
+    return msgspec.json.encode(fields | {"metadata": Raw(msgspec.json.encode(metadata))})
+
+
+def _message(id_: str, message: RequestMessage) -> StoredMessage:
+    parts = None
+    content = message.content
+    if isinstance(content, list):
+        parts = [StoredPart(part.text or part.refusal or "") for part in content]
+        content = "".join(part.text for part in parts)
+    stored = StoredMessage(id_, message.role, content, message.refusal, message.name, parts)
+    if message.tool_calls:
+        stored.tool_calls = [_call(call) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        stored.tool_call_id = message.tool_call_id
+    return stored
+
+
+def _call(call: ToolCall) -> ToolCallFragment:
+    if call.custom is not None:
+        custom = CustomFragment(call.custom.name or "", call.custom.input or "")
+        return ToolCallFragment(id=call.id or "", type="custom", custom=custom)
+    called = call.function or CalledFunction(None)
+    arguments = called.arguments
+    if isinstance(arguments, dict):
+        arguments = msgspec.json.encode(arguments).decode()
+    function = FunctionFragment(called.name or "", arguments or "{}")
+    return ToolCallFragment(id=call.id or "", type="function", function=function)

@@ -1,0 +1,1 @@
+"""OpenAI Completions, the API before Chat Completions: text in, text out."""

@@ -1,0 +1,110 @@
+"""Completion request → one turn for each prompt. Every error names the parameter."""
+
+from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.apis.completions.schema import CompletionRequest
+from antiphon.apis.envelope import DEFAULT_VIEW, View
+from antiphon.apis.formats import answer_format
+from antiphon.apis.request import MAX_CHOICES
+from antiphon.apis.sampling import check, sampling, stops
+from antiphon.apis.view import shared_view
+from antiphon.core.errors import RequestError
+from antiphon.core.turn import Turn
+
+DEFAULT_MAX_TOKENS = 16
+"""Tokens of a completion, if the client sets no limit: as OpenAI has it."""
+
+Prompt = str | tuple[int, ...]
+
+
+class Shape(Struct, frozen=True):
+    """How the completions of several prompts are put together.
+
+    Each prompt has `tried` completions, of which the best `shown` are shown.
+    With `echo` each begins with its prompt.
+    """
+
+    prompts: int
+    tried: int
+    shown: int
+    echo: bool = False
+
+
+class Accepted(Struct, frozen=True):
+    """A request that can be answered: what to run, prompt by prompt, and how to show the answers.
+
+    The choices of the first turn come first: `index = prompt * shape.tried + choice`.
+    """
+
+    turns: tuple[Turn, ...]
+    shape: Shape
+    view: View = DEFAULT_VIEW
+    request_id: str | None = None
+
+
+def accept(request: CompletionRequest, owner: str, house: View = DEFAULT_VIEW) -> Accepted:
+    """What the request asks for, on behalf of `owner`; `house` is the server's view. Raises RequestError."""
+    check(request)
+    prompts = _prompts(request.prompt)
+    shape = _shape(request, len(prompts))
+    max_tokens = request.max_tokens or DEFAULT_MAX_TOKENS
+    # The best are found by their log probabilities, whether these are shown or not.
+    logprobs = 0 if request.logprobs is None and shape.tried > shape.shown else request.logprobs
+    drawn = sampling(request, max_tokens=max_tokens, logprobs=logprobs)
+    if shape.echo and request.logprobs is not None and drawn.prompt_logprobs is None:
+        drawn = replace(drawn, prompt_logprobs=request.logprobs)
+    format_source, form = answer_format(request)
+    turn = Turn(
+        model=request.model,
+        format=form,
+        format_source=format_source,
+        sampling=drawn,
+        stop=stops(request),
+        stop_shown=bool(request.include_stop_str_in_output),
+        choices=shape.tried,
+        prompt_limit=request.truncate_prompt_tokens,
+        owner=owner,
+        source="prompt",
+    )
+    turns = tuple(replace(turn, prompt=prompt) for prompt in prompts)
+    return Accepted(turns, shape, shared_view(request, house, request.logprobs), request.request_id)
+
+
+def _shape(request: CompletionRequest, prompts: int) -> Shape:
+    shown = request.n or 1
+    tried = request.best_of or shown
+    if tried < shown:
+        raise RequestError(f"'best_of' must be at least 'n', which is {shown}.", param="best_of")
+    if tried > shown and request.stream:
+        message = "The best of several completions is known at the end only: there is no stream of it."
+        raise RequestError(message, param="best_of")
+    if prompts * tried > MAX_CHOICES:
+        message = (
+            f"These are {prompts * tried} completions; at most {MAX_CHOICES} are allowed in one request."
+        )
+        raise RequestError(message, param="best_of" if request.best_of else "n")
+    return Shape(prompts, tried, shown, bool(request.echo))
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[Prompt, ...]:
+    """The prompts, in whichever of four ways they were given."""
+    if isinstance(prompt, str):
+        return (prompt,)
+    kinds = {type(part) for part in prompt}
+    if len(kinds) > 1:
+        message = "A list of prompts holds texts, token ids, or lists of token ids: not some of each."
+        raise RequestError(message, param="prompt")
+    if kinds == {int}:
+        return (tuple(cast("list[int]", prompt)),)
+    return tuple(_prompt(part, index) for index, part in enumerate(cast("list[str | list[int]]", prompt)))
+
+
+def _prompt(part: str | list[int], index: int) -> Prompt:
+    if isinstance(part, str):
+        return part
+    if not part:
+        raise RequestError("A prompt of token ids has at least one.", param=f"prompt[{index}]")
+    return tuple(part)

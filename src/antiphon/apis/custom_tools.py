@@ -1,0 +1,145 @@
+"""Custom tools: tools that take text as it is, not JSON.
+
+Models are taught functions, so that is what they are shown: a function with
+one string, `input`. What the model then writes is `{"input": "…"}`, and its
+string is what the client gets. It is read as it comes, so that it can be
+streamed. Arguments that look otherwise are passed on as they are: the client
+sees what its tool was called with.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+from antiphon.core.constraint import GrammarFormat, Regex
+from antiphon.core.turn import Function
+
+TextForm = GrammarFormat | Regex
+"""What the text that a custom tool takes has to look like."""
+
+MAX_OPENING = 256
+"""Characters that the opening of the arguments may take; the space in it is the model's."""
+_OPENING = '{"input":"'
+_GAPS = frozenset({0, 1, 8, 9})  # where space may stand in it
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
+_UNWRITTEN = "\ufffd"  # stands for half a character, which no text can hold
+_PIECES = re.compile(
+    r"""(?P<plain>[^"\\]+)
+      | (?P<end>")
+      | \\u(?P<code>[0-9A-Fa-f]{4})
+      | (?P<cut>\\(?:u[0-9A-Fa-f]{0,3})?)\Z
+      | \\(?P<escape>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def as_function(name: str, description: str | None, form: TextForm | None) -> Function:
+    """The function that stands for a custom tool.
+
+    A regular expression becomes part of the schema, so that an engine can be held to it;
+    a grammar is told to the model, which is all that can be done inside a JSON string.
+    """
+    text: dict[str, Any] = {"type": "string", "description": "The input of the tool, as plain text."}
+    match form:
+        case Regex():
+            text["pattern"] = f"^(?:{form.pattern})$"
+        case GrammarFormat():
+            text["description"] += f" It must follow this {form.syntax} grammar:\n{form.text}"
+    parameters = {
+        "type": "object",
+        "properties": {"input": text},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
+    return Function(name, description, parameters, strict=True if isinstance(form, Regex) else None)
+
+
+def to_arguments(text: str) -> str:
+    """The arguments of a call with this input: what the model is shown of earlier calls."""
+    return msgspec.json.encode({"input": text}).decode()
+
+
+def to_input(arguments: str) -> str:
+    """The input of a call with these arguments."""
+    return InputReader().read(arguments)
+
+
+class InputReader:
+    """Reads the input of one call from its arguments, in any pieces."""
+
+    __slots__ = ("_half", "_held", "_matched", "_read")
+
+    def __init__(self) -> None:
+        self._held = ""  # the opening so far, or an escape that was cut
+        self._matched = 0  # characters of the opening that were found
+        self._half: int | None = None  # the first half of a character of two escapes
+        self._read = self._open
+
+    def read(self, arguments: str) -> str:
+        """What the next piece of the arguments adds to the input."""
+        return self._read(arguments)
+
+    def _open(self, arguments: str) -> str:
+        for position, character in enumerate(arguments):
+            if character == _OPENING[self._matched]:
+                self._matched += 1
+            elif not self._may_skip(character, position):
+                self._read = _as_it_is
+                return self._held + arguments
+            if self._matched == len(_OPENING):
+                self._held, self._read = "", self._unescape
+                return self._unescape(arguments[position + 1 :])
+        self._held += arguments
+        return ""
+
+    def _may_skip(self, character: str, position: int) -> bool:
+        """The character is space, in a place for it, and not more than there may be."""
+        return character.isspace() and self._matched in _GAPS and len(self._held) + position < MAX_OPENING
+
+    def _unescape(self, arguments: str) -> str:
+        text = self._held + arguments
+        if "\\" not in text and '"' not in text and self._half is None:
+            return text
+        self._held = ""
+        out: list[str] = []
+        for piece in _PIECES.finditer(text):
+            match piece.lastgroup:
+                case "code":
+                    out.append(self._character(int(piece["code"], 16)))
+                case "cut":
+                    self._held = piece["cut"]
+                case "end":
+                    out.append(self._no_pair())
+                    self._read = _nothing
+                    break
+                case _:
+                    out.append(self._no_pair())
+                    escape = piece["escape"]
+                    out.append(_ESCAPES.get(escape, "\\" + escape) if escape else piece["plain"])
+        return "".join(out)
+
+    def _character(self, code: int) -> str:
+        """The character that an escape stands for, once it is whole."""
+        if self._half is not None and 0xDC00 <= code < 0xE000:
+            high, self._half = self._half, None
+            return chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00))
+        before = self._no_pair()
+        if 0xD800 <= code < 0xDC00:
+            self._half = code
+            return before
+        return before + (_UNWRITTEN if 0xDC00 <= code < 0xE000 else chr(code))
+
+    def _no_pair(self) -> str:
+        """What half a character becomes that its other half does not follow."""
+        half, self._half = self._half, None
+        return "" if half is None else _UNWRITTEN
+
+
+def _as_it_is(arguments: str) -> str:
+    return arguments
+
+
+def _nothing(arguments: str) -> str:
+    """Behind the input there is nothing that the tool takes."""
+    return ""

@@ -1,0 +1,113 @@
+"""What an answer has to look like, in the several ways in which a request may say it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.apis.request import (
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Request,
+    ResponseFormat,
+    StructuralTagFormat,
+    StructuredOutputs,
+    TextFormat,
+)
+from antiphon.core.constraint import Format, GrammarFormat, JsonObject, JsonSchema, OneOf, Regex, TagFormat
+from antiphon.core.errors import RequestError
+
+Named = tuple[str, Format]
+"""A format, and the parameter that asks for it."""
+
+
+NO_FORMAT = ("response_format", None)
+
+
+def answer_format(request: Request) -> tuple[str, Format | None]:
+    """The one format that the request asks for, and its parameter. Raises RequestError for several."""
+    asked = [
+        *_of_response_format(request.response_format),
+        *_of_vllm(request.structured_outputs),
+        *_guided(request),
+    ]
+    if len(asked) > 1:
+        (first, _), (second, _), *_ = asked
+        message = f"'{first}' already says what the answer has to look like. Leave out '{second}'."
+        raise RequestError(message, param=second)
+    return asked[0] if asked else NO_FORMAT
+
+
+def _of_response_format(asked: ResponseFormat | None) -> Iterator[Named]:
+    match asked:
+        case JsonObjectFormat():
+            yield "response_format", JsonObject()
+        case JsonSchemaFormat(json_schema=named):
+            schema = JsonSchema(named.schema, bool(named.strict), named.name, named.description)
+            yield "response_format", schema
+        case StructuralTagFormat():
+            yield "response_format", TagFormat(msgspec.to_builtins(asked))
+        case None | TextFormat():
+            pass
+
+
+def _of_vllm(asked: StructuredOutputs | None) -> Iterator[Named]:
+    where = "structured_outputs"
+    if asked is None:
+        return
+    if asked.whitespace_pattern is not None:
+        message = "The engine chooses which space it allows. Leave out 'whitespace_pattern'."
+        raise RequestError(message, param=f"{where}.whitespace_pattern")
+    yield from _constrained(
+        json=(f"{where}.json", asked.json),
+        regex=(f"{where}.regex", asked.regex),
+        choice=(f"{where}.choice", asked.choice),
+        grammar=(f"{where}.grammar", asked.grammar),
+    )
+    if asked.json_object:
+        yield f"{where}.json_object", JsonObject()
+    if asked.structural_tag is not None:
+        param = f"{where}.structural_tag"
+        yield param, TagFormat(_object(asked.structural_tag, param))
+
+
+def _guided(request: Request) -> Iterator[Named]:
+    """The names that vLLM used before, and others still use."""
+    return _constrained(
+        json=("guided_json", request.guided_json),
+        regex=("guided_regex", request.guided_regex),
+        choice=("guided_choice", request.guided_choice),
+        grammar=("guided_grammar", request.guided_grammar),
+    )
+
+
+def _constrained(
+    *,
+    json: tuple[str, Mapping[str, Any] | str | None],
+    regex: tuple[str, str | None],
+    choice: tuple[str, list[str] | None],
+    grammar: tuple[str, str | None],
+) -> Iterator[Named]:
+    if json[1] is not None:
+        yield json[0], JsonSchema(_object(json[1], json[0]))
+    if regex[1] is not None:
+        yield regex[0], Regex(regex[1])
+    if choice[1] is not None:
+        yield choice[0], OneOf(tuple(choice[1]))
+    if grammar[1] is not None:
+        yield grammar[0], GrammarFormat(grammar[1], grammar_syntax(grammar[1]))
+
+
+def grammar_syntax(grammar: str) -> str:
+    """Whether a grammar is written in GBNF, which defines with `::=`, or in Lark's notation."""
+    return "gbnf" if "::=" in grammar else "lark"
+
+
+def _object(value: Mapping[str, Any] | str, param: str) -> Mapping[str, Any]:
+    """A JSON object, also if it comes as text."""
+    if isinstance(value, str):
+        try:
+            return msgspec.json.decode(value, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RequestError(f"'{param}' must be a JSON object, or one as text.", param=param) from error
+    return value

@@ -1,0 +1,49 @@
+"""Tokens as log probabilities name them, in every API."""
+
+from collections.abc import Callable, Sequence
+
+from antiphon.apis.body import PromptAlternative, PromptLogprobs
+from antiphon.apis.envelope import View
+from antiphon.core.chunks import Candidate, Token
+
+LEAST_LOGPROB = -9999.0
+"""Stands for a log probability that is too small for JSON, or not known."""
+
+
+def logprob_of(token: Token | Candidate) -> float:
+    """A log probability as JSON can hold it."""
+    value = token.logprob
+    return value if value is not None and value > LEAST_LOGPROB else LEAST_LOGPROB
+
+
+def namer(view: View) -> Callable[[Token | Candidate], str]:
+    """How the client wants tokens to be named."""
+    return id_of if view.tokens_as_ids else text_of
+
+
+def id_of(token: Token | Candidate) -> str:
+    """A token named by its id."""
+    return f"token_id:{token.id}"
+
+
+def text_of(token: Token | Candidate) -> str:
+    """A token named by its text, as far as it is text."""
+    return token.text if token.raw is None else token.raw.decode("utf-8", "replace")
+
+
+def bytes_of(token: Token | Candidate) -> list[int]:
+    """The bytes of a token."""
+    return list(token.text.encode() if token.raw is None else token.raw)
+
+
+def prompt_logprobs(tokens: Sequence[Token]) -> PromptLogprobs:
+    """The log probabilities of a prompt's tokens."""
+    return [None if token.logprob is None else _alternatives(token) for token in tokens]
+
+
+def _alternatives(token: Token) -> dict[int, PromptAlternative]:
+    ranked = {
+        top.id: PromptAlternative(logprob_of(top), rank, text_of(top))
+        for rank, top in enumerate(token.top, start=1)
+    }
+    return {token.id: PromptAlternative(logprob_of(token), None, text_of(token))} | ranked

@@ -1,0 +1,160 @@
+"""What a request for text may say, whichever of OpenAI's older APIs it comes through.
+
+Names and meanings are OpenAI's where OpenAI has the parameter, vLLM's where it
+has not. Reading is lenient: unknown fields are ignored, null means absent.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+MAX_CHOICES = 128
+"""The most that `n` may ask for, as OpenAI has it."""
+MAX_STOPS = 16
+"""The most `stop` strings in one request."""
+MAX_STOP_TOKENS = 128
+"""The most `stop_token_ids` in one request."""
+MAX_BAD_WORDS = 1024
+"""The most `bad_words` in one request."""
+MAX_ALTERNATIVES = 20
+"""The most `top_logprobs`, as OpenAI has it."""
+
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Probability = Annotated[float, Meta(gt=0, le=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Meta(gt=0)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0)]
+CountOrAll = Annotated[int, Meta(ge=-1)]
+"""-1 is all that there is."""
+TokenLimit = Annotated[int, Meta(ge=1)]
+TokenIds = Annotated[list[Count], Meta(max_length=MAX_STOP_TOKENS)]
+Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
+Words = Annotated[str, Meta(min_length=1)]
+StopStrings = Annotated[list[Words], Meta(max_length=MAX_STOPS)]
+BadWords = Annotated[list[Words], Meta(max_length=MAX_BAD_WORDS)]
+CacheSalt = Annotated[str, Meta(max_length=128, pattern=r"^[^@/\\\x00]*$")]
+
+
+class StreamOptions(Struct):
+    """How to stream. `continuous_usage_stats`: usage in all chunks; `include_obfuscation`: random padding."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class TextFormat(Struct, tag="text"):
+    """Any text."""
+
+
+class JsonObjectFormat(Struct, tag="json_object"):
+    """Any JSON object."""
+
+
+class NamedSchema(Struct):
+    """A JSON Schema, under the name that the model is told."""
+
+    name: str
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Struct, tag="json_schema"):
+    """JSON that fits a schema."""
+
+    json_schema: NamedSchema
+
+
+class StructuralTagFormat(Struct, tag="structural_tag", omit_defaults=True):
+    """Text with constrained parts, as xgrammar writes it today (`format`) or did before."""
+
+    format: dict[str, Any] | None = None
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTagFormat
+
+
+class StructuredOutputs(Struct):
+    """What the answer has to look like, in vLLM's words: one of these."""
+
+    json: dict[str, Any] | str | None = None
+    regex: Words | None = None
+    choice: Annotated[list[Words], Meta(min_length=1)] | None = None
+    grammar: Words | None = None
+    json_object: bool | None = None
+    structural_tag: dict[str, Any] | str | None = None
+    whitespace_pattern: str | None = None
+
+
+class Request(Struct, kw_only=True):
+    """The parameters that Chat Completions and Completions share."""
+
+    model: str
+    n: Choices | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    top_k: CountOrAll | None = None
+    min_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    length_penalty: float | None = None
+    logit_bias: dict[int, Bias] | None = None
+    seed: Seed | None = None
+    max_tokens: TokenLimit | None = None
+    min_tokens: Count | None = None
+    stop: Words | StopStrings | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    bad_words: BadWords | None = None
+    use_beam_search: bool | None = None
+    skip_special_tokens: bool | None = None
+    prompt_logprobs: CountOrAll | None = None
+    truncate_prompt_tokens: CountOrAll | None = None
+    truncation_side: str | None = None
+    priority: int | None = None
+    cache_salt: CacheSalt | None = None
+    request_id: Words | None = None
+    echo: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_prompt_text: bool | None = None
+    service_tier: str | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: Words | None = None
+    guided_choice: Annotated[list[Words], Meta(min_length=1)] | None = None
+    guided_grammar: Words | None = None
+
+    # Refused: see `fields.REFUSED`
+    allowed_token_ids: Any = None
+    audio: Any = None
+    ec_transfer_params: Any = None
+    guided_whitespace_pattern: Any = None
+    kv_transfer_params: Any = None
+    logits_processors: Any = None
+    logprob_token_ids: Any = None
+    media_io_kwargs: Any = None
+    mm_payload: Any = None
+    mm_processor_kwargs: Any = None
+    modalities: Any = None
+    moderation: Any = None
+    repetition_detection: Any = None
+    return_mm_kwargs: Any = None
+    return_token_offsets: Any = None
+    routed_experts_prompt_start: Any = None
+    suffix: Any = None
+    vllm_xargs: Any = None
+    watermarking: Any = None
+    web_search_options: Any = None

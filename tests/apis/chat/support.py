@@ -1,0 +1,131 @@
+"""Answers made of events, streamed and whole, and what a client makes of a stream."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from antiphon.apis.chat.answer import Answer
+from antiphon.apis.chat.stream import Stream
+from antiphon.apis.envelope import DEFAULT_VIEW, Envelope, PromptView, View
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.events import Event
+from antiphon.decode.decoder import Decoder
+from antiphon.decode.table import Table
+from antiphon.dialects.hermes import HERMES
+
+PROMPT = PromptView(
+    "Hi", (5, 6), (Token(5, "H"), Token(6, "i", -0.5, (Candidate(7, "o", -0.25), Candidate(6, "i", -0.5))))
+)
+ENVELOPE = Envelope("chatcmpl-1", "org/m\"odel'é", 1_700_000_000, 7, (PROMPT,))
+HERMES_TABLE = Table(HERMES.grammar)
+
+
+def token(index: int, text: str) -> Token:
+    """A token with log probabilities; one without text began a character."""
+    top = (Candidate(index, text, -0.5), Candidate(index + 1, "é", -1.5, b"\xc3"))
+    return Token(index, text, -0.5, top, None if text else b"\xf0\x9f")
+
+
+def said(pieces: Iterable[str], reason: FinishReason = FinishReason.STOP, **options: Any) -> list[Event]:
+    """The events of an answer whose tokens have these texts."""
+    options.setdefault("ids", lambda name, index: f"call_{index}")
+    decoder = Decoder(HERMES_TABLE, **options)
+    events: list[Event] = []
+    for index, piece in enumerate(pieces):
+        events += decoder.feed(Chunk(piece, (token(index, piece),)))
+    return events + decoder.finish(Finish(reason))
+
+
+def streamed(
+    events: Sequence[Event], view: View = DEFAULT_VIEW, *, batch: int = 1, envelope: Envelope = ENVELOPE
+) -> list[bytes]:
+    """The payloads of the stream of one choice, without the end mark."""
+    stream = Stream(envelope, 1, view)
+    payloads = []
+    for start in range(0, len(events), batch):
+        payloads += stream.push(0, list(events[start : start + batch]))
+    *rest, end = stream.finish()
+    assert end == b"[DONE]"
+    return payloads + rest
+
+
+def answered(
+    choices: Sequence[Sequence[Event]], view: View = DEFAULT_VIEW, envelope: Envelope = ENVELOPE
+) -> dict[str, Any]:
+    """The body of the full answer."""
+    answer = Answer(envelope, len(choices), view)
+    for index, events in enumerate(choices):
+        answer.push(index, list(events))
+    body: dict[str, Any] = json.loads(answer.body())
+    return body
+
+
+def accumulated(payloads: Iterable[bytes], view: View = DEFAULT_VIEW) -> dict[int, dict[str, Any]]:
+    """The choices of a full answer, made of the chunks of a stream. Checks what a stream may not do."""
+    choices: dict[int, dict[str, Any]] = {}
+    for payload in payloads:
+        chunk = json.loads(payload)
+        assert (chunk["id"], chunk["object"]) == (ENVELOPE.id, "chat.completion.chunk")
+        assert (chunk["model"], chunk["created"]) == (ENVELOPE.model, ENVELOPE.created)
+        for part in chunk["choices"]:
+            _add_part(choices, part, view)
+    return choices
+
+
+def _add_part(choices: dict[int, dict[str, Any]], part: dict[str, Any], view: View) -> None:
+    delta, index = part["delta"], part["index"]
+    if index not in choices:
+        assert delta["role"] == "assistant"
+        choices[index] = {
+            "index": index,
+            "message": {"annotations": []},
+            "finish_reason": None,
+            "logprobs": None,
+        }
+        if view.logprobs is not None:
+            choices[index]["logprobs"] = {"content": [], "refusal": None}
+        if view.token_ids:
+            choices[index]["token_ids"] = []
+    else:
+        assert "role" not in delta
+    choice = choices[index]
+    assert choice["finish_reason"] is None, "a chunk after the last"
+    if part["finish_reason"] is not None:
+        assert delta == {}
+        choice |= {key: part[key] for key in ("finish_reason", "stop_reason")}
+        choice |= {key: part[key] for key in ("error", "unmet") if key in part}
+    if part["logprobs"] is not None:
+        assert delta.keys() == {"content"}
+        choice["logprobs"]["content"] += part["logprobs"]["content"]
+    if view.token_ids:
+        choice["token_ids"] += part["token_ids"]
+    _add_delta(choice["message"], delta)
+
+
+def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    """Add a delta to a message, as clients do."""
+    for key, value in delta.items():
+        if key == "tool_calls":
+            for fragment in value:
+                _add_call(message.setdefault("tool_calls", []), fragment)
+        elif key == "function_call":
+            called = message.setdefault(key, {"arguments": ""})
+            assert ("name" in value) == ("name" not in called), "the name comes once, and first"
+            called |= value | {"arguments": called["arguments"] + value["arguments"]}
+        else:
+            old = message.get(key)
+            message[key] = value if old is None else old if value is None else old + value
+
+
+def _add_call(calls: list[dict[str, Any]], fragment: dict[str, Any]) -> None:
+    if fragment["index"] == len(calls):
+        kind = fragment["type"]
+        assert fragment.keys() == {"index", "id", "type", kind}
+        assert fragment[kind].keys() == {"name", "arguments" if kind == "function" else "input"}
+        calls.append({"id": fragment["id"], "type": kind, kind: dict(fragment[kind])})
+    else:
+        kind = calls[-1]["type"]
+        assert fragment.keys() == {"index", kind}
+        assert fragment["index"] == len(calls) - 1
+        [(key, text)] = fragment[kind].items()
+        calls[-1][kind][key] += text

@@ -1,0 +1,257 @@
+"""What a chat request becomes: every field lands in the turn or in the view, or is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from antiphon.apis.chat.accept import Accepted
+from antiphon.apis.chat.schema import ChatRequest
+from antiphon.apis.envelope import UsageReports, View
+from antiphon.apis.fields import HINTS, REFUSED
+from antiphon.apis.request import Request
+from antiphon.core.constraint import JsonObject
+from antiphon.core.errors import RequestError
+from antiphon.core.turn import Calling, Ending, Sampling, ToolChoice, Turn
+from tests.apis.chat.requests import HI, accepted, turn
+from tests.openai_schema import OPENAI, components
+
+ASKED = [{"role": "user", "content": "Hi"}]
+SAID = [*ASKED, {"role": "assistant", "content": "So"}]
+
+
+def drawn(**sampling: Any) -> Turn:
+    return Turn("m", HI, sampling=Sampling(**sampling), owner="me")
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, Turn("m", HI, owner="me")),
+        ({"model": "other"}, Turn("other", HI, owner="me")),
+        ({"temperature": 0}, drawn(temperature=0)),
+        ({"temperature": 1.5}, drawn(temperature=1.5)),
+        ({"top_p": 0.5}, drawn(top_p=0.5)),
+        ({"top_k": 5}, drawn(top_k=5)),
+        ({"top_k": -1}, drawn(top_k=-1)),
+        ({"top_k": 0}, drawn(top_k=-1)),
+        ({"min_p": 0.1}, drawn(min_p=0.1)),
+        ({"presence_penalty": -2}, drawn(presence_penalty=-2)),
+        ({"frequency_penalty": 2}, drawn(frequency_penalty=2)),
+        ({"repetition_penalty": 1.1}, drawn(repetition_penalty=1.1)),
+        ({"logit_bias": {"5": -100, "6": 0.5}}, drawn(logit_bias={5: -100, 6: 0.5})),
+        ({"seed": 0}, drawn(seed=0)),
+        ({"seed": -5}, drawn(seed=-5)),
+        ({"max_tokens": 3}, drawn(max_tokens=3)),
+        ({"max_completion_tokens": 4}, drawn(max_tokens=4)),
+        ({"max_completion_tokens": 4, "max_tokens": 3}, drawn(max_tokens=4)),
+        ({"min_tokens": 2, "max_tokens": 3}, drawn(min_tokens=2, max_tokens=3)),
+        ({"stop_token_ids": [7, 8]}, drawn(stop_token_ids=(7, 8))),
+        ({"ignore_eos": True}, drawn(ignore_eos=True)),
+        ({"ignore_eos": False, "min_tokens": 0}, drawn()),
+        ({"bad_words": ["darn"]}, drawn(bad_words=("darn",))),
+        ({"logprobs": True}, drawn(logprobs=0)),
+        ({"logprobs": True, "top_logprobs": 3}, drawn(logprobs=3)),
+        ({"logprobs": False, "top_logprobs": 0}, drawn()),
+        ({"prompt_logprobs": 2}, drawn(prompt_logprobs=2)),
+        ({"priority": 3}, drawn(priority=3)),
+        ({"cache_salt": "mine"}, drawn(cache_salt="mine")),
+        ({"use_beam_search": True, "length_penalty": 0.5}, drawn(beam_width=1, length_penalty=0.5)),
+        ({"stop": "a"}, Turn("m", HI, stop=("a",), owner="me")),
+        ({"stop": ["a", "b"]}, Turn("m", HI, stop=("a", "b"), owner="me")),
+        ({"stop": []}, Turn("m", HI, owner="me")),
+        ({"stop": "a", "include_stop_str_in_output": True}, Turn("m", HI, stop=("a",), stop_shown=True, owner="me")),
+        ({"n": 3}, Turn("m", HI, choices=3, owner="me")),
+        ({"tool_choice": "none"}, Turn("m", HI, tool_choice=ToolChoice(Calling.NONE), owner="me")),
+        ({"tool_choice": "auto"}, Turn("m", HI, owner="me")),
+        ({"parallel_tool_calls": False}, Turn("m", HI, tool_choice=ToolChoice(parallel=False), owner="me")),
+        ({"response_format": {"type": "text"}}, Turn("m", HI, owner="me")),
+        ({"response_format": {"type": "json_object"}}, Turn("m", HI, format=JsonObject(), owner="me")),
+        ({"chat_template": "{{ x }}"}, Turn("m", HI, template="{{ x }}", owner="me")),
+        ({"chat_template_kwargs": {"a": 1}}, Turn("m", HI, variables={"a": 1}, owner="me")),
+        ({"template_vars": {"a": 1}}, Turn("m", HI, variables={"a": 1}, owner="me")),
+        ({"documents": [{"text": "t"}]}, Turn("m", HI, variables={"documents": [{"text": "t"}]}, owner="me")),
+        ({"verbosity": "low"}, Turn("m", HI, variables={"verbosity": "low"}, owner="me")),
+        ({"reasoning_effort": "high"},
+         Turn("m", HI, variables={"reasoning_effort": "high", "enable_thinking": True, "thinking": True}, owner="me")),
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"thinking": 1}},
+         Turn("m", HI, variables={"reasoning_effort": "none", "enable_thinking": False, "thinking": 1}, owner="me")),
+        ({"thinking_token_budget": 9}, Turn("m", HI, thinking_limit=9, owner="me")),
+        ({"truncate_prompt_tokens": 100, "truncation_side": "left"}, Turn("m", HI, prompt_limit=100, owner="me")),
+        ({"truncate_prompt_tokens": -1}, Turn("m", HI, prompt_limit=-1, owner="me")),
+        ({"response_prefix": "Sure"}, Turn("m", HI, prefix="Sure", owner="me")),
+        ({"add_generation_prompt": False}, Turn("m", HI, ending=Ending.TRANSCRIPT, owner="me")),
+        ({"add_generation_prompt": True}, Turn("m", HI, owner="me")),
+    ],
+)  # fmt: skip
+def test_each_field_lands_in_the_turn(more: dict[str, Any], expected: Turn) -> None:
+    assert turn(**more) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, View()),
+        ({"logprobs": True}, View(logprobs=0)),
+        ({"logprobs": True, "top_logprobs": 20}, View(logprobs=20)),
+        ({"prompt_logprobs": 0}, View(prompt_logprobs=True)),
+        ({"return_token_ids": True}, View(token_ids=True)),
+        ({"return_tokens_as_token_ids": True}, View(tokens_as_ids=True)),
+        ({"return_prompt_text": True}, View(prompt_text=True)),
+        ({"include_reasoning": False}, View(reasoning=())),
+        ({"include_reasoning": True}, View()),
+        ({"stream": True, "stream_options": {}}, View()),
+        ({"stream": True, "stream_options": {"include_usage": True}}, View(usage=UsageReports.LAST)),
+        ({"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+         View(usage=UsageReports.EACH)),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}}, View(padded=True)),
+        ({"service_tier": "flex"}, View(service_tier="default")),
+        ({"metadata": {"a": "b"}}, View(metadata={"a": "b"})),
+        ({"echo": True}, View()),
+        ({"echo": True, "messages": SAID}, View(echo="So")),
+        ({"echo": True, "response_prefix": "Sure"}, View(echo="Sure")),
+        ({"functions": [{"name": "f"}]}, View(legacy=True)),
+        ({"tools": [{"type": "custom", "custom": {"name": "sh"}}]}, View(custom=frozenset({"sh"}))),
+    ],
+)  # fmt: skip
+def test_what_is_shown_lands_in_the_view(more: dict[str, Any], expected: View) -> None:
+    assert accepted(**more).view == expected
+
+
+def test_the_view_begins_with_the_servers_own() -> None:
+    house = View(reasoning=("reasoning",), usage=UsageReports.LAST, tokens_as_ids=True)
+
+    assert accepted(house).view == house
+    assert accepted(house, return_tokens_as_token_ids=False, include_reasoning=False).view == View(
+        reasoning=(), usage=UsageReports.LAST
+    )
+    each = {"include_usage": True, "continuous_usage_stats": True}
+    assert accepted(house, stream=True, stream_options=each).view.usage is UsageReports.EACH
+
+
+def test_an_answer_may_go_on_with_the_last_message() -> None:
+    assert turn(messages=SAID, continue_final_message=True).ending is Ending.CONTINUED
+    assert (
+        turn(messages=SAID, continue_final_message=True, add_generation_prompt=False).ending
+        is Ending.CONTINUED
+    )
+
+
+def test_what_the_client_wishes_beside_the_answer_is_kept() -> None:
+    plain, wishes = accepted(), accepted(store=True, request_id="r1")
+
+    assert (plain.store, plain.request_id) == (False, None)
+    assert (wishes.store, wishes.request_id) == (True, "r1")
+    assert isinstance(wishes, Accepted)
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [*ASKED, {"role": "user"}]}, "messages[1].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]}]},
+         "messages[0].content[1].type"),
+        ({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages[0].audio"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "c2"}]}]}, "messages[0].tool_calls[0].function"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"best_of": 2}, "best_of"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"top_logprobs": 3, "logprobs": False}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": 5, "truncation_side": "right"}, "truncation_side"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"continue_final_message": True}, "messages[0]"),
+        ({"continue_final_message": True, "messages": [*SAID, {"role": "assistant", "content": ""}]}, "messages[2]"),
+        ({"continue_final_message": True, "add_generation_prompt": True, "messages": SAID}, "continue_final_message"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[...]"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"cache_salt": "a@b"}, "cache_salt"),
+        ({"cache_salt": "a" * 129}, "cache_salt"),
+        ({"seed": 2**63}, "seed"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"verbosity": "loud"}, "verbosity"),
+        ({"metadata": {str(n): "" for n in range(17)}}, "metadata"),
+        ({"metadata": {"k" * 65: ""}}, "metadata"),
+        ({"metadata": {"k": "v" * 513}}, "metadata[...]"),
+        ({"metadata": {"k": 1}}, "metadata[...]"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"audio": {"voice": "x", "format": "wav"}}, "audio"),
+        ({"moderation": {"model": "m"}}, "moderation"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_by_name(more: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        turn(**more)
+
+    assert raised.value.param == param
+    assert raised.value.status == 400
+    assert raised.value.message.endswith(".")
+
+
+# The tables
+
+
+VLLM = """
+top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens
+skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs
+logprob_token_ids allowed_token_ids bad_words use_beam_search watermarking echo add_generation_prompt
+continue_final_message add_special_tokens documents chat_template chat_template_kwargs media_io_kwargs
+mm_processor_kwargs structured_outputs response_format priority request_id session_id return_tokens_as_token_ids
+return_token_ids return_token_offsets return_prompt_text routed_experts_prompt_start mm_payload return_mm_kwargs
+cache_salt kv_transfer_params ec_transfer_params vllm_xargs repetition_detection stream_interval include_reasoning
+thinking_token_budget reasoning_effort
+"""
+NEWER = {
+    "moderation", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "verbosity",
+}  # fmt: skip
+
+
+def known_to_openai() -> set[str]:
+    def fields(schema: dict[str, Any]) -> set[str]:
+        parts = [components(OPENAI)[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+                 for part in schema.get("allOf", ())]  # fmt: skip
+        return set(schema.get("properties", ())).union(*map(fields, parts))
+
+    return fields(components(OPENAI)["CreateChatCompletionRequest"])
+
+
+@pytest.mark.parametrize("name", sorted({*known_to_openai(), *NEWER, *VLLM.split()}))
+def test_every_known_parameter_has_one_place(name: str) -> None:
+    read = name in ChatRequest.__struct_fields__
+
+    assert read or name in HINTS
+    assert not (name in HINTS and name in REFUSED)
+    assert name not in HINTS or not read or name == "service_tier"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_may_be_there_as_long_as_it_asks_for_nothing(name: str) -> None:
+    assert name in Request.__struct_fields__
+    for nothing in (None, False, []):
+        turn(**{name: nothing})
+    for something in (True, {"a": 1}, "x", [1]):
+        with pytest.raises(RequestError) as raised:
+            turn(**{name: something})
+        assert raised.value.param == name
+        assert REFUSED[name] in raised.value.message
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_hints_change_nothing_that_is_run(name: str) -> None:
+    assert turn(**{name: "auto"}) == turn()
+    assert HINTS[name]
+
+
+def test_what_nobody_knows_is_ignored() -> None:
+    assert accepted(wibble={"a": [1]}) == accepted()

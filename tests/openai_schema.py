@@ -1,0 +1,131 @@
+"""Checks JSON against the published schemas of OpenAI and Open Responses.
+
+The documents are those that the package `llm-comply` carries. `validate` takes the
+name of a component, `validate_event` finds the component of a Responses event by
+its type. Where a document is known to be wrong, or Antiphon says more on
+purpose, it is corrected here, by name, with the reason.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+OPENAI = "openai_chat"
+OPEN_RESPONSES = "openresponses"
+
+Schema = dict[str, Any]
+
+
+def validate(name: str, value: Any, spec: str = OPENAI) -> None:
+    """Check `value` (JSON text or what it holds) against a component. Raises AssertionError with every fault."""
+    if isinstance(value, bytes | str):
+        value = json.loads(value)
+    faults = [
+        f"{'/'.join(map(str, fault.absolute_path)) or '(whole)'}: {fault.message[:300]}"
+        for fault in _validator(spec, name).iter_errors(value)
+    ]
+    assert not faults, f"{name}: " + "; ".join(faults)
+
+
+def validate_event(value: Any, spec: str = OPEN_RESPONSES) -> str:
+    """Check a streamed Responses event against the component of its `type`, and return the type."""
+    if isinstance(value, bytes | str):
+        value = json.loads(value)
+    type_ = value["type"]
+    names = event_components(spec)
+    assert type_ in names, f"no such event: {type_}"
+    validate(names[type_], value, spec)
+    return str(type_)
+
+
+@cache
+def event_components(spec: str = OPEN_RESPONSES) -> dict[str, str]:
+    """Event type → component, for every event that a document knows."""
+    return {type_: name for name, type_ in _typed(components(spec)) if name in _event_names(spec)}
+
+
+@cache
+def components(spec: str) -> dict[str, Schema]:
+    """The components of a document, in today's JSON Schema, with what is known to be wrong corrected."""
+    text = resources.files("llm_comply.specs").joinpath(f"{spec}.json").read_text(encoding="utf-8")
+    found: dict[str, Schema] = _modern(json.loads(text))["components"]["schemas"]
+    if spec == OPENAI:
+        _correct_openai(found)
+    return found
+
+
+@cache
+def _validator(spec: str, name: str) -> Draft202012Validator:
+    document = Resource.from_contents({"components": {"schemas": components(spec)}}, DRAFT202012)
+    assert name in components(spec), f"{spec} has no component {name}"
+    registry: Registry[Any] = Registry().with_resource("urn:spec", document)
+    return Draft202012Validator({"$ref": f"urn:spec#/components/schemas/{name}"}, registry=registry)
+
+
+def _modern(node: Any) -> Any:
+    """OpenAPI's own words, `nullable` and `discriminator`, as JSON Schema says or leaves them."""
+    if isinstance(node, list):
+        return [_modern(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    modern = {key: _modern(item) for key, item in node.items() if key not in ("discriminator", "nullable")}
+    return {"anyOf": [modern, {"type": "null"}]} if node.get("nullable") is True else modern
+
+
+def _correct_openai(found: dict[str, Schema]) -> None:
+    chunk = found["CreateChatCompletionStreamResponse"]["properties"]["choices"]["items"]["properties"]
+    choice = found["CreateChatCompletionResponse"]["properties"]["choices"]["items"]["properties"]
+    # Not in any document: a choice whose engine failed, beside others that are whole.
+    for reason in (choice["finish_reason"], chunk["finish_reason"]["anyOf"][0]):
+        reason["enum"].append("error")
+    # Newer than this document: calls of custom tools.
+    custom = {
+        "type": "object",
+        "required": ["id", "type", "custom"],
+        "properties": {
+            "type": {"enum": ["custom"]},
+            "custom": {
+                "type": "object",
+                "required": ["name", "input"],
+                "properties": {"name": {"type": "string"}, "input": {"type": "string"}},
+            },
+        },
+    }
+    calls = found["ChatCompletionMessageToolCalls"]
+    calls["items"] = {"anyOf": [calls["items"], custom]}
+    # The streamed form of the same has no schema even in newer ones; its type is the full answer's.
+    found["ChatCompletionMessageToolCallChunk"]["properties"]["type"]["enum"].append("custom")
+    # The same of old completions; their chunks have no schema of their own, but they end only once.
+    old = found["CreateCompletionResponse"]["properties"]["choices"]["items"]["properties"]
+    reasons = {"enum": [*old["finish_reason"]["enum"], "error"]}
+    old["finish_reason"] = {"anyOf": [reasons, {"type": "null"}]}
+    # A token that has no log probability, the first of an echoed prompt, has null; so has its list.
+    lists = old["logprobs"]["anyOf"][0]["properties"]
+    for part in ("token_logprobs", "top_logprobs"):
+        lists[part]["items"] = {"anyOf": [lists[part]["items"], {"type": "null"}]}
+    # OpenAI's own servers send null between the chunks that have usage, as its prose says.
+    usage = found["CreateCompletionResponse"]["properties"]
+    usage["usage"] = {"anyOf": [usage["usage"], {"type": "null"}]}
+
+
+@cache
+def _event_names(spec: str) -> frozenset[str]:
+    """The components that are events: of OpenAI those that its union names, of Open Responses by their names."""
+    if spec == OPEN_RESPONSES:
+        return frozenset(name for name in components(spec) if name.endswith("StreamingEvent"))
+    union = components(spec)["ResponseStreamEvent"]
+    return frozenset(part["$ref"].rpartition("/")[2] for part in union["anyOf"])
+
+
+def _typed(found: dict[str, Schema]) -> Iterator[tuple[str, str]]:
+    """The components whose `type` can only be one word, with the word."""
+    for name, schema in found.items():
+        words = schema.get("properties", {}).get("type", {}).get("enum", ())
+        if len(words) == 1:
+            yield name, words[0]
