@@ -1,0 +1,1 @@
+"""OpenAI Conversations: items that responses share."""

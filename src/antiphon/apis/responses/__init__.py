@@ -1,0 +1,1 @@
+"""OpenAI Responses, which are Open Responses too."""

@@ -1,0 +1,159 @@
+"""Stored items → the conversation that the model is shown.
+
+What a model said, thought and called is shown as it was; so are calls that
+another server ran, if they were calls of functions, of code or of a shell. Items
+that have no words (web searches, screenshots, images) are not shown. What stands
+before a compaction is not shown either, but for what was said to the model.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from antiphon.apis.custom_tools import to_arguments
+from antiphon.apis.responses.given import Given, json_text
+from antiphon.apis.responses.parts import read_parts
+from antiphon.apis.responses.tools import flat_name
+from antiphon.core.errors import RequestError
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
+
+SUMMARY_INTRODUCTION = "This is a summary of our conversation so far:\n\n"
+"""Stands before the summary that a compaction left."""
+
+Unseal = Callable[[str], str | None]
+"""The text that was sealed, None if it was not sealed here, or for someone else."""
+
+Reader = Callable[[Given, Unseal], Iterator[Item]]
+
+_CALLS = frozenset({"function_call", "custom_tool_call"})
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+_ROLES = {role.value: role for role in Role}
+
+
+def to_core(items: Iterable[Given], unseal: Unseal) -> tuple[Item, ...]:
+    """What the model is shown of these items. Raises RequestError, naming the item."""
+    shown: list[Item] = []
+    summary: Item | None = None
+    for item in items:
+        read = list(_READERS[item.value["type"]](item, unseal)) if item.value["type"] in _READERS else []
+        if item.value["type"] == "compaction":
+            shown = [old for old in shown if said_to_model(old) and old is not summary]
+            [summary] = read
+        shown += read
+    return tuple(shown)
+
+
+def said_to_model(item: Item) -> bool:
+    """A compaction keeps it word for word."""
+    return isinstance(item, Message) and item.role is not Role.ASSISTANT
+
+
+def check_outputs(history: Iterable[Given], items: Iterable[Given]) -> None:
+    """Every output among the items answers a call. Raises RequestError, naming the output that does not."""
+    calls = {item.value["call_id"] for item in history if item.value["type"] in _CALLS}
+    for item in items:
+        if item.value["type"] in _CALLS:
+            calls.add(item.text("call_id"))
+        elif item.value["type"] in _OUTPUTS and item.text("call_id") not in calls:
+            message = f"No tool call found for the output with call_id '{item.text('call_id')}'."
+            raise RequestError(message, param=item.place("call_id"))
+
+
+def _message(item: Given, _: Unseal) -> Iterator[Item]:
+    role = item.text("role")
+    if role not in _ROLES:
+        raise item.wrong("role", f"Use one of: {', '.join(_ROLES)}.")
+    whole = item.value.get("status", "completed") == "completed"
+    status = Status.COMPLETED if whole else Status.INCOMPLETE
+    phase = item.text_or_none("phase")
+    yield Message(_ROLES[role], read_parts(item, "content"), phase=phase, status=status)
+
+
+def _reasoning(item: Given, unseal: Unseal) -> Iterator[Item]:
+    """What was thought: as it was shown, or else as it was sealed."""
+    text = "".join(part.text("text") for part in item.objects("content"))
+    sealed = item.text_or_none("encrypted_content")
+    if not text and sealed is not None:
+        text = _opened(item, sealed, unseal)
+    if not text:
+        text = "\n\n".join(part.text("text") for part in item.objects("summary"))
+    if text:
+        yield Reasoning(text)
+
+
+def _compaction(item: Given, unseal: Unseal) -> Iterator[Item]:
+    text = _opened(item, item.text("encrypted_content"), unseal)
+    yield Message(Role.USER, (TextPart(SUMMARY_INTRODUCTION + text),))
+
+
+def _opened(item: Given, sealed: str, unseal: Unseal) -> str:
+    text = unseal(sealed)
+    if text is None:
+        message = "This server did not make it, or not for this API key. Leave the item out."
+        raise item.wrong("encrypted_content", message)
+    return text
+
+
+def _function_call(item: Given, _: Unseal) -> Iterator[Item]:
+    name = flat_name(item.text_or_none("namespace"), item.named("name"))
+    yield FunctionCall(item.text("call_id"), name, item.text("arguments"))
+
+
+def _custom_call(item: Given, _: Unseal) -> Iterator[Item]:
+    name = flat_name(item.text_or_none("namespace"), item.named("name"))
+    yield FunctionCall(item.text("call_id"), name, to_arguments(item.text("input")))
+
+
+def _output(item: Given, _: Unseal) -> Iterator[Item]:
+    yield FunctionOutput(item.text("call_id"), read_parts(item, "output"))
+
+
+# What other servers ran
+
+
+def _mcp_call(item: Given, _: Unseal) -> Iterator[Item]:
+    call_id = item.text("id")
+    yield FunctionCall(call_id, item.named("name"), json_text(item.value.get("arguments")))
+    answer = item.value.get("output") or item.value.get("error")
+    if answer:
+        yield _answer(call_id, json_text(answer))
+
+
+def _code_call(item: Given, _: Unseal) -> Iterator[Item]:
+    call_id = item.text("id")
+    yield FunctionCall(call_id, "code_interpreter", json_text({"code": item.text_or_none("code") or ""}))
+    logs = [output.text_or_none("logs") or "" for output in item.objects("outputs")]
+    yield _answer(call_id, "\n".join(logs))
+
+
+def _shell_call(name: str, field: str) -> Reader:
+    def read(item: Given, _: Unseal) -> Iterator[Item]:
+        yield FunctionCall(item.text("call_id"), name, json_text(item.value.get(field)))
+
+    return read
+
+
+def _shell_output(item: Given, _: Unseal) -> Iterator[Item]:
+    call_id = item.text_or_none("call_id") or item.text("id")
+    yield _answer(call_id, json_text(item.value.get("output") or ""))
+
+
+def _answer(call_id: str, text: str) -> FunctionOutput:
+    return FunctionOutput(call_id, (TextPart(text),))
+
+
+_READERS: dict[str, Reader] = {
+    "message": _message,
+    "reasoning": _reasoning,
+    "function_call": _function_call,
+    "function_call_output": _output,
+    "custom_tool_call": _custom_call,
+    "custom_tool_call_output": _output,
+    "compaction": _compaction,
+    "mcp_call": _mcp_call,
+    "code_interpreter_call": _code_call,
+    "local_shell_call": _shell_call("local_shell", "action"),
+    "local_shell_call_output": _shell_output,
+    "shell_call": _shell_call("shell", "action"),
+    "shell_call_output": _shell_output,
+    "apply_patch_call": _shell_call("apply_patch", "operation"),
+    "apply_patch_call_output": _shell_output,
+}

@@ -1,0 +1,61 @@
+"""What a response says about its request: every setting, those that were not given with their defaults."""
+
+from typing import TypeVar
+
+from msgspec import UNSET
+
+from antiphon.apis.responses.formats import echo_format
+from antiphon.apis.responses.resource import (
+    ConversationSettings,
+    ReasoningSettings,
+    Settings,
+    TextSettings,
+)
+from antiphon.apis.responses.schema import CreateResponse, Reasoning
+from antiphon.apis.responses.tools import echo
+from antiphon.core.turn import Calling
+
+T = TypeVar("T")
+
+
+def settings(request: CreateResponse) -> Settings:
+    """The settings of the request's response."""
+    text, reasoning = request.text, request.reasoning or Reasoning()
+    conversation = request.conversation_id
+    choice = request.tool_choice
+    return Settings(
+        model=request.model,
+        instructions=request.instructions,
+        previous_response_id=request.previous_response_id,
+        conversation=None if conversation is None else ConversationSettings(conversation),
+        tools=echo(request.tools),
+        tool_choice=Calling.AUTO.value if choice is None else choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        max_tool_calls=request.max_tool_calls,
+        max_output_tokens=request.max_output_tokens,
+        temperature=_given(request.temperature, 1.0),
+        top_p=_given(request.top_p, 1.0),
+        presence_penalty=_given(request.presence_penalty, 0.0),
+        frequency_penalty=_given(request.frequency_penalty, 0.0),
+        top_logprobs=_given(request.top_logprobs, 0),
+        text=TextSettings(echo_format(text), (text and text.verbosity) or UNSET),
+        reasoning=ReasoningSettings(reasoning.effort, summary_of(request)),
+        truncation=request.truncation or "disabled",
+        store=request.store is not False,
+        background=bool(request.background),
+        metadata=request.metadata or {},
+        safety_identifier=request.safety_identifier,
+        prompt_cache_key=request.prompt_cache_key,
+        prompt_cache_retention=request.prompt_cache_retention,
+        user=request.user or UNSET,
+    )
+
+
+def summary_of(request: CreateResponse) -> str | None:
+    """How much of a summary of its thoughts the request asks for, if any."""
+    reasoning = request.reasoning or Reasoning()
+    return reasoning.summary or reasoning.generate_summary
+
+
+def _given(value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,0 +1,132 @@
+"""The input of a request → items as they are stored.
+
+What the specifications require of an item that is listed, and clients leave
+out, is filled in: ids, statuses, content as parts. All else stays as it was
+given, so an item that no model sees here still is what the client sent.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from antiphon.apis.responses.given import Given, Object, given, json_text
+from antiphon.apis.responses.kinds import KINDS, REFERENCE, item_id
+from antiphon.apis.responses.stored import StoredItem
+from antiphon.core.errors import NotFoundError
+
+TRIGGER = "compaction_trigger"
+"""Asks for the conversation to be compacted. It is no part of it."""
+
+_NULLS_KEPT = frozenset(KINDS) - {
+    "message",
+    "reasoning",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "compaction",
+}
+"""Types with fields that are required, and may be null."""
+
+
+def read_input(input_: str | list[Any] | None) -> list[Given]:
+    """The items of an input, each of a known type. Raises RequestError."""
+    if isinstance(input_, str):
+        return [Given({"type": "message", "role": "user", "content": input_}, "input")]
+    return read_items(input_ or (), "input")
+
+
+def read_items(items: Sequence[Any], where: str) -> list[Given]:
+    """Items, each of a known type. Raises RequestError."""
+    return [_typed(given(item, f"{where}[{index}]")) for index, item in enumerate(items)]
+
+
+def _typed(item: Given) -> Given:
+    """The item with its type."""
+    type_ = item.text_or_none("type") or _implied_type(item.value)
+    if type_ not in KINDS and type_ != REFERENCE:
+        raise item.wrong("type", f"There are no items of type '{type_}'.")
+    return Given({**item.value, "type": type_}, item.where)
+
+
+def _implied_type(item: Mapping[str, Any]) -> str:
+    """The type of an item without one: it may be left out of a message and of a reference."""
+    return "message" if "role" in item else REFERENCE
+
+
+def references(items: str | list[Any] | None) -> list[str]:
+    """The ids of the stored items that these items refer to. What is wrong with them is found later."""
+    objects = [item for item in items or () if isinstance(item, dict)]
+    named = [item.get("id") for item in objects if (item.get("type") or _implied_type(item)) == REFERENCE]
+    return [id_ for id_ in named if isinstance(id_, str)]
+
+
+def resolved(items: list[Given], referred: Mapping[str, bytes]) -> Iterator[Given]:
+    """The items, those that are referred to in the place of their references. Raises NotFoundError."""
+    for item in items:
+        if item.value["type"] != REFERENCE:
+            yield item
+            continue
+        payload = referred.get(item.text("id"))
+        if payload is None:
+            message = f"Item with id '{item.text('id')}' not found. Send the item itself."
+            raise NotFoundError(message, param=item.place("id"))
+        yield Given(msgspec.json.decode(payload), item.where)
+
+
+def complete(items: list[Given], owner: str) -> list[Given]:
+    """The items with all that a stored item needs; `owner` is the id of what they belong to."""
+    return [
+        Given(_complete(item, item_id(item.value["type"], owner, f"input.{index}")), item.where)
+        for index, item in enumerate(items)
+        if item.value["type"] != TRIGGER
+    ]
+
+
+def to_stored(items: list[Given]) -> tuple[StoredItem, ...]:
+    """Complete items as the store takes them."""
+    return tuple(
+        StoredItem(item.value["id"], item.value["type"], msgspec.json.encode(item.value)) for item in items
+    )
+
+
+def _complete(item: Given, new_id: str) -> Object:
+    type_ = item.value["type"]
+    nulls = type_ in _NULLS_KEPT
+    there = {name: value for name, value in item.value.items() if nulls or value is not None}
+    whole = {"type": type_, "id": item.text_or_none("id") or new_id} | _defaults(type_) | there
+    whole["id"] = item.text_or_none("id") or new_id
+    if KINDS[type_].has_status and whole.get("status") is None:
+        whole["status"] = "completed"
+    match type_:
+        case "message":
+            whole["content"] = _content(item)
+        case "function_call":
+            whole["arguments"] = json_text(item.value.get("arguments"))
+    return whole
+
+
+def _defaults(type_: str) -> Object:
+    match type_:
+        case "reasoning":
+            return {"summary": []}
+        case "function_call_output" | "custom_tool_call_output":
+            return {"output": ""}
+    return {}
+
+
+def _content(message: Given) -> list[Object]:
+    """The content of a message as parts, with what its parts need."""
+    content = message.value.get("content")
+    said_by_model = message.value.get("role") == "assistant"
+    if isinstance(content, str):
+        content = [{"type": "output_text" if said_by_model else "input_text", "text": content}]
+        message = Given({"content": content}, message.where)
+    return [_part(part.value) for part in message.objects("content")]
+
+
+def _part(part: Mapping[str, Any]) -> Object:
+    if part.get("type") == "output_text":
+        return {"annotations": [], "logprobs": []} | {k: v for k, v in part.items() if v is not None}
+    return dict(part)

@@ -1,0 +1,1 @@
+"""How each kind of output item is written: the events from its beginning to its end."""

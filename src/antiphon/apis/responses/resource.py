@@ -1,0 +1,240 @@
+"""The wire types of what Antiphon answers: the response object, its items and their parts.
+
+Every field that either specification requires is there, null where it may be.
+Fields that only one of them knows, and knows no null for, are left out when
+there is nothing to say.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from antiphon.apis.responses.given import Object
+from antiphon.apis.responses.stored import StoredItem
+
+# Parts
+
+
+class TopLogProb(Struct, gc=False):
+    """One of the most likely tokens at a position."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class LogProb(TopLogProb, gc=False):
+    """A token of the text, and what might have stood there."""
+
+    top_logprobs: list[TopLogProb]
+
+
+class OutputText(Struct, tag_field="type", tag="output_text"):
+    """Text that the model said. `logprobs` are encoded `LogProb`s: each is told four times."""
+
+    text: str
+    annotations: tuple[()] = ()
+    logprobs: Sequence[Raw] = ()
+
+
+class ReasoningText(Struct, tag_field="type", tag="reasoning_text"):
+    """Thoughts, as the model wrote them."""
+
+    text: str
+
+
+class SummaryText(Struct, tag_field="type", tag="summary_text"):
+    """Thoughts, where a client asked for a summary of them."""
+
+    text: str
+
+
+# Items
+
+
+class OutputMessage(Struct, tag_field="type", tag="message"):
+    """Something said by the model. `phase` is there if the model has one."""
+
+    id: str
+    status: str
+    content: tuple[OutputText, ...]
+    role: str = "assistant"
+    phase: str | UnsetType = UNSET
+
+
+class ReasoningItem(Struct, tag_field="type", tag="reasoning"):
+    """Something thought by the model. `encrypted_content` is there if it was asked for."""
+
+    id: str
+    status: str
+    summary: tuple[SummaryText, ...] = ()
+    content: tuple[ReasoningText, ...] | UnsetType = UNSET
+    encrypted_content: str | UnsetType = UNSET
+
+
+class FunctionCallItem(Struct, tag_field="type", tag="function_call"):
+    """A function that the model wants called. `arguments` is JSON text, if the model wrote it well."""
+
+    id: str
+    status: str
+    call_id: str
+    name: str
+    arguments: str
+    namespace: str | UnsetType = UNSET
+
+
+class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
+    """A custom tool that the model wants called, with text as it is."""
+
+    id: str
+    status: str
+    call_id: str
+    name: str
+    input: str
+    namespace: str | UnsetType = UNSET
+
+
+Item = OutputMessage | ReasoningItem | FunctionCallItem | CustomCallItem
+
+# The response
+
+
+class InputTokensDetails(Struct):
+    """`cached_tokens` are those that the engine did not have to compute.
+
+    `cache_write_tokens` is required by OpenAI's document; nothing here is charged for being kept.
+    """
+
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(Struct):
+    """`reasoning_tokens` are part of the output."""
+
+    reasoning_tokens: int
+
+
+class Usage(Struct):
+    """Tokens of a response, over all its generations."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(Struct):
+    """Why a response is not whole: `max_output_tokens` or `content_filter`."""
+
+    reason: str
+
+
+class ResponseError(Struct):
+    """Why a response failed. `code` is one of OpenAI's ResponseErrorCode."""
+
+    code: str
+    message: str
+
+
+class ReasoningSettings(Struct, frozen=True):
+    """How much the model was to think, and what to show of it."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class TextSettings(Struct, frozen=True):
+    """What the text was to look like."""
+
+    format: Object
+    verbosity: str | UnsetType = UNSET
+
+
+class ConversationSettings(Struct, frozen=True):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
+class Settings(Struct):
+    """What a response was asked for, told back. A number that was not given is OpenAI's default."""
+
+    model: str
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: ConversationSettings | None = None
+    tools: list[Object] = []
+    tool_choice: str | Object = "auto"
+    parallel_tool_calls: bool = True
+    max_tool_calls: int | None = None
+    max_output_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    top_logprobs: int = 0
+    text: TextSettings = TextSettings({"type": "text"})
+    reasoning: ReasoningSettings = ReasoningSettings()
+    truncation: str = "disabled"
+    store: bool = True
+    background: bool = False
+    service_tier: str = "default"
+    metadata: dict[str, str] = {}
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    user: str | UnsetType = UNSET
+
+
+class Response(Settings, kw_only=True, tag_field="object", tag="response"):
+    """The response object. `unmet` says which demands the answer does not meet, if there are any."""
+
+    id: str
+    created_at: int
+    status: str
+    completed_at: int | None = None
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
+    output: list[Raw]
+    usage: Usage | None = None
+    unmet: tuple[str, ...] | UnsetType = UNSET
+
+
+class DeletedResponse(Struct):
+    """What is left of a deleted response."""
+
+    id: str
+    object: str = "response"
+    deleted: bool = True
+
+
+class TokenCounts(Struct, tag_field="object", tag="response.input_tokens"):
+    """How long the prompt of a request would be."""
+
+    input_tokens: int
+
+
+class Compaction(Struct, tag_field="object", tag="response.compaction"):
+    """A conversation made short: what to send in its place."""
+
+    id: str
+    created_at: int
+    output: list[Raw]
+    usage: Usage
+
+
+class ItemList(Struct, tag_field="object", tag="list"):
+    """A page of items. `first_id` and `last_id` are empty if it is."""
+
+    data: list[Raw]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+def item_list(items: Sequence[StoredItem], *, has_more: bool) -> ItemList:
+    """A page of stored items."""
+    ids = [item.id for item in items] or [""]
+    return ItemList([Raw(item.payload) for item in items], ids[0], ids[-1], has_more)

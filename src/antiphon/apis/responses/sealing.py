@@ -1,0 +1,62 @@
+"""Seals text that a client keeps for the server: thoughts, and summaries of conversations.
+
+A sealed text can be read by this server alone, and only for the owner it was
+sealed for. Sealing is deterministic (AES-SIV, RFC 5297): a response that is
+played again after a crash seals its thoughts to the same bytes, which a random
+nonce would not give. What this shows is that two texts of one owner are equal,
+and nothing else.
+"""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from hashlib import sha512
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+_VERSION = "a1."
+"""What sealed texts begin with: the way they were sealed."""
+
+
+class Sealer:
+    """Seals with the first of its keys, and opens with any of them: so keys can be changed.
+
+    Keys are secrets, at least one; they should have 32 random characters. Raises ValueError.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        if not all(keys) or not keys:
+            raise ValueError("There has to be a key to seal with, and no key may be empty.")
+        self._ciphers = [_cipher(key) for key in keys]
+
+    def seal(self, owner: str, text: str) -> str:
+        """The text, for this owner alone."""
+        sealed = self._ciphers[0].encrypt(text.encode(), _bound_to(owner))
+        return _VERSION + base64.urlsafe_b64encode(sealed).decode()
+
+    def unseal(self, owner: str, sealed: str) -> str | None:
+        """The text that was sealed for this owner, None if there is none."""
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+
+        try:
+            blob = base64.b64decode(sealed.removeprefix(_VERSION), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            return None
+        for cipher in self._ciphers:
+            try:
+                return cipher.decrypt(blob, _bound_to(owner)).decode()
+            except (InvalidTag, ValueError):  # another key's, another owner's, or too short to be anyone's
+                continue
+        return None
+
+
+def _bound_to(owner: str) -> list[bytes]:
+    return [_VERSION.encode(), owner.encode()]
+
+
+def _cipher(key: str) -> "AESSIV":
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV  # noqa: PLC0415
+
+    return AESSIV(sha512(b"antiphon sealing " + key.encode()).digest())

@@ -1,0 +1,171 @@
+"""The tools of a request: what the model is offered, and what the client calls it.
+
+Functions are offered as they are. A custom tool is offered as a function with
+one string. The tools of a namespace are offered under flat names,
+`namespace__name`, and are called by both names towards the client. Tools that
+a server would run (web search, file search, MCP, …) are told back and not
+offered: a client that lists them by habit works without them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.apis.custom_tools import TextForm, as_function
+from antiphon.apis.responses.given import Given, Object, given
+from antiphon.core.constraint import GrammarFormat, Regex
+from antiphon.core.errors import RequestError
+from antiphon.core.turn import Calling, Function, ToolChoice
+
+FUNCTION = "function"
+CUSTOM = "custom"
+_MODES = {calling.value: calling for calling in Calling}
+
+
+class Tool(Struct, frozen=True):
+    """A tool that the model is offered. `name` and `namespace` are what the client knows it by."""
+
+    type: str
+    name: str
+    namespace: str | UnsetType
+    function: Function
+
+
+class Toolbox:
+    """The tools that the model is offered, by the names that it knows them by."""
+
+    def __init__(self, tools: dict[str, Tool]) -> None:
+        self._tools = tools
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """What the model is told of them."""
+        return tuple(tool.function for tool in self._tools.values())
+
+    def find(self, name: str) -> Tool:
+        """The tool that the model called. One that it made up is a function."""
+        return self._tools.get(name) or Tool(FUNCTION, name, UNSET, Function(name))
+
+    def named(self, choice: Given) -> str:
+        """The flat name of the tool that a tool choice names. Raises RequestError without exactly one."""
+        name, space = choice.text("name"), choice.text_or_none("namespace")
+        named = {flat: tool.name for flat, tool in self._tools.items() if tool.type == choice.value["type"]}
+        wanted = flat_name(space, name)
+        # A plain name will do for a tool of a namespace, where no other has it.
+        found = [flat for flat in named if flat == wanted] or [
+            flat for flat, plain in named.items() if space is None and plain == name
+        ]
+        if not found:
+            raise choice.wrong("name", f"There is no such tool in 'tools': '{name}'.")
+        if len(found) > 1:
+            raise choice.wrong("name", f"It may be any of {', '.join(found)}. Use one of these names.")
+        return found[0]
+
+    def __bool__(self) -> bool:
+        return bool(self._tools)
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """What the model knows a tool by."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def toolbox(tools: list[Any] | None) -> Toolbox:
+    """The tools of a request. Raises RequestError."""
+    found: dict[str, Tool] = {}
+    for index, tool in enumerate(tools or ()):
+        where = given(tool, f"tools[{index}]")
+        for offered in _offered(where):
+            if offered.function.name in found:
+                message = f"There are two tools of the name '{offered.function.name}'. Rename one."
+                raise RequestError(message, param=where.where)
+            found[offered.function.name] = offered
+    return Toolbox(found)
+
+
+def _offered(tool: Given) -> Iterator[Tool]:
+    """What the model is offered of a tool: nothing, if a server would have to run it."""
+    match tool.text("type"):
+        case "function" | "custom":
+            yield _tool(tool, None)
+        case "namespace":
+            namespace = tool.named("name")
+            for inner in tool.objects("tools"):
+                yield _tool(inner, namespace)
+
+
+def _tool(tool: Given, namespace: str | None) -> Tool:
+    type_, name = tool.text("type"), tool.named("name")
+    flat, about = flat_name(namespace, name), tool.text_or_none("description")
+    if type_ == CUSTOM:
+        function = as_function(flat, about, _text_form(tool))
+    elif type_ == FUNCTION:
+        parameters = tool.object_or_none("parameters")
+        strict = tool.flag_or_none("strict")
+        function = Function(flat, about, parameters.value if parameters else {}, strict, tool.where)
+    else:
+        raise tool.wrong("type", f"A namespace has no tools of type '{type_}'. Use 'function' or 'custom'.")
+    return Tool(type_, name, namespace or UNSET, function)
+
+
+def _text_form(tool: Given) -> TextForm | None:
+    """What the text of a custom tool has to look like."""
+    form = tool.object_or_none("format")
+    if form is None or form.value.get("type", "text") == "text":
+        return None
+    if form.value["type"] != "grammar":
+        raise form.wrong("type", "Use 'text' or 'grammar'.")
+    match form.text("syntax"):
+        case "regex":
+            return Regex(form.text("definition"))
+        case "lark":
+            return GrammarFormat(form.text("definition"), "lark")
+    raise form.wrong("syntax", "Use 'lark' or 'regex'.")
+
+
+def echo(tools: list[Object] | None) -> list[Object]:
+    """The tools as the response tells them back: those of functions with every field there."""
+    nothing = {"description": None, "parameters": None, "strict": None}
+    return [nothing | tool if tool["type"] == FUNCTION else tool for tool in tools or ()]
+
+
+# Tool choice
+
+
+def tool_choice(choice: object, tools: Toolbox, parallel: bool | None) -> ToolChoice:
+    """Which calls the answer may have, and whether it must have one. Raises RequestError."""
+    calling, names = _choice(choice, tools)
+    if calling is Calling.REQUIRED and not tools:
+        message = "'tool_choice' asks for a call, but 'tools' has none that the model can call."
+        raise RequestError(message, param="tool_choice")
+    return ToolChoice(calling, names, parallel is not False)
+
+
+def _choice(choice: object, tools: Toolbox) -> tuple[Calling, frozenset[str] | None]:
+    if choice is None:
+        return Calling.AUTO, None
+    if isinstance(choice, str):
+        if choice not in _MODES:
+            known = "'auto', 'none', 'required', or an object"
+            raise RequestError(f"Unknown tool choice '{choice}'. Use {known}.", param="tool_choice")
+        return _MODES[choice], None
+    wanted = given(choice, "tool_choice")
+    if wanted.text("type") != "allowed_tools":
+        return Calling.REQUIRED, frozenset({_allowed(wanted, tools)})
+    mode = wanted.text_or_none("mode") or Calling.AUTO.value
+    if mode not in _MODES:
+        raise wanted.wrong("mode", "Use 'auto' or 'required'.")
+    allowed = wanted.objects("tools")
+    if not allowed:
+        raise wanted.wrong("tools", "Name at least one tool.")
+    return _MODES[mode], frozenset(_allowed(tool, tools) for tool in allowed)
+
+
+def _allowed(wanted: Given, tools: Toolbox) -> str:
+    """The flat name of a tool that a choice allows."""
+    type_ = wanted.text("type")
+    if type_ not in (FUNCTION, CUSTOM):
+        message = f"Tools of type '{type_}' are not offered to the model. Use 'function' or 'custom'."
+        raise wanted.wrong("type", message)
+    return tools.named(wanted)

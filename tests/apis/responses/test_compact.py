@@ -1,0 +1,105 @@
+"""Compaction: what the model is asked, and what stands for the conversation afterwards."""
+
+import json
+
+import pytest
+
+from antiphon.apis import wire
+from antiphon.apis.responses.accept import Context
+from antiphon.apis.responses.compact import (
+    SUMMARY_REQUEST,
+    Compacting,
+    accept_compact,
+    compacted,
+    compaction,
+    summarising,
+)
+from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION
+from antiphon.apis.responses.schema import CompactRequest
+from antiphon.apis.responses.usage import Tally
+from antiphon.core.errors import RequestError
+from antiphon.core.events import Usage
+from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.turn import Ending, Sampling, ToolChoice
+from tests.apis.responses.support import CREATED, ENDED, OWNER, SEALER, accepted, responder, unseal
+from tests.openai_schema import OPEN_RESPONSES, validate
+from tests.response_invariants import check
+
+CONVERSATION = [
+    {"role": "user", "content": "What is the weather?"},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "sunny"},
+    {"role": "assistant", "content": "Sunny."},
+]
+
+
+def seal(text: str) -> str:
+    return SEALER.seal(OWNER, text)
+
+
+def compacting() -> Compacting:
+    body = json.dumps({"model": "m", "input": CONVERSATION, "instructions": "Be kind."}).encode()
+    history = [item.payload for item in accepted(input="Hello").items]
+    context = Context("cmp_1", OWNER, history, unseal=unseal)
+    return accept_compact(wire.decode(body, CompactRequest), context)
+
+
+def test_the_model_is_asked_to_sum_up() -> None:
+    turn = compacting().turn
+
+    assert len(turn.items) == 7
+    assert turn.items[0] == Message(Role.SYSTEM, (TextPart("Be kind."),))
+    assert turn.items[-1] == Message(Role.USER, (TextPart(SUMMARY_REQUEST),))
+
+
+def test_summing_up_is_not_bound_by_what_the_answer_is_bound_by() -> None:
+    turn = accepted(
+        tools=[{"type": "function", "name": "f"}],
+        tool_choice="required",
+        text={"format": {"type": "json_object"}},
+        max_output_tokens=5,
+        stop="a",
+        input=[{"role": "assistant", "status": "incomplete", "content": "a"}],
+    ).turn
+
+    asked = summarising(turn)
+
+    assert (asked.tools, asked.tool_choice, asked.format) == ((), ToolChoice(), None)
+    assert (asked.sampling, asked.stop, asked.ending) == (Sampling(), (), Ending.ANSWER)
+
+
+def test_a_compacted_conversation_can_be_gone_on_with() -> None:
+    tally = Tally()
+    tally.prompt_tokens = 5
+    tally.add(Usage(completion_tokens=3))
+
+    body = json.loads(compacted(compacting(), "It was sunny.", seal, CREATED, tally))
+
+    validate("CompactResource", body, OPEN_RESPONSES)
+    assert [item["type"] for item in body["output"]] == ["message", "message", "compaction"]
+    assert body["usage"]["total_tokens"] == 8
+    assert accepted(input=body["output"]).turn.items == tuple(
+        Message(Role.USER, (TextPart(text),))
+        for text in ("Hello", "What is the weather?", SUMMARY_INTRODUCTION + "It was sunny.")
+    )
+
+
+def test_a_response_may_begin_with_a_compaction() -> None:
+    answering = responder(context_management=[{"type": "compaction", "compact_threshold": 1000}])
+    payloads = answering.start() + answering.add("compaction", compaction("We met.", seal))
+
+    response = check(payloads + answering.finish(ENDED))
+
+    [item] = response["output"]
+    assert unseal(item["encrypted_content"]) == "We met."
+
+
+@pytest.mark.parametrize("missing", ["model", "input"])
+def test_what_is_missing_is_named(missing: str) -> None:
+    body = {"model": "m", "input": "a"}
+    del body[missing]
+
+    with pytest.raises(RequestError) as caught:
+        accept_compact(wire.decode(json.dumps(body).encode(), CompactRequest), Context("cmp_1", OWNER))
+
+    assert caught.value.param == missing
