@@ -1,56 +1,65 @@
 """Joins the choices of a turn into one stream of batches."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from antiphon.core.events import Event
 from antiphon.engines.mailbox import Mailbox
+from antiphon.run.choice import Choice
 
-Choice = AsyncGenerator[list[Event], None]
 Batch = list[tuple[int, list[Event]]]
 """What each choice said, with its index."""
 
+Said = tuple[int, list[Event] | Exception | None]
+"""What a choice said, the failure that ended it, or None at its end."""
 
-def join(choices: list[Choice]) -> AsyncGenerator[Batch, None]:
-    """Run all choices at once. The first failure ends them all."""
+
+def join(choices: Sequence[Choice]) -> AsyncGenerator[Batch, None]:
+    """Run all choices at once. One that fails ends alone; if all do, the failure is raised."""
     return _alone(choices[0]) if len(choices) == 1 else _together(choices)
 
 
 async def _alone(choice: Choice) -> AsyncGenerator[Batch, None]:
     """One choice needs no task and no queue."""
-    async with aclosing(choice):
-        async for events in choice:
+    async with aclosing(choice.events()) as batches:
+        async for events in batches:
             yield [(0, events)]
 
 
-async def _together(choices: list[Choice]) -> AsyncGenerator[Batch, None]:
-    mailbox: Mailbox[tuple[int, list[Event] | None]] = Mailbox()
+async def _together(choices: Sequence[Choice]) -> AsyncGenerator[Batch, None]:
+    mailbox: Mailbox[Said] = Mailbox()
     tasks = [asyncio.create_task(_deliver(index, choice, mailbox)) for index, choice in enumerate(choices)]
-    running = len(tasks)
+    running, failures = len(tasks), dict[int, Exception]()
     try:
         while running:
             batch: Batch = []
-            for index, events in await mailbox.get():
-                if events is None:
-                    running -= 1
-                else:
-                    batch.append((index, events))
+            for index, said in await mailbox.get():
+                if isinstance(said, list):
+                    batch.append((index, said))
+                    continue
+                running -= 1
+                if said is not None:
+                    failures[index] = said
             if batch:
                 yield batch
+        if len(failures) == len(choices):
+            raise failures[min(failures)]
+        if failures:
+            yield [(index, choices[index].fail(failure)) for index, failure in failures.items()]
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _deliver(index: int, choice: Choice, mailbox: Mailbox[tuple[int, list[Event] | None]]) -> None:
-    """Put what a choice says into the mailbox, None at its end."""
+async def _deliver(index: int, choice: Choice, mailbox: Mailbox[Said]) -> None:
+    """Put what a choice says into the mailbox."""
     try:
-        async with aclosing(choice):
-            async for events in choice:
+        async with aclosing(choice.events()) as batches:
+            async for events in batches:
                 mailbox.put((index, events))
-    except Exception as error:
-        mailbox.fail(error)  # raised again where the batches are awaited
+    except Exception as failure:
+        mailbox.put((index, failure))  # raised, or told to the client, where all choices are known
     else:
         mailbox.put((index, None))

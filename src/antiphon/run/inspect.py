@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from antiphon.core.errors import EngineError
-from antiphon.dialects.detect import OVERRIDE, Detection, Evidence, detect
-from antiphon.dialects.votes import Vote
+from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, detect
+from antiphon.dialects.detection.votes import Vote
 from antiphon.engines.gguf import names, read_metadata
 from antiphon.engines.models import resolve, response_template
 

@@ -1,82 +1,237 @@
 """A model that is being served: an engine, and how to speak with what it runs."""
 
 import asyncio
+from collections.abc import Sequence
+from functools import lru_cache
+from random import Random
 
-from antiphon.core.errors import RequestError
-from antiphon.core.items import FunctionCall, Message, Role, TextPart
+import msgspec
+from msgspec.structs import replace
+
+from antiphon.core.chunks import Chunk, Token
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.grammar import Grammar
+from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.decode.decoder import Decoder, header_of, state_after
-from antiphon.decode.ids import counted_from
+from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
-from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.engines.engine import Engine, ModelCard, Prompt
-from antiphon.render.renderer import Renderer
+from antiphon.render.renderer import ChatTemplateRenderer, Renderer
+from antiphon.render.seams import pieces
+from antiphon.run.plan import Held, demand_of, demands_nothing, hold, param_of
 
 MANY_ITEMS = 64
 """Items from which on a conversation is rendered beside the event loop: it may take milliseconds."""
+TEMPLATES = 8
+"""Templates of clients that are remembered: to compile and probe one takes long."""
+DEMANDS = 64
+"""Demands (tools with a choice, formats) whose compiled form is remembered; agents repeat themselves."""
+ANSWER_SHARE = 4
+"""One part in so many of the context is kept for the answer where a conversation is shortened to fit."""
+
+_FIRST = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
 
 class Model:
-    """Knows how a turn becomes a prompt, and how what the engine answers is decoded."""
+    """Knows how a turn becomes a prompt, and how what the engine answers is decoded.
 
-    def __init__(self, engine: Engine, renderer: Renderer, dialect: Dialect) -> None:
+    `thinks` says whether the model may begin an answer with a thought, where its dialect has any.
+    """
+
+    def __init__(self, engine: Engine, renderer: Renderer, dialect: Dialect, *, thinks: bool = True) -> None:
         self.engine = engine
         self.dialect = dialect
+        self.markers = dialect.grammar.markers
         self._renderer = renderer
         self._table = Table(dialect.grammar)
         self._table_without_calls = Table(dialect.grammar.without_calls())
-        self.markers = dialect.grammar.markers
-        self._answer_header = _answer_header(renderer, dialect)
+        self._answer_header = _answer_header(renderer, dialect.grammar)
+        self._thinks = thinks
+        self._demands: dict[bytes, Held] = {}
+        self._foreign = lru_cache(TEMPLATES)(self._compile)
 
     @property
     def card(self) -> ModelCard:
         """The engine's model."""
         return self.engine.card
 
-    async def prompt(self, turn: Turn) -> Prompt:
-        """The turn as the model wants to read it. Raises RequestError if it leaves no room to answer."""
-        text = await self._render(turn)
-        ids = tuple(await self.engine.tokenize(text))
-        context = self.card.context
-        if len(ids) >= context:
-            message = (
-                f"The prompt is too long: it has {len(ids)} tokens, but the context of this model is "
-                f"{context} tokens, answer included. Shorten the messages."
-            )
-            raise RequestError(message, param="messages", code="context_length_exceeded")
-        return Prompt(text, ids)
+    async def prompt(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
+        """The turn as the model wants to read it: these `ids`, if it was rendered before.
+
+        Raises RequestError if it leaves no room to answer.
+        """
+        prompt = await self._whole(turn)
+        if ids is not None and ids != prompt.ids:  # templates may tell the time
+            return Prompt(await self.engine.detokenize(ids), ids)
+        if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
+            last = prompt.ids[-self._limit(turn) :]
+            prompt = Prompt(await self.engine.detokenize(last), last)
+        if len(prompt.ids) >= self.card.context:
+            raise _too_long(len(prompt.ids), self.card.context, turn.source)
+        return prompt
+
+    async def _whole(self, turn: Turn) -> Prompt:
+        if isinstance(turn.prompt, tuple):
+            return Prompt(await self._text(turn.prompt), turn.prompt)
+        if turn.shorten:
+            return await self._shortened(turn)
+        if isinstance(turn.prompt, str):
+            return await self._read([turn.prompt])
+        return await self._read(pieces(await self._render(turn)))
+
+    async def _text(self, ids: tuple[int, ...]) -> str:
+        """The text of a prompt that came as ids."""
+        try:
+            return await self.engine.detokenize(ids)
+        except RequestError as error:
+            raise RequestError(error.message, param="prompt") from error
+
+    async def _read(self, texts: Sequence[str]) -> Prompt:
+        """The prompt made of these texts, each read for itself."""
+        ids = [token for text in texts for token in await self.engine.tokenize(text)]
+        opening = self.card.opening
+        if opening is not None and ids[:1] != [opening]:
+            ids = [opening, *ids]
+        return Prompt("".join(texts), tuple(ids))
+
+    def _limit(self, turn: Turn) -> int:
+        """The most tokens of the prompt that are wanted."""
+        if turn.prompt_limit == -1:
+            return self.card.context - _room(turn, self.card.context)
+        return turn.prompt_limit or 1
+
+    async def _shortened(self, turn: Turn) -> Prompt:
+        """The prompt with as few of the oldest messages left out as makes it fit, found by halving."""
+        limit = self.card.context - _room(turn, self.card.context)
+        prompt = await self._read(pieces(await self._render(turn)))
+        if len(prompt.ids) <= limit:
+            return prompt
+        too_few, enough = 0, len(turn.items)
+        while enough - too_few > 1:
+            dropped = (too_few + enough) // 2
+            items = _without(turn.items, dropped)
+            shorter = await self._read(pieces(await self._render(replace(turn, items=items))))
+            if len(shorter.ids) > limit:
+                too_few = dropped
+            else:
+                enough, prompt = dropped, shorter
+        return prompt
 
     async def _render(self, turn: Turn) -> str:
         """Render the turn; in a thread of its own if it is long, so that others do not wait for it."""
+        if turn.template is not None:
+            renderer: Renderer = await asyncio.to_thread(self._foreign, turn.template)
+        else:
+            renderer = self._renderer
         if len(turn.items) < MANY_ITEMS:
-            return self._renderer.render(turn)
-        return await asyncio.to_thread(self._renderer.render, turn)
+            return renderer.render(turn)
+        return await asyncio.to_thread(renderer.render, turn)
 
-    def decoder(self, turn: Turn, prompt: Prompt) -> Decoder:
-        """A decoder for one answer to this prompt."""
-        table = self._table if turn.tools else self._table_without_calls
+    def _compile(self, template: str) -> Renderer:
+        bos, eos = self.card.bos, self.card.eos
+        try:
+            return ChatTemplateRenderer(template, bos=bos, eos=eos, tool_prompt=self.dialect.tool_prompt)
+        except EngineError as error:
+            raise RequestError(error.message, param="chat_template") from error
+
+    def decoder(self, turn: Turn, prompt: Prompt, dice: Random | None = None) -> Decoder:
+        """A decoder for one answer to this prompt. `dice` make the ids of its calls."""
+        table = self.table(turn)
         calls = sum(isinstance(item, FunctionCall) for item in turn.items)
         return Decoder(
             table,
-            state=self._begun(table, prompt.text),
+            state=self.begun(table, prompt.text),
             stop=turn.stop,
-            ids=counted_from(calls, self.dialect.ids),
+            shown=turn.stop_shown,
+            ids=ids_by(self.dialect.ids, calls, dice),
             tools={tool.name: tool.parameters for tool in turn.tools},
         )
 
-    def _begun(self, table: Table, prompt: str) -> str | None:
-        """Where the answer begins, if the template already wrote its first markers."""
-        if not self._answer_header:
+    async def held(self, turn: Turn, prompt: Prompt) -> Held:
+        """How the answer to this prompt is held to what the turn demands. Raises RequestError."""
+        if demands_nothing(turn):
+            return Held()
+        table = self.table(turn)
+        demand = demand_of(turn, self.begun(table, prompt.text))
+        key = msgspec.msgpack.encode((demand, turn.prompt is None))
+        if key not in self._demands:
+            grammar = table.grammar if self._thinks else self._thoughtless(table)
+            try:
+                # Beside the event loop: many tools, or a large schema, take tens of milliseconds.
+                held = await asyncio.to_thread(hold, demand, grammar, self.card.capabilities)
+            except RequestError as error:
+                raise RequestError(error.message, param=param_of(error.param, turn)) from error
+            if len(self._demands) >= DEMANDS:
+                del self._demands[next(iter(self._demands))]
+            self._demands[key] = held
+        return self._demands[key]
+
+    def _thoughtless(self, table: Table) -> Grammar:
+        """The grammar of a model that does not think: held to a form, it would think to escape it."""
+        calls = self.dialect.calls
+        return table.grammar if table is _PLAIN else calls if table is self._table else calls.without_calls()
+
+    def table(self, turn: Turn) -> Table:
+        """How answers to the turn are read."""
+        if turn.prompt is not None:
+            return _PLAIN
+        return self._table if turn.tools else self._table_without_calls
+
+    def begun(self, table: Table, prompt: str) -> str | None:
+        """The state in which the answer begins, if the template already wrote its first markers."""
+        if not self._answer_header or table is _PLAIN:
             return None
         _, found, tail = prompt.rpartition(self._answer_header)
         return state_after(table, tail) if found and tail else None
 
+    async def closing_thought(self) -> Chunk:
+        """What ends a thought and begins the answer. Raises RequestError if the model does not think."""
+        text = self.dialect.closing
+        if text is None:
+            message = "This model's thoughts have no end that could be written for it. Leave it out."
+            raise RequestError(message, param="thinking_token_budget")
+        ids = await self.engine.tokenize(text)
+        return Chunk(text, tuple(Token(token, piece) for token, piece in _spread(ids, text)))
 
-def _answer_header(renderer: Renderer, dialect: Dialect) -> str:
+
+_PLAIN = Table(TEXT)
+
+
+def _spread(ids: Sequence[int], text: str) -> list[tuple[int, str]]:
+    """The ids of a text, of which the last stands for it."""
+    return [*((token, "") for token in ids[:-1]), *((token, text) for token in ids[-1:])]
+
+
+def _room(turn: Turn, context: int) -> int:
+    """Tokens to keep for the answer."""
+    share = context // ANSWER_SHARE
+    return min(turn.sampling.max_tokens or share, share) or 1
+
+
+def _without(items: tuple[Item, ...], dropped: int) -> tuple[Item, ...]:
+    """The conversation without so many of its oldest items; instructions stay."""
+    return tuple(item for item in items[:dropped] if _stays(item)) + items[dropped:]
+
+
+def _stays(item: Item) -> bool:
+    return isinstance(item, Message) and item.role in _FIRST
+
+
+def _too_long(tokens: int, context: int, param: str) -> RequestError:
+    message = (
+        f"The prompt is too long: it has {tokens} tokens, but the context of this model is "
+        f"{context} tokens, answer included. Shorten the conversation."
+    )
+    return RequestError(message, param=param, code="context_length_exceeded")
+
+
+def _answer_header(renderer: Renderer, grammar: Grammar) -> str:
     """What the template writes before every answer, up to the first marker of the dialect.
 
     It is what a prompt has and a transcript has not.
     """
     turn = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
     asked, told = renderer.render(turn), renderer.transcript(turn)
-    return header_of(asked[len(told) :], dialect.grammar) if asked.startswith(told) else ""
+    return header_of(asked[len(told) :], grammar) if asked.startswith(told) else ""

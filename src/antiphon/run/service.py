@@ -1,14 +1,18 @@
 """The models of one server, and whether they are ready."""
 
 import asyncio
+import re
 from enum import StrEnum
 
 import structlog
 
 from antiphon.core.errors import EngineNotReadyError, NotFoundError
-from antiphon.dialects.detect import OVERRIDE, Detection, Evidence, choose
+from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.turn import Turn
+from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
+from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard
-from antiphon.render.renderer import ChatTemplateRenderer
+from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.run.model import Model
 
 log = structlog.get_logger()
@@ -27,7 +31,8 @@ class Service:
 
     `names` are the public names, the first is canonical; without any, the
     engine's own. `dialect` is a name from the registry, None to choose by the
-    chat template. `chat_template` replaces the model's own.
+    chat template. `chat_template` replaces the model's own. `date` is the one that
+    prompts tell, where a family's prompts tell any; by default, that of the start.
     """
 
     def __init__(
@@ -37,10 +42,12 @@ class Service:
         names: tuple[str, ...] = (),
         dialect: str | None = None,
         chat_template: str | None = None,
+        date: str | None = None,
     ) -> None:
         self._engine = engine
         self._dialect = dialect
         self._chat_template = chat_template
+        self._date = date
         self._model: Model | None = None
         self.names = names
         self.health = Health.LOADING
@@ -54,10 +61,19 @@ class Service:
         detection = await asyncio.to_thread(choose, self._dialect, evidence)
         _report(detection)
         dialect = detection.dialect
-        renderer = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)
-        self._model = Model(self._engine, renderer, dialect)
+        thinks = self._dialect is not None or _thinks(dialect, template)
+        self._model = Model(self._engine, self._renderer(dialect, card), dialect, thinks=thinks)
         self.names = self.names or (card.name,)
         self.health = Health.READY
+
+    def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
+        """The family's own renderer, unless the template is a user's, or begins a prompt in another way."""
+        template = self._chat_template or card.chat_template
+        jinja = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)
+        if dialect.renderer is None or self._chat_template:
+            return jinja
+        native = dialect.renderer(self._date)
+        return native if template is None or _greeting(native) == _greeting(jinja) else jinja
 
     async def stop(self) -> None:
         """Free the model."""
@@ -77,6 +93,18 @@ class Service:
 def evidence_of(card: ModelCard, template: str | None) -> Evidence:
     """What a loaded model tells of its dialect; `template` is the one that is used."""
     return Evidence(template, (card.name, *card.known_as), card.bos, card.eos, card.response_template)
+
+
+def _thinks(dialect: Dialect, template: str | None) -> bool:
+    """The template knows the tags of thoughts; where those are part of the calls' grammar, it always does."""
+    tags = dialect.thoughts and (*dialect.thoughts.opens, *dialect.thoughts.closes)
+    return not tags or any(tag.strip() in (template or "") for tag in tags)
+
+
+def _greeting(renderer: Renderer) -> str:
+    """A short prompt whatever the date: models of other makers may speak a family's format, too."""
+    turn = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
+    return re.sub(r"\d", "0", renderer.render(turn))
 
 
 def _report(detection: Detection) -> None:
