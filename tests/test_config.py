@@ -106,7 +106,18 @@ SAMPLES = {
     "chat_template": ("t.jinja", Path("t.jinja")),
     "context": ("77", 77),
     "parallel": ("9", 9),
+    "threads": ("2", 2),
     "api_key": ("one two", ("one", "two")),
+    "date": ("2026-11-21", "2026-11-21"),
+    "store": ("memory", "memory"),
+    "keep_days": ("1.5", 1.5),
+    "jobs": ("3", 3),
+    "lease_seconds": ("1.5", 1.5),
+    "secret": ("one two", ("one", "two")),
+    "reasoning_field": ("reasoning", "reasoning"),
+    "trust_chat_templates": ("true", True),
+    "force_include_usage": ("true", True),
+    "keep_alive": ("2.5", 2.5),
     "max_body_bytes": ("5", 5),
     "log_level": ("error", "error"),
 }
@@ -126,8 +137,8 @@ def test_every_option_has_a_toml_key(serve: Serve, tmp_path: Path, name: str, da
     match value:
         case tuple():
             toml = str(list(value))
-        case int():
-            toml = str(value)
+        case int() | float():
+            toml = str(value).lower()
         case _:
             toml = f'"{value}"'
     file = tmp_path / "a.toml"

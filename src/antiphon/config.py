@@ -14,6 +14,7 @@ import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -50,6 +51,12 @@ def _key_file(path: str) -> list[str]:
     if not keys:
         raise ValueError(f"there are no API keys in {path}.")
     return keys
+
+
+def is_date(_type: object, value: str | None) -> None:
+    """Raise ValueError if it is none."""
+    if value is not None:
+        date.fromisoformat(value)
 
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -92,6 +99,10 @@ class Settings:
     chat_template: Path | None = None
     """A Jinja chat template to use instead of the model's own."""
 
+    date: Annotated[str | None, Parameter(validator=is_date)] = None
+    """The date that prompts tell, 2026-11-21, where the model's format tells one. Without it,
+    that of the start. It stays the same while the server runs, so that prompts stay cached."""
+
     context: Count | None = None
     """The most tokens that a prompt and its answer may have together. Without it,
     what the model was trained for, within the engine's default."""
@@ -99,9 +110,44 @@ class Settings:
     parallel: Count = 4
     """How many answers are generated at the same time; further requests wait."""
 
+    threads: Count | None = None
+    """How many threads compute. Without it, one for each core that the server may use."""
+
     api_key: Keys = field(default=(), repr=False)
     """A key that clients must send, or @FILE with one key per line; repeat it for
     several. In the variable, separate them with spaces. Without any, the server is open."""
+
+    store: str = "sqlite"
+    """Where responses, conversations and stored completions are kept: sqlite, a file in
+    the user's data folder; sqlite:///PATH; postgresql://USER@HOST/DATABASE, for several
+    servers; or memory."""
+
+    keep_days: Annotated[float, Parameter(validator=Number(gt=0))] = 30
+    """How many days stored responses and completions are kept."""
+
+    jobs: Count = 16
+    """How many background responses are worked on at the same time; further ones wait."""
+
+    lease_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 15
+    """Seconds after which other servers take over the background responses of one that is
+    not heard of any more."""
+
+    secret: Keys = field(default=(), repr=False)
+    """A secret that seals what clients keep for the server, such as encrypted reasoning,
+    or @FILE with one per line. The first seals; all open, so that they can be changed.
+    Without any, one is made and kept beside the store."""
+
+    reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
+    """The field of chat answers that holds what the model thought."""
+
+    trust_chat_templates: bool = False
+    """Let requests bring chat templates of their own."""
+
+    force_include_usage: bool = False
+    """End every chat stream with its usage, asked for or not."""
+
+    keep_alive: Annotated[float, Parameter(validator=Number(gt=0))] = 15
+    """Seconds of silence after which a stream sends a comment."""
 
     max_body_bytes: Count = MAX_BODY_BYTES
     """The largest request body, in bytes."""

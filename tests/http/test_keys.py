@@ -18,7 +18,7 @@ PATHS = ["/v1/models", "/v1/models/scripted", "/v1/nothing", "/v1/chat/completio
 async def guarded(headers: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server with two keys."""
     async with (
-        running(SCRIPT, keys=["secret", "other"]) as server,
+        running(SCRIPT, keys=("secret", "other")) as server,
         httpx.AsyncClient(base_url=server.url, headers=headers) as client,
     ):
         yield client

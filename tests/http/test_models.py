@@ -46,7 +46,7 @@ async def test_version() -> None:
 async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
     async with running([{"output": "Hi"}]) as server, httpx.AsyncClient(base_url=server.url) as client:
         missing = await client.get("/v1/nothing")
-        wrong = await client.get("/v1/chat/completions")
+        wrong = await client.get("/v1/completions")
 
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
     assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.core.errors import AuthenticationError
@@ -17,6 +17,9 @@ from antiphon.http.errors import error_response
 
 ANYONE = "anyone"
 """The identity of every request to a server without keys."""
+
+POLICY_VIOLATION = 1008
+"""The code that closes a WebSocket whose client may not use it (RFC 6455)."""
 
 _PROTECTED = "/v1/"
 
@@ -31,12 +34,12 @@ class KeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request without a known key, if keys are wanted here."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         owner = self._owner(scope) if self._digests and scope["path"].startswith(_PROTECTED) else ANYONE
         if owner is None:
-            await error_response(AuthenticationError())(scope, receive, send)
+            await _refuse(scope, receive, send)
             return
         scope.setdefault("state", {})["owner"] = owner
         await self._app(scope, receive, send)
@@ -48,7 +51,14 @@ class KeyMiddleware:
         return given.hex()[:32] if any(matches) else None
 
 
-def owner_of(request: Request) -> str:
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        await error_response(AuthenticationError())(scope, receive, send)
+    else:  # a socket that is closed before it is accepted: the server answers 403
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+
+
+def owner_of(request: HTTPConnection) -> str:
     """The identity that a request acts as."""
     owner: str = request.state.owner
     return owner

@@ -3,6 +3,7 @@
 from starlette.requests import Request
 
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
+from antiphon.http.context import context_of
 
 
 async def read_json(request: Request) -> bytes:
@@ -10,7 +11,7 @@ async def read_json(request: Request) -> bytes:
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise MediaTypeError
-    limit: int = request.app.state.max_body_bytes
+    limit = context_of(request).options.max_body_bytes
     body = bytearray()
     async for piece in request.stream():
         body += piece

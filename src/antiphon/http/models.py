@@ -6,23 +6,24 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from antiphon import __version__
+from antiphon.http.context import context_of
 from antiphon.run.service import Health, Service
 
 
 async def list_models(request: Request) -> JSONResponse:
     """Every name that requests may use."""
-    service: Service = request.app.state.service
+    service = context_of(request).service
     return JSONResponse({"object": "list", "data": [_model(service, name) for name in service.names]})
 
 
 async def retrieve_model(request: Request) -> JSONResponse:
     """One model by its name, which may hold slashes."""
-    return JSONResponse(_model(request.app.state.service, request.path_params["model"]))
+    return JSONResponse(_model(context_of(request).service, request.path_params["model"]))
 
 
 async def health(request: Request) -> JSONResponse:
     """200 once the server can answer, 503 before and while it shuts down."""
-    now: Health = request.app.state.service.health
+    now: Health = context_of(request).service.health
     return JSONResponse({"status": now}, 200 if now is Health.READY else 503)
 
 

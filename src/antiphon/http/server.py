@@ -7,23 +7,29 @@ accepting and lets running answers end; a second one stops them, too.
 
 import asyncio
 import gc
+import secrets
 import shlex
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import msgspec
 import uvicorn
 
+from antiphon.apis.responses.sealing import Sealer
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.engines.engine import Engine
-from antiphon.http.app import build
+from antiphon.http.app import build, connect
+from antiphon.http.context import DAY, Context, Options
 from antiphon.log import configure
 from antiphon.run.service import Health, Service
+from antiphon.store.open import default_path, open_store
+from antiphon.store.store import Store
 
 KEEP_ALIVE_SECONDS = 75
 """How long an idle connection stays open. Longer than common clients keep theirs."""
@@ -32,15 +38,29 @@ GC_THRESHOLD = 50_000
 LAST_WORDS_SECONDS = 1
 """How long answers that were stopped may take to tell their clients so."""
 
+_REASONING_FIELDS = {"both": ("reasoning_content", "reasoning")}
+
 
 def serve(settings: Settings) -> None:
     """Serve until Ctrl-C, which raises KeyboardInterrupt. Raises AntiphonError if the server cannot start."""
     configure(settings.log_level)
     template = _read(settings.chat_template) if settings.chat_template else None
     service = Service(
-        _engine(settings), names=settings.model_name, dialect=settings.dialect, chat_template=template
+        _engine(settings),
+        names=settings.model_name,
+        dialect=settings.dialect,
+        chat_template=template,
+        date=settings.date,
     )
-    app = build(service, keys=settings.api_key, max_body_bytes=settings.max_body_bytes)
+    context = connect(
+        service,
+        _store(settings),
+        Sealer(_secrets(settings)),
+        _options(settings),
+        settings.jobs,
+        lease=settings.lease_seconds,
+    )
+    app = build(context, settings.api_key)
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -49,7 +69,7 @@ def serve(settings: Settings) -> None:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         server_header=False,
     )
-    server = Server(config, service)
+    server = Server(config, context)
     with (
         server.taking_signals(),
         _listen(settings.host, settings.port) as listener,
@@ -63,7 +83,7 @@ def serve(settings: Settings) -> None:
 async def _serve(server: "Server", listener: socket.socket, guarded: bool) -> None:
     """Serve and load at the same time. `guarded`: requests need a key."""
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    loading = asyncio.create_task(server.service.start())
+    loading = asyncio.create_task(_load(server.context))
     try:
         await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
@@ -71,23 +91,31 @@ async def _serve(server: "Server", listener: socket.socket, guarded: bool) -> No
         if not server.should_exit:
             _settle()
             url = _url(listener)
-            curl = _curl(url, server.service.names[0], guarded)
+            curl = _curl(url, server.context.service.names[0], guarded)
             print(f"listening on {url}", f"try: {curl}", sep="\n", flush=True)
         await serving
     finally:
         server.should_exit = True
         loading.cancel()
         await asyncio.gather(serving, loading, return_exceptions=True)
-        await server.service.stop()
+        await server.context.worker.give_back()
+        await server.context.service.stop()
         await server.hear_last_words()
+        await server.context.worker.stop()
+
+
+async def _load(context: Context) -> None:
+    """Load the model and open the store. Work on stored responses begins when both are there."""
+    await context.service.start()
+    await context.worker.start()
 
 
 class Server(uvicorn.Server):
     """A uvicorn server that keeps the signals it takes, and says what they do."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
-        self.service = service
+        self.context = context
         self.received: signal.Signals | None = None
 
     @contextmanager
@@ -107,7 +135,8 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal: the first drains, the second stops."""
-        self.service.health = Health.DRAINING
+        self.context.service.health = Health.DRAINING
+        self.context.worker.drain()
         self.received = signal.Signals(sig)
         self.force_exit = self.should_exit
         self.should_exit = True
@@ -152,7 +181,46 @@ def _engine(settings: Settings) -> Engine:
     from antiphon.engines.llama_cpp import LlamaCppEngine  # noqa: PLC0415
     from antiphon.engines.models import resolve  # noqa: PLC0415
 
-    return LlamaCppEngine(resolve(settings.model), context=settings.context, parallel=settings.parallel)
+    return LlamaCppEngine(
+        resolve(settings.model),
+        context=settings.context,
+        parallel=settings.parallel,
+        threads=settings.threads,
+    )
+
+
+def _store(settings: Settings) -> Callable[[], Awaitable[Store]]:
+    return partial(open_store, settings.store)
+
+
+def _options(settings: Settings) -> Options:
+    return Options(
+        max_body_bytes=settings.max_body_bytes,
+        patience=settings.keep_alive,
+        trust_templates=settings.trust_chat_templates,
+        force_usage=settings.force_include_usage,
+        reasoning_fields=_REASONING_FIELDS.get(settings.reasoning_field, (settings.reasoning_field,)),
+        keep=settings.keep_days * DAY,
+    )
+
+
+def _secrets(settings: Settings) -> tuple[str, ...]:
+    """What seals for clients: what the settings name, or a secret made at the first start."""
+    if settings.secret:
+        return settings.secret
+    if settings.store == "memory":
+        return (secrets.token_urlsafe(32),)
+    path = default_path().with_name("secret")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            path.touch(mode=0o600, exist_ok=False)
+            path.write_text(secrets.token_urlsafe(32), encoding="utf-8")
+        return (path.read_text(encoding="utf-8").strip(),)
+    except OSError as error:
+        raise AntiphonError(
+            f"Cannot keep a secret in {path}: {error.strerror}. Give one with --secret."
+        ) from error
 
 
 def _read(template: Path) -> str:

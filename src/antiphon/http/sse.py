@@ -1,113 +1,121 @@
-"""Sends a turn as it happens, or as a whole: two plain ASGI responses over the same batches.
+"""Sends an answer as it happens, or as a whole: two plain ASGI responses.
 
-Both wait for the first batch before they answer anything, so that an engine
-that fails before its first token is an HTTP error. Both stop the engine when
-the client goes away.
+Both wait for the first of it before they say anything, so that an engine that
+fails before its first token is an HTTP error. Both stop the engine when the
+client goes away. A stream that has nothing to say for long says so with a
+comment, for proxies and impatient clients.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from antiphon.core.errors import AntiphonError, EngineError
-from antiphon.core.events import Event
-from antiphon.http.errors import encode_error, log_failure
-from antiphon.run.choices import Batch
-from antiphon.run.loop import Run
+from antiphon.http.errors import log_failure
 
-_EVENT_STREAM = [
+EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would collect the stream otherwise
 ]
+_COMMENT = b": keep-alive\n\n"
 
-
-class Stream(Protocol):
-    """Projects events to the payloads of server-sent events."""
-
-    def push(self, choice: int, events: list[Event]) -> list[bytes]:
-        """The payloads for the next events of a choice."""
-        ...
-
-    def finish(self) -> list[bytes]:
-        """The payloads after the last event."""
-        ...
-
-
-class Answer(Protocol):
-    """Folds events to a body."""
-
-    def push(self, choice: int, events: list[Event]) -> None:
-        """Take the next events of a choice."""
-        ...
-
-    def body(self) -> bytes:
-        """The JSON body, once all choices are finished."""
-        ...
+Source = AsyncGenerator[bytes, None]
+"""Server-sent events, framed; what has piled up since the last time comes in one piece."""
 
 
 class StreamResponse:
-    """Server-sent events. What has piled up since the last write goes out in one."""
+    """Server-sent events.
 
-    def __init__(self, run: Run, stream: Stream) -> None:
-        self._run = run
-        self._stream = stream
+    `last_words` frames the end of a stream that fails. After `patience` seconds
+    of silence a comment is sent. `headers` are sent with the others.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        last_words: Callable[[AntiphonError], bytes],
+        *,
+        patience: float,
+        headers: Mapping[bytes, bytes] = {},
+    ) -> None:
+        self._source = source
+        self._last_words = last_words
+        self._patience = patience
+        self._headers = [*EVENT_STREAM, *headers.items()]
+        self._started = False
+        self._silent = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until the end, an error, or the client's departure."""
-        await while_connected(receive, self._send(send))
+        await while_connected(receive, self._send(send), lambda: self._keep_alive(send), self._patience)
 
     async def _send(self, send: Send) -> None:
-        async with aclosing(self._run.batches) as batches:
-            first = await anext(batches)
-            await send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
-            await _send_body(send, self._project(first))
+        async with aclosing(self._source) as pieces:
             try:
-                async for batch in batches:
-                    await _send_body(send, self._project(batch))
-                last = frame(self._stream.finish())
+                async for piece in pieces:
+                    await self._write(send, piece)
             except Exception as error:
+                if not self._started:
+                    raise
                 log_failure(error)
                 told = error if isinstance(error, AntiphonError) else EngineError()
-                last = frame([encode_error(told), b"[DONE]"])
-            await send({"type": "http.response.body", "body": last})
+                await self._write(send, self._last_words(told))
+        await send({"type": "http.response.body", "body": b""})
 
-    def _project(self, batch: Batch) -> bytes:
-        payloads: list[bytes] = []
-        for choice, events in batch:
-            payloads += self._stream.push(choice, events)
-        return frame(payloads)
+    async def _write(self, send: Send, body: bytes) -> None:
+        if not body:
+            return
+        self._silent = False
+        if not self._started:
+            self._started = True
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _keep_alive(self, send: Send) -> None:
+        """Called every so often: say that there is nothing to say."""
+        if self._silent:
+            await self._write(send, _COMMENT)
+        self._silent = True
 
 
 class AnswerResponse:
-    """The whole answer as one JSON body."""
+    """A JSON body that takes its time."""
 
-    def __init__(self, run: Run, answer: Answer) -> None:
-        self._run = run
-        self._answer = answer
+    def __init__(self, body: Coroutine[Any, Any, bytes], headers: Mapping[bytes, bytes] = {}) -> None:
+        self._body = body
+        self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer, unless the client goes away first."""
         await while_connected(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
-        async with aclosing(self._run.batches) as batches:
-            async for batch in batches:
-                for choice, events in batch:
-                    self._answer.push(choice, events)
-        body = self._answer.body()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        body = await self._body
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            *self._headers.items(),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do `work`, and cancel it if the client goes away first. What it raises is raised."""
+async def while_connected(
+    receive: Receive,
+    work: Coroutine[Any, Any, None],
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
+    every: float | None = None,
+) -> None:
+    """Do `work`, and cancel it if the client goes away first. What it raises is raised.
+
+    `meanwhile` is called after each `every` seconds.
+    """
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_departure(receive))
+    leaving = asyncio.ensure_future(_departure(receive, meanwhile, every))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -118,17 +126,17 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> 
         await working
 
 
-async def _departure(receive: Receive) -> None:
+async def _departure(
+    receive: Receive, meanwhile: Callable[[], Awaitable[None]] | None, every: float | None
+) -> None:
     """Wait until the client is gone. The request's body was read before."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def frame(payloads: list[bytes]) -> bytes:
-    """Payloads as server-sent events."""
-    return b"data: " + b"\n\ndata: ".join(payloads) + b"\n\n" if payloads else b""
-
-
-async def _send_body(send: Send, body: bytes) -> None:
-    if body:
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+    while True:
+        try:
+            async with asyncio.timeout(every):
+                message = await receive()
+        except TimeoutError:
+            assert meanwhile is not None
+            await meanwhile()
+        else:
+            if message["type"] == "http.disconnect":
+                return

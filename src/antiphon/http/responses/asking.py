@@ -1,0 +1,97 @@
+"""A request for a response → what it takes to answer it: its history, its turn, its model."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from antiphon.apis.responses.accept import Accepted, accept, check_conflicts
+from antiphon.apis.responses.accept import Context as Reading
+from antiphon.apis.responses.input import references
+from antiphon.apis.responses.schema import CreateResponse, Prompting
+from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.http.context import Context
+from antiphon.http.projecting import refuse_foreign_template
+from antiphon.run.model import Model
+from antiphon.store.records import ItemRecord
+from antiphon.store.store import Store
+
+Earlier = Mapping[str, Sequence[bytes]]
+"""Response id → the payloads of all items up to its end, for responses that are not stored."""
+
+
+NOTHING: Earlier = MappingProxyType({})
+
+
+class Asked(Struct, frozen=True):
+    """A request that is understood, and the model that shall answer it.
+
+    `history` holds the payloads of the items that came before its input.
+    """
+
+    accepted: Accepted
+    model: Model
+    history: Sequence[bytes]
+
+
+async def ask(
+    context: Context, request: CreateResponse, owner: str, response_id: str, earlier: Earlier = NOTHING
+) -> Asked:
+    """Understand a request. Raises RequestError."""
+    model = context.service.model(request.model)
+    check_conflicts(request)
+    if request.conversation is not None and request.store is False:
+        message = "What goes into a conversation has to be stored. Leave out 'store' or 'conversation'."
+        raise RequestError(message, param="conversation")
+    reading = await read(context, request, owner, response_id, earlier)
+    accepted = accept(request, reading)
+    if accepted.compacts and request.background:
+        raise RequestError("A conversation is not summed up in the background.", param="background")
+    return Asked(accepted, model, reading.history)
+
+
+async def read(
+    context: Context, request: Prompting, owner: str, response_id: str, earlier: Earlier = NOTHING
+) -> Reading:
+    """What a request is read with: the items that it goes on from, and those that it refers to."""
+    refuse_foreign_template(context, request.chat_template)
+    wanted = references(request.input)
+    return Reading(
+        response_id,
+        owner,
+        await _history(context.worker.store, request, owner, earlier) if _has_past(request) else (),
+        await context.worker.store.responses.items(owner, wanted) if wanted else {},
+        partial(context.sealer.unseal, owner),
+        context.options.thoughts,
+    )
+
+
+def _has_past(request: Prompting) -> bool:
+    return request.previous_response_id is not None or request.conversation is not None
+
+
+async def _history(store: Store, request: Prompting, owner: str, earlier: Earlier) -> Sequence[bytes]:
+    """The payloads of the items that come before those of the request."""
+    previous, conversation = request.previous_response_id, request.conversation_id
+    if previous is not None:
+        return earlier[previous] if previous in earlier else await _of_response(store, owner, previous)
+    assert conversation is not None
+    try:
+        return _payloads(await store.conversations.history(owner, conversation))
+    except NotFoundError as error:
+        message = f"Conversation with id '{conversation}' not found."
+        raise NotFoundError(message, param="conversation", code="conversation_not_found") from error
+
+
+async def _of_response(store: Store, owner: str, response_id: str) -> Sequence[bytes]:
+    try:
+        return _payloads(await store.responses.history(owner, response_id))
+    except NotFoundError as error:
+        message = f"Previous response with id '{response_id}' not found."
+        code = "previous_response_not_found"
+        raise NotFoundError(message, param="previous_response_id", code=code) from error
+
+
+def _payloads(items: Sequence[ItemRecord]) -> Sequence[bytes]:
+    return [item.payload for item in items]
