@@ -1,7 +1,7 @@
 """Target 1: CPU per token from a decoded request to bytes, without sockets and event loop.
 
 The full path is accept → decoder → stream → frames, or → fold → body, with the
-product's own parts put together as `run/loop.py` and `http/sse.py` do. The floor
+product's own parts put together as `run/loop.py` and `http/projecting.py` do. The floor
 is what any server must do: encode each text as JSON and put ready bytes around.
 """
 
@@ -13,16 +13,16 @@ from msgspec import Struct
 
 from antiphon.apis.chat.accept import accept
 from antiphon.apis.chat.answer import Answer
-from antiphon.apis.chat.envelope import Envelope
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.stream import Stream
+from antiphon.apis.envelope import Envelope
 from antiphon.core.chunks import Chunk
 from antiphon.core.events import Event
 from antiphon.decode.decoder import Decoder
-from antiphon.decode.ids import random_id
+from antiphon.decode.ids import ids_by, random_id
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
-from antiphon.http.sse import frame
+from antiphon.http.projecting import frame
 from bench.measure import Figure, take_turns
 from bench.scenario import CASES, PLAIN, Case
 
@@ -84,7 +84,7 @@ def measure(lengths: Sequence[int] = LENGTHS, rounds: int = 7, sample: int = _SA
 
 def payloads(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
     """What a stream sends in each of an engine's steps; the rest of the last step's included."""
-    stream = Stream(_envelope(request), 1, include_usage=request.wants_usage)
+    stream = Stream(_envelope(request), 1, accept(request, "bench").view)
     decoder = _decoder(request)
     sent = [frame(stream.push(0, _events(decoder, chunk))) for chunk in chunks]
     sent.append(frame(stream.finish()))
@@ -101,7 +101,7 @@ def answer(request: ChatRequest, chunks: list[Chunk]) -> bytes:
 
 
 def _stream(request: ChatRequest, chunks: list[Chunk]) -> None:
-    stream = Stream(_envelope(request), 1, include_usage=request.wants_usage)
+    stream = Stream(_envelope(request), 1, accept(request, "bench").view)
     decoder = _decoder(request)
     for chunk in chunks:
         frame(stream.push(0, _events(decoder, chunk)))
@@ -124,9 +124,9 @@ def _content_frame() -> tuple[bytes, bytes]:
 
 
 def _decoder(request: ChatRequest) -> Decoder:
-    turn = accept(request, "bench")
+    turn = accept(request, "bench").turn
     table = _TABLE if turn.tools else _TABLE_WITHOUT_CALLS
-    return Decoder(table, stop=turn.stop, ids=HERMES.ids)
+    return Decoder(table, stop=turn.stop, ids=ids_by(HERMES.ids))
 
 
 def _events(decoder: Decoder, chunk: Chunk) -> list[Event]:
