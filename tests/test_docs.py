@@ -1,20 +1,204 @@
 """The docs keep up with the code."""
 
+import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
+import pytest
+from starlette.routing import Route
+
+from antiphon.apis.chat.schema import ChatRequest
+from antiphon.apis.completions.schema import CompletionRequest
+from antiphon.apis.fields import HINTS, REFUSED
+from antiphon.apis.request import Request
+from antiphon.apis.responses.schema import CreateResponse
+from antiphon.config import Settings
+from antiphon.constrain.formats import PATTERNS
+from antiphon.constrain.json_schema import read
+from antiphon.core.turn import Sampling
 from antiphon.dialects.registry import BY_NAME
+from antiphon.engines import llama_request, scripted
+from antiphon.http.app import ROUTES
 
 ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"]
+
+SAMPLES: dict[str, Any] = {
+    "type": "string",
+    "enum": ["a", 1],
+    "const": "a",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "patternProperties": {"^a": {"type": "string"}},
+    "propertyNames": {"pattern": "a"},
+    "minProperties": 2,
+    "maxProperties": 2,
+    "unevaluatedProperties": False,
+    "items": {"type": "string"},
+    "prefixItems": [{"type": "string"}],
+    "additionalItems": {"type": "string"},
+    "unevaluatedItems": False,
+    "minItems": 1,
+    "maxItems": 2,
+    "uniqueItems": True,
+    "contains": {"type": "string"},
+    "minContains": 1,
+    "maxContains": 2,
+    "minLength": 1,
+    "maxLength": 2,
+    "pattern": "^a+$",
+    "format": "date",
+    "minimum": 1,
+    "maximum": 2,
+    "exclusiveMinimum": 1,
+    "exclusiveMaximum": 3,
+    "multipleOf": 2,
+    "$ref": "#",
+    "$dynamicRef": "#a",
+    "allOf": [{"type": "string"}, {"minLength": 1}],
+    "anyOf": [{"type": "string"}, {"type": "null"}],
+    "oneOf": [{"type": "string"}, {"type": "null"}],
+    "not": {"type": "string"},
+    "if": {"type": "string"},
+    "then": {"type": "string"},
+    "else": {"type": "string"},
+    "dependentRequired": {"a": ["b"]},
+    "dependentSchemas": {"a": {}},
+    "dependencies": {"a": ["b"]},
+    "nullable": True,
+}
+"""A value of each keyword of JSON Schema that says anything about values."""
 
 
-def test_every_dialect_is_in_the_docs() -> None:
-    documented = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "dialects.md").read_text()))
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
 
-    assert set(BY_NAME) <= documented
+
+def section(name: str, heading: str) -> str:
+    """What stands under a heading of a page, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", page(name), re.DOTALL | re.MULTILINE)
+    assert found is not None, f"{name} has no section '{heading}'"
+    return found[1]
+
+
+def rows(name: str, heading: str) -> list[list[str]]:
+    """The cells of the rows of the table under a heading; the first without its code marks."""
+    lines = [line for line in section(name, heading).splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [[first.strip("`"), *rest] for first, *rest in cells]
+
+
+def named(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def names(name: str, heading: str) -> list[str]:
+    return [first for first, *_ in rows(name, heading)]
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for path in PAGES:
+        for target, place in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", path.read_text()):
+            there = path.parent / target if target else path
+            assert there.exists(), f"{path.name} links to {target}"
+            if place:
+                headings = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert place in anchors, f"{path.name} links to {target}#{place}"
+
+
+def test_every_dialect_is_in_the_docs() -> None:
+    assert set(BY_NAME) <= set(named(page("dialects.md")))
+
+
+def test_every_option_in_the_docs_exists() -> None:
+    """Those of our own command line, in commands and in text."""
+    options = {option.name.replace("_", "-") for option in dataclasses.fields(Settings)} | {"help"}
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = path.read_text()
+        found = {option for code in named(text) for option in re.findall(r"^--([a-z][a-z-]+)", code)}
+        for line in re.findall(r"^antiphon serve .*$", text, re.MULTILINE):
+            found |= set(re.findall(r" --([a-z][a-z-]+)", line))
+        assert found <= options, path.name
+
+
+# docs/api.md
+
+
+def test_every_endpoint_is_in_the_docs() -> None:
+    served = set()
+    for route in ROUTES:
+        methods = (route.methods or set()) - {"HEAD"} if isinstance(route, Route) else {"WebSocket"}
+        served |= {f"{method} {_nameless(route.path)}" for method in methods}
+
+    documented = [_nameless(endpoint) for endpoint in names("api.md", "The API")]
+
+    assert sorted(documented) == sorted(served)
+
+
+def _nameless(path: str) -> str:
+    return re.sub(r"\{[^}]*\}", "{}", path)
+
+
+# docs/parameters.md
+
+
+@pytest.mark.parametrize(
+    ("request_type", "headings"),
+    [
+        (ChatRequest, ["Chat Completions and Completions", "Chat Completions only"]),
+        (CompletionRequest, ["Chat Completions and Completions", "Completions only"]),
+        (CreateResponse, ["Responses"]),
+    ],
+)
+def test_every_parameter_is_in_the_docs(request_type: type[Any], headings: list[str]) -> None:
+    documented = [name for heading in headings for name in names("parameters.md", heading)]
+
+    neither = HINTS.keys() | REFUSED.keys() if issubclass(request_type, Request) else set()
+    assert sorted(documented) == sorted(set(request_type.__struct_fields__) - neither)
+
+
+@pytest.mark.parametrize(("heading", "table"), [("Hints", HINTS), ("Refused", REFUSED)])
+def test_what_is_not_acted_on_is_in_the_docs(heading: str, table: dict[str, str]) -> None:
+    assert dict(rows("parameters.md", heading)) == table
+
+
+def test_what_engines_honour_is_in_the_docs() -> None:
+    engines = (llama_request.HONOURED, scripted.HONOURED)
+    field_of = {"use_beam_search": "beam_width"}
+    documented = {
+        field_of.get(name, name): (llama, script)
+        for name, llama, script in rows("parameters.md", "Which engine does what")
+    }
+
+    assert documented == {
+        name: tuple("yes" if name in honoured else "no" for honoured in engines)
+        for name in Sampling.__struct_fields__
+    }
+
+
+# docs/structured-output.md
+
+
+def listed(opening: str) -> set[str]:
+    """The names in the paragraph that begins like this."""
+    [found] = [
+        paragraph
+        for paragraph in section("structured-output.md", "What is enforced").split("\n\n")
+        if paragraph.startswith(opening)
+    ]
+    return set(named(found))
+
+
+def test_the_keywords_that_are_enforced_are_in_the_docs() -> None:
+    """A keyword is enforced if a schema of it leaves nothing to be checked."""
+    enforced = {keyword for keyword, sample in SAMPLES.items() if not read({keyword: sample})[1]}
+
+    assert listed("Enforced keywords:") == enforced
+    assert listed("Not enforced:") == SAMPLES.keys() - enforced
+
+
+def test_the_formats_of_strings_are_in_the_docs() -> None:
+    assert listed("Formats:") == PATTERNS.keys()

@@ -17,8 +17,34 @@ SCRIPT = [
         "when": "weather in Rome",
         "output": '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>',
     },
+    {"when": "What is my name?", "output": "Ann."},
+    {"when": "What is my cat called?", "output": "Tom."},
+    {"when": "And another one.", "output": "Blue."},
+    {"when": "Name a colour.", "output": "Red."},
+    {"when": "a story", "output": "Once upon a time it rained.", "delay_ms": 10},
+    {"when": "a million", "output": "one more ", "tokens": 30_000, "delay_ms": 5},
+    {"when": "about Rome", "output": '{"name": "Rome", "country": "Italy", "inhabitants": 2750000}'},
+    {
+        "when": "my parcel",
+        "output": '<tool_call>{"name": "file_ticket", "arguments": {"topic": "delivery", "urgent": true}}</tool_call>',
+    },
     {"output": "<think>Rayleigh.</think>Because of the air."},
 ]
+PRINTED = {
+    "stream.py": "Because of the air.\n",
+    "tools.py": '-> get_weather({"city": "Rome"})\nSunny, in Rome.\n',
+    "responses_state.py": """\
+What is my name? Ann.
+What is my cat called? Tom.
+user: Name a colour.
+assistant: Red.
+user: And another one.
+assistant: Blue.
+""",
+    "background_resume.py": "Once upon a time it rained.\nat first queued, then cancelled\n",
+    "structured_output.py": "name='Rome' country='Italy' inhabitants=2750000\n",
+    "required_tool.py": "file_ticket {'topic': 'delivery', 'urgent': True}\n",
+}
 
 
 async def run(*command: str, url: str) -> str:
@@ -35,25 +61,19 @@ async def run(*command: str, url: str) -> str:
     return out.decode()
 
 
-@pytest.mark.parametrize(
-    ("example", "printed"),
-    [
-        ("stream.py", "Because of the air.\n"),
-        ("tools.py", '-> get_weather({"city": "Rome"})\nSunny, in Rome.\n'),
-    ],
-)
-async def test_example(example: str, printed: str) -> None:
+@pytest.mark.parametrize("example", PRINTED)
+async def test_example(example: str) -> None:
     async with running(SCRIPT) as server:
-        assert await run(str(ROOT / "examples" / example), url=server.url) == printed
+        assert await run(str(ROOT / "examples" / example), url=server.url) == PRINTED[example]
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {"stream.py", "tools.py"}
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == PRINTED.keys()
 
 
 async def test_the_python_of_the_readme() -> None:
-    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
     async with running(SCRIPT) as server:
         mine = code.replace("http://127.0.0.1:8000", server.url)
         assert mine != code
-        assert await run("-c", mine, url=server.url) == "Because of the air."
+        assert await run("-c", mine, url=server.url) == "Because of the air.Ann.\n"
