@@ -32,7 +32,7 @@ def read_keys(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
     for token in tokens:
         keys += _key_file(token.value[1:]) if token.value.startswith("@") else [token.value]
     if not all(_is_key(key) for key in keys):
-        raise ValueError("an API key must be printable ASCII without spaces, and not empty.")
+        raise ValueError("a key must be printable ASCII without spaces, and not empty.")
     return tuple(keys)
 
 
@@ -56,7 +56,10 @@ def _key_file(path: str) -> list[str]:
 def is_date(_type: object, value: str | None) -> None:
     """Raise ValueError if it is none."""
     if value is not None:
-        date.fromisoformat(value)
+        try:
+            date.fromisoformat(value)
+        except ValueError:
+            raise ValueError("A date is written 2026-11-21.") from None
 
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -135,7 +138,7 @@ class Settings:
     secret: Keys = field(default=(), repr=False)
     """A secret that seals what clients keep for the server, such as encrypted reasoning,
     or @FILE with one per line. The first seals; all open, so that they can be changed.
-    Without any, one is made and kept beside the store."""
+    Without any, one is made and kept in the user's data folder."""
 
     reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
     """The field of chat answers that holds what the model thought."""

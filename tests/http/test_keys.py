@@ -1,4 +1,4 @@
-"""With keys, /v1 is closed to strangers; /health and /version stay open."""
+"""With keys, all is closed to strangers but /health and /version."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ from antiphon.http.auth import ANYONE, KeyMiddleware, owner_of
 from tests.server import running
 
 SCRIPT = [{"output": "Hi"}]
-PATHS = ["/v1/models", "/v1/models/scripted", "/v1/nothing", "/v1/chat/completions"]
+PATHS = ["/tokenize", "/", "/v1/models", "/v1/models/scripted", "/v1/nothing", "/v1/chat/completions"]
 
 
 @asynccontextmanager

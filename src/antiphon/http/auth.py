@@ -1,6 +1,6 @@
 """API keys: who may ask, and as whom.
 
-With keys set, every path under /v1 wants `Authorization: Bearer KEY`. The key
+With keys set, every path but /health and /version wants `Authorization: Bearer KEY`. The key
 itself goes no further than this module: the request carries its identity, a
 digest, and what is stored for a request belongs to that identity.
 """
@@ -21,7 +21,7 @@ ANYONE = "anyone"
 POLICY_VIOLATION = 1008
 """The code that closes a WebSocket whose client may not use it (RFC 6455)."""
 
-_PROTECTED = "/v1/"
+_OPEN = frozenset({"/health", "/version"})
 
 
 class KeyMiddleware:
@@ -37,7 +37,7 @@ class KeyMiddleware:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        owner = self._owner(scope) if self._digests and scope["path"].startswith(_PROTECTED) else ANYONE
+        owner = self._owner(scope) if self._digests and scope["path"] not in _OPEN else ANYONE
         if owner is None:
             await _refuse(scope, receive, send)
             return

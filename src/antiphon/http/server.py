@@ -7,13 +7,14 @@ accepting and lets running answers end; a second one stops them, too.
 
 import asyncio
 import gc
+import os
 import secrets
 import shlex
 import signal
 import socket
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -22,7 +23,7 @@ import uvicorn
 
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.config import Settings
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, StoreError
 from antiphon.engines.engine import Engine
 from antiphon.http.app import build, connect
 from antiphon.http.context import DAY, Context, Options
@@ -54,7 +55,7 @@ def serve(settings: Settings) -> None:
     )
     context = connect(
         service,
-        _store(settings),
+        _open_store(settings),
         Sealer(_secrets(settings)),
         _options(settings),
         settings.jobs,
@@ -66,6 +67,8 @@ def serve(settings: Settings) -> None:
         lifespan="off",
         log_level="warning",
         access_log=False,
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         server_header=False,
     )
@@ -189,10 +192,6 @@ def _engine(settings: Settings) -> Engine:
     )
 
 
-def _store(settings: Settings) -> Callable[[], Awaitable[Store]]:
-    return partial(open_store, settings.store)
-
-
 def _options(settings: Settings) -> Options:
     return Options(
         max_body_bytes=settings.max_body_bytes,
@@ -204,6 +203,19 @@ def _options(settings: Settings) -> Options:
     )
 
 
+def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
+    """Opens the store that the settings name. A store that cannot be opened stops the server, with the reason."""
+
+    async def opened() -> Store:
+        try:
+            return await open_store(settings.store)
+        except (ValueError, StoreError) as error:
+            why = str(error.__cause__ or error).rstrip(".")
+            raise AntiphonError(f"Cannot open the store: {why}. Choose another with --store.") from error
+
+    return opened
+
+
 def _secrets(settings: Settings) -> tuple[str, ...]:
     """What seals for clients: what the settings name, or a secret made at the first start."""
     if settings.secret:
@@ -213,14 +225,22 @@ def _secrets(settings: Settings) -> tuple[str, ...]:
     path = default_path().with_name("secret")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            path.touch(mode=0o600, exist_ok=False)
-            path.write_text(secrets.token_urlsafe(32), encoding="utf-8")
+        if not path.exists():
+            _make_secret(path)
         return (path.read_text(encoding="utf-8").strip(),)
     except OSError as error:
-        raise AntiphonError(
-            f"Cannot keep a secret in {path}: {error.strerror}. Give one with --secret."
-        ) from error
+        message = f"Cannot keep a secret in {path}: {error.strerror}. Give one with --secret."
+        raise AntiphonError(message) from error
+
+
+def _make_secret(path: Path) -> None:
+    """Write a secret at once and whole: of two servers that start together, the first wins."""
+    descriptor, draft = tempfile.mkstemp(dir=path.parent)  # readable for its owner only
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_urlsafe(32))
+    with suppress(FileExistsError):
+        os.link(draft, path)
+    os.unlink(draft)
 
 
 def _read(template: Path) -> str:

@@ -68,7 +68,8 @@ async def _set_up(turn: Turn, model: Model, recording: Recording) -> tuple[Promp
         constraint=held.constraint,
     )
     limit = turn.thinking_limit
-    thinking = None if limit is None else ThinkingLimit(limit, await model.closing_thought())
+    closing = None if limit is None else await model.closing_thought()
+    thinking = ThinkingLimit(limit, closing) if limit is not None and closing else None
     return prompt, [
         Choice(
             model.engine,
@@ -84,7 +85,7 @@ def _filter(turn: Turn) -> CallFilter | None:
     """What keeps calls from the client that it did not ask for; most turns need none."""
     choice = turn.tool_choice
     free = choice.parallel and choice.names is None and choice.calling is not Calling.NONE
-    return None if free or not turn.tools else CallFilter(choice)
+    return None if free else CallFilter(choice)
 
 
 def _for_choice(generation: Generation, index: int) -> Generation:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineError, RequestError
-from antiphon.core.grammar import Grammar
+from antiphon.core.grammar import Grammar, Kind, Span, State
 from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.decode.decoder import Decoder, header_of, state_after
@@ -46,7 +46,9 @@ class Model:
         self.markers = dialect.grammar.markers
         self._renderer = renderer
         self._table = Table(dialect.grammar)
-        self._table_without_calls = Table(dialect.grammar.without_calls())
+        self._table_without_calls = (
+            self._table if dialect.grammar.addressed else Table(dialect.grammar.without_calls())
+        )
         self._answer_header = _answer_header(renderer, dialect.grammar)
         self._thinks = thinks
         self._demands: dict[bytes, Held] = {}
@@ -186,10 +188,15 @@ class Model:
         _, found, tail = prompt.rpartition(self._answer_header)
         return state_after(table, tail) if found and tail else None
 
-    async def closing_thought(self) -> Chunk:
-        """What ends a thought and begins the answer. Raises RequestError if the model does not think."""
+    async def closing_thought(self) -> Chunk | None:
+        """What ends a thought and begins the answer; None for a model that has no thoughts to end.
+
+        Raises RequestError if nobody knows how its thoughts end.
+        """
         text = self.dialect.closing
         if text is None:
+            if not any(map(_is_thought, self.dialect.grammar.states.values())):
+                return None
             message = "This model's thoughts have no end that could be written for it. Leave it out."
             raise RequestError(message, param="thinking_token_budget")
         ids = await self.engine.tokenize(text)
@@ -197,6 +204,10 @@ class Model:
 
 
 _PLAIN = Table(TEXT)
+
+
+def _is_thought(state: State) -> bool:
+    return isinstance(state, Span) and state.kind is Kind.REASONING
 
 
 def _spread(ids: Sequence[int], text: str) -> list[tuple[int, str]]:
