@@ -5,8 +5,6 @@ machine. See README.md for what they mean.
 """
 
 import argparse
-import os
-import platform
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,32 +17,10 @@ if __name__ == "__main__":
 import msgspec
 from msgspec import Struct
 
-from antiphon import __version__
 from bench import in_process, over_http
 from bench.in_process import Result as InProcess
 from bench.over_http import Result as OverHttp
-
-
-class Machine(Struct, frozen=True):
-    """Where the figures were taken."""
-
-    antiphon: str
-    python: str
-    cores: int
-    load: float
-
-
-class Target(Struct, frozen=True):
-    """The worst figure that counts for a target, and the most that it may be."""
-
-    name: str
-    value: float
-    limit: float
-
-    @property
-    def met(self) -> bool:
-        """The figure is within the limit."""
-        return self.value <= self.limit
+from bench.report import Machine, Target
 
 
 class Report(Struct, frozen=True, omit_defaults=True):
@@ -77,9 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build(inside: InProcess | None, outside: OverHttp | None) -> Report:
     """The report on what was measured."""
-    machine = Machine(
-        __version__, platform.python_version(), os.cpu_count() or 0, round(os.getloadavg()[0], 2)
-    )
+    machine = Machine.here()
     targets = [*(_inside(inside) if inside else ()), *(_outside(outside) if outside else ())]
     return Report(machine, targets, inside, outside)
 
