@@ -53,7 +53,7 @@ CASES: dict[str, str] = {
     "thinking_never_ends": "the answer ends inside a thought",
     "thinking_then_call": "thoughts, then a call",
     "call_in_thinking": "a call before the thought was closed",
-    "truncated_name": "cut by the limit before the name is whole: text, nothing lost",
+    "truncated_name": "cut by the limit before the name is whole: text, or nothing if it can be none",
     "truncated_arguments": "cut by the limit inside the arguments: an incomplete call",
     "missing_closer": "the model stops after the arguments, without the closing markers",
     "malformed": "the markup breaks: nothing is lost, nothing incomplete is called complete",

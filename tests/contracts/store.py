@@ -173,7 +173,7 @@ class SharedStoreContract(StoreContract):
     async def test_a_log_has_no_gaps_whoever_writes(self, store: Store, other: Store) -> None:
         """Two servers that both think they are the worker race for every number."""
         await store.responses.create(leased(), ())
-        dice = Random(7)  # noqa: S311
+        dice = Random(7)
 
         async def race(writer: Store, mark: bytes) -> int:
             accepted = 0

@@ -64,7 +64,7 @@ def test_answers_the_case(dialect: Dialect, case: str) -> None:
     table, text = Table(dialect.grammar), answer["output"]
     finish = Finish(FinishReason(answer.get("finish", "stop")))
     options = {"tools": TOOLS, "state": answer.get("state")}
-    dice = random.Random(text)  # noqa: S311
+    dice = random.Random(text)
     for _ in range(3):
         check(table, text, [dice.randrange(1000) for _ in range(6)], **options)
 

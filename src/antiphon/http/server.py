@@ -204,7 +204,7 @@ def _options(settings: Settings) -> Options:
 
 
 def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
-    """Opens the store that the settings name. A store that cannot be opened stops the server, with the reason."""
+    """Opens the store that the settings name. If that fails, the server does not start, and says why."""
 
     async def opened() -> Store:
         try:
