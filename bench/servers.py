@@ -36,14 +36,14 @@ def both() -> Iterator[tuple[Server, Server]]:
         serve = "import sys; from antiphon.cli import main; sys.exit(main(sys.argv[1:]))"
         options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL, "--port", "0")
         with (
-            _running("antiphon", ("-c", serve, "serve", *options)) as antiphon,
-            _running("floor", ("-m", "bench.floor")) as floor,
+            running("antiphon", ("-c", serve, "serve", *options)) as antiphon,
+            running("floor", ("-m", "bench.floor")) as floor,
         ):
             yield antiphon, floor
 
 
 @contextmanager
-def _running(name: str, arguments: tuple[str, ...]) -> Iterator[Server]:
+def running(name: str, arguments: tuple[str, ...]) -> Iterator[Server]:
     # The user's own settings must not change what is measured.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
     process = subprocess.Popen(  # noqa: S603

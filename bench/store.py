@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     size = QUICK if options.quick else Size()
     with ExitStack() as stack:
-        urls = [options.store] if options.store else list(_databases(stack))
+        urls = [options.store] if options.store else list(databases(stack))
         rows = [asyncio.run(measure(url, size)) for url in urls]
     report = build(rows)
     print(msgspec.json.encode(report).decode() if options.json else "\n".join(_table(report)))
@@ -153,7 +153,7 @@ async def measure(url: str, size: Size) -> Row:
     return Row(name, size.responses, appending, alone, at_once, together, job_start, get, chain)
 
 
-def _databases(stack: ExitStack) -> Iterator[str]:
+def databases(stack: ExitStack) -> Iterator[str]:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     yield f"sqlite:///{folder}/store.db"
     try:

@@ -115,6 +115,7 @@ SAMPLES = {
     "lease_seconds": ("1.5", 1.5),
     "secret": ("one two", ("one", "two")),
     "reasoning_field": ("reasoning", "reasoning"),
+    "reasoning_events": ("open-responses", "open-responses"),
     "trust_chat_templates": ("true", True),
     "force_include_usage": ("true", True),
     "keep_alive": ("2.5", 2.5),

@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from websockets.exceptions import ConnectionClosedError
+from websockets.sync.client import connect
 
 ANTIPHON = Path(sys.executable).with_name("antiphon")
 START_SECONDS = 60
@@ -48,7 +50,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env=clean | env,
+                env=clean | {"XDG_DATA_HOME": str(folder)} | env,
                 preexec_fn=_heed_ctrl_c,  # noqa: PLW1509
             )
 
@@ -133,6 +135,22 @@ def test_it_says_where_it_listens_and_answers_there(tmp_path: Path, scripted: tu
     with serving(tmp_path, *scripted) as server:
         assert said(chat(server.url, ask("Hi"))) == "Hello there, friend!"
         assert httpx.get(f"{server.url}/health").json() == {"status": "ready"}
+        assert server.stderr == ""
+
+
+def test_it_speaks_websocket(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    with serving(tmp_path, *scripted, "--store", "memory", "--max-body-bytes", "1000") as server:
+        url = server.url.replace("http", "ws") + "/v1/responses"
+        with connect(url) as client:
+            client.send(json.dumps({"type": "response.create", "model": "scripted", "input": "Hi"}))
+            events = [json.loads(client.recv())]
+            while events[-1]["type"] != "response.completed":
+                events.append(json.loads(client.recv()))
+            [message] = events[-1]["response"]["output"]
+            assert message["content"][0]["text"] == "Hello there, friend!"
+            client.send("x" * 1001)
+            with pytest.raises(ConnectionClosedError, match="1009"):
+                client.recv()
         assert server.stderr == ""
 
 

@@ -143,6 +143,10 @@ class Settings:
     reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
     """The field of chat answers that holds what the model thought."""
 
+    reasoning_events: Literal["openai", "open-responses"] = "openai"
+    """The names of the events of the Responses API that tell what the model thought: OpenAI's,
+    response.reasoning_text.…, or those of Open Responses, response.reasoning.…"""
+
     trust_chat_templates: bool = False
     """Let requests bring chat templates of their own."""
 

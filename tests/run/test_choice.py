@@ -29,8 +29,8 @@ ANSWER = '<think>Let me see.</think>Well:\n<tool_call>\n{"name": "f", "arguments
 TOOLS = (Function("f", parameters={"type": "object"}), Function("g", parameters={"type": "object"}))
 
 
-def choice(engine: Engine, *, seed: int = 0, stop: tuple[str, ...] = (), **guards: object) -> Choice:
-    decoder = Decoder(TABLE, stop=stop, ids=ids_by(openai_call_id, 0, Random(seed)))
+def choice(engine: Engine, *, stop: tuple[str, ...] = (), **guards: object) -> Choice:
+    decoder = Decoder(TABLE, stop=stop, ids=ids_by(openai_call_id, 0, Random(0)))
     return Choice(engine, generation(), decoder, Guards(**guards))  # type: ignore[arg-type]
 
 
@@ -127,6 +127,13 @@ async def test_no_thought_at_all() -> None:
     assert (output.reasoning, output.text) == ("", "So.")
 
 
+async def test_what_closes_a_thought_may_end_the_answer() -> None:
+    engine = Speaker([[chunk("<think>")], [chunk("H")]])
+    limit = ThinkingLimit(2, chunk("</think>Enough."))
+    assert fold(await said(choice(engine, thinking=limit, stop=("gh",)))).text == "Enou"
+    assert len(engine.asked) == 1
+
+
 async def test_thoughts_within_the_limit_are_left_alone() -> None:
     engine = Speaker([[each] for each in [chunk("<think>"), chunk("H"), chunk("</think>"), *chunks("So.")]])
     assert fold(await said(choice(engine, thinking=thinking(3)))).text == "So."
@@ -152,7 +159,7 @@ async def test_an_answer_that_is_played_again_is_the_same(cut: int, fresh: bool)
 
     async def run(tape: Tape, events: list[Event], until: int) -> None:
         model = await scripted(line)
-        run = await start(turn(tools=TOOLS), model=model, recording=Recording(tape, Random(1)))  # noqa: S311
+        run = await start(turn(tools=TOOLS), model=model, recording=Recording(tape, Random(1)))
         async for batch in run.batches:
             for _, said in batch:
                 events += said

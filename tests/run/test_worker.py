@@ -13,13 +13,15 @@ import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.core.errors import EngineBusyError, EngineNotReadyError, NotFoundError
+from antiphon.core.errors import EngineBusyError, EngineNotReadyError, NotFoundError, StoreError
+from antiphon.core.events import TextDelta
 from antiphon.core.turn import Sampling
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run import record as recording
 from antiphon.run import worker as module
 from antiphon.run.follow import follow
 from antiphon.run.model import Model
+from antiphon.run.record import Desk
 from antiphon.run.worker import CancelledByClientError, Job, LastWords, Worker
 from antiphon.store.open import open_store
 from antiphon.store.records import Append, Entry, Lease, ResponseRecord, ResponseStatus
@@ -58,6 +60,7 @@ class Server:
         self.store = Outage(store)
         self.model = model
         self.refusal: Exception | None = None
+        self.sampling = Sampling(temperature=0)
         self.prepared = 0
         self.worker = Worker(self._open, self._prepare, bury, jobs=jobs, lease=lease)
 
@@ -74,7 +77,7 @@ class Server:
         self.prepared += 1
         if self.refusal:
             raise self.refusal
-        return Job(turn(record.request.decode(), sampling=Sampling(temperature=0)), self.model, Diary())
+        return Job(turn(record.request.decode(), sampling=self.sampling), self.model, Diary())
 
     async def die(self) -> None:
         """As if killed: nothing more of it reaches the store."""
@@ -220,8 +223,23 @@ async def test_what_cannot_be_done_now_is_done_later(store: Outage, refusal: Exc
         assert (await ended(store)).status is ResponseStatus.COMPLETED
 
 
+async def test_what_the_next_engine_refuses_fails(store: Outage) -> None:
+    """Also before it has said again what was said."""
+    await queue(store, "slow")
+    async with serving(store) as first:
+        await until_written(store, 8)
+        await first.die()
+    before = await log_of(store)
+    async with serving(store) as second:
+        second.sampling = Sampling(beam_width=4)
+        assert (await ended(store)).status is ResponseStatus.FAILED
+    lines = await log_of(store)
+    assert lines[:-1] == before
+    assert json.loads(lines[-1])["why"] == "RequestError"
+
+
 async def test_a_tape_that_cannot_be_read_fails(store: Outage) -> None:
-    await queue(store, lease=Lease("w", 1.0), status=ResponseStatus.IN_PROGRESS)
+    await queue(store, lease=Lease("w", 1.0), status=ResponseStatus.IN_PROGRESS, prompt_ids=b"")
     entry = Entry(0, 0, b'{"n": 0}', b"\xc1nonsense")
     await store.log.append(Append(response_id="resp_1", worker="w", entries=(entry,)))
     async with serving(store):
@@ -419,7 +437,7 @@ async def test_an_interrupted_log_is_that_of_one_that_was_not(steps: list[int], 
 
 
 async def read(store: Store, after: int = -1) -> list[bytes]:
-    return [line async for lines in follow(store, OWNER, "resp_1", after) for line in lines]
+    return await whole(follow(Desk(store, "reader"), OWNER, "resp_1", after))
 
 
 async def test_a_prompt_that_the_next_engine_cannot_read_is_rendered_again(store: Outage) -> None:
@@ -489,13 +507,72 @@ async def test_a_store_that_stays_away_leaves_the_work_for_later(
 async def test_a_reader_waits_for_the_store(store: Outage) -> None:
     async with serving(store):
         await queue(store, "slow")
-        reading = asyncio.create_task(read(store))
+        seen = Outage(store)
+        reading = asyncio.create_task(whole(follow(Desk(seen, "reader"), OWNER, "resp_1", -1)))
         await until_written(store, 5)
-        store.away = True
-        await asyncio.sleep(0.05)
-        store.away = False
+        seen.away = True
+        calls = len(seen.calls)
+        await until(lambda: len(seen.calls) > calls + 2)
+        seen.away = False
         await ended(store)
         assert await reading == await log_of(store)
+
+
+async def test_a_reader_that_cannot_begin_is_told(store: Outage) -> None:
+    await queue(store)
+    store.away = True
+    with pytest.raises(StoreError):
+        await read(store)
+
+
+async def test_readers_beside_the_worker_get_what_it_has_just_written(store: Outage) -> None:
+    """Nearly all of it without a look into the store."""
+    async with serving(store) as server:
+        await queue(store, "slow")
+        await until_written(store, 4)
+        desk = server.worker.desk
+        begins = (-1, 0, 2, 3, 7)
+        readers = [asyncio.create_task(whole(follow(desk, OWNER, "resp_1", after))) for after in begins]
+        await ended(store)
+        lines = await log_of(store)
+        for after, reader in zip(begins, readers, strict=True):
+            assert await reader == lines[after + 1 :]
+        entries = await store.log.read("resp_1")
+        assert server.store.calls.count("log.events_after") < len(begins) * len(entries) / 2
+
+
+async def test_a_reader_finds_its_place_in_what_was_just_written(store: Outage) -> None:
+    await queue(store, status=ResponseStatus.IN_PROGRESS, lease=Lease("w", 4e9), background=False)
+    desk, diary = Desk(store, "w"), Diary()
+    recorder = recording.Recorder("resp_1", diary, desk, recording.Past())
+    with desk.lying(recorder):
+        told = []
+        for text in ("abc", "def"):
+            told += recorder.push([TextDelta(char, char) for char in text])
+            await desk.flush()
+        assert [desk.fresh("resp_1", after) for after in range(-1, 6)] == [
+            [],
+            [],
+            [],
+            *(told[after + 1 :] for after in range(2, 5)),
+            [],
+        ]
+    assert desk.fresh("resp_1", 3) == []
+
+
+async def test_a_reader_of_a_server_that_stops(store: Outage) -> None:
+    async with serving(store) as server:
+        await queue(store, "endless")
+        await until_written(store, 5)
+        reading = asyncio.create_task(whole(follow(server.worker.desk, OWNER, "resp_1", -1)))
+        await asyncio.sleep(0.05)
+        await server.worker.give_back()
+        with pytest.raises(EngineNotReadyError):
+            await reading
+
+
+async def whole(payloads: AsyncIterator[list[bytes]]) -> list[bytes]:
+    return [line async for lines in payloads for line in lines]
 
 
 async def test_a_reader_of_nothing(store: Outage) -> None:
@@ -532,7 +609,7 @@ async def test_a_worker_that_stumbles_walks_on(store: Outage, monkeypatch: pytes
 
 async def test_a_worker_that_never_started_has_no_store() -> None:
     worker = Worker(open_nothing, open_nothing, bury, jobs=1)  # type: ignore[arg-type]
-    with pytest.raises(module.StoreError):
+    with pytest.raises(StoreError):
         _ = worker.store
     await worker.stop()
 

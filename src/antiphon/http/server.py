@@ -21,6 +21,7 @@ from types import FrameType
 import msgspec
 import uvicorn
 
+from antiphon.apis.responses.output.thoughts import RAW, RAW_OPEN_RESPONSES
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError, StoreError
@@ -40,6 +41,7 @@ LAST_WORDS_SECONDS = 1
 """How long answers that were stopped may take to tell their clients so."""
 
 _REASONING_FIELDS = {"both": ("reasoning_content", "reasoning")}
+_THOUGHTS = {"openai": RAW, "open-responses": RAW_OPEN_RESPONSES}
 
 
 def serve(settings: Settings) -> None:
@@ -199,6 +201,7 @@ def _options(settings: Settings) -> Options:
         trust_templates=settings.trust_chat_templates,
         force_usage=settings.force_include_usage,
         reasoning_fields=_REASONING_FIELDS.get(settings.reasoning_field, (settings.reasoning_field,)),
+        thoughts=_THOUGHTS[settings.reasoning_events],
         keep=settings.keep_days * DAY,
     )
 

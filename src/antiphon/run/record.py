@@ -101,7 +101,8 @@ class Recorder:
     """Projects the events of one response, and has what comes out written.
 
     `stop` is called, with the reason, when there is no use in going on: whoever
-    does the work sets it. `prompt_ids` are written with the next events.
+    does the work sets it. `prompt_ids` are written with the next events. `stored` is
+    what was written last.
     """
 
     def __init__(self, response_id: str, projection: Projection, desk: "Desk", past: Past) -> None:
@@ -109,6 +110,7 @@ class Recorder:
         self.projection = projection
         self.stop: Callable[[Exception], object] = _ignore
         self.prompt_ids: bytes | None = None
+        self.stored: Entry | None = None
         self._desk = desk
         self._past = past
         self._said = 0  # sequence number of the next wire event
@@ -127,12 +129,13 @@ class Recorder:
 
     def add(self, lines: list[bytes]) -> list[bytes]:
         """Have these wire events written soon; those of them that are new."""
-        known = max(0, self._written + len(self._lines) - self._said)
+        known = self._written + len(self._lines) - self._said
         self._said += len(lines)
-        new = lines[known:]
+        new = lines[known:] if known > 0 else lines
         if new:
+            if not self._lines:
+                self._desk.has_news(self)
             self._lines += new
-            self._desk.has_news(self)
         return new
 
     def take(self) -> Append | None:
@@ -188,12 +191,13 @@ class Recorder:
 class Desk:
     """Where the recorders of one server lie, and the one hand that writes for all of them.
 
-    `worker` is the name in the leases of this server.
+    `worker` is the name in the leases of this server. `stopping` is done when it gives its work back.
     """
 
     def __init__(self, store: Store, worker: str) -> None:
         self.store = store
         self.worker = worker
+        self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.open: dict[str, Recorder] = {}
         self._news: dict[Recorder, None] = {}
         self._has_news = asyncio.Event()
@@ -208,6 +212,13 @@ class Desk:
         finally:
             del self.open[recorder.response_id]
             self._news.pop(recorder, None)
+
+    def fresh(self, response_id: str, after: int) -> list[bytes]:
+        """The events behind `after`, if this server has just stored them: they need not be read."""
+        entry = recorder.stored if (recorder := self.open.get(response_id)) else None
+        if entry is None or not entry.first - 1 <= after < entry.last:
+            return []
+        return entry.events.split(b"\n")[after + 1 - entry.first :]
 
     def has_news(self, recorder: Recorder) -> None:
         """The recorder has collected something."""
@@ -243,8 +254,10 @@ class Desk:
             for recorder in appends:
                 recorder.stop(error)
             return
-        for recorder, verdict in zip(appends, verdicts, strict=True):
-            if verdict is not Verdict.ACCEPTED:
+        for (recorder, append), verdict in zip(appends.items(), verdicts, strict=True):
+            if verdict is Verdict.ACCEPTED:
+                recorder.stored = append.entries[-1]
+            else:
                 recorder.stop(LostError(verdict))
 
 

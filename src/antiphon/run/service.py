@@ -67,13 +67,13 @@ class Service:
         self.health = Health.READY
 
     def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
-        """The family's own renderer, unless the template is a user's, or begins a prompt in another way."""
+        """The family's own renderer, unless the template is a user's, or that of another maker."""
         template = self._chat_template or card.chat_template
         jinja = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)
         if dialect.renderer is None or self._chat_template:
             return jinja
         native = dialect.renderer(self._date)
-        return native if template is None or _greeting(native) == _greeting(jinja) else jinja
+        return jinja if template is not None and _says_it_otherwise(jinja, native) else native
 
     async def stop(self) -> None:
         """Free the model."""
@@ -101,10 +101,25 @@ def _thinks(dialect: Dialect, template: str | None) -> bool:
     return not tags or any(tag.strip() in (template or "") for tag in tags)
 
 
+def _says_it_otherwise(template: Renderer, native: Renderer) -> bool:
+    """The template speaks the family's format, and greets in it in another way: it is another maker's model.
+
+    A template of another format was made for another dialect than the one that was named.
+    """
+    return _opening(template) == _opening(native) and _greeting(template) != _greeting(native)
+
+
 def _greeting(renderer: Renderer) -> str:
-    """A short prompt whatever the date: models of other makers may speak a family's format, too."""
-    turn = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
-    return re.sub(r"\d", "0", renderer.render(turn))
+    """A short prompt, whatever the date."""
+    return re.sub(r"\d", "0", renderer.render(_HELLO))
+
+
+def _opening(renderer: Renderer) -> str:
+    """How an answer begins."""
+    return renderer.render(_HELLO).removeprefix(renderer.transcript(_HELLO)).strip()
+
+
+_HELLO = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
 
 
 def _report(detection: Detection) -> None:

@@ -20,17 +20,15 @@ from typing import Any, TypeVar
 
 import structlog
 from msgspec import Struct
-from msgspec.structs import replace
 
 from antiphon.core.errors import (
     EngineBusyError,
     EngineError,
     EngineNotReadyError,
-    RequestError,
     StoreError,
 )
 from antiphon.core.turn import Turn
-from antiphon.run.loop import Recording, Run, start
+from antiphon.run.loop import Recording, start
 from antiphon.run.model import Model
 from antiphon.run.record import Desk, LostError, Past, Projection, Recorder
 from antiphon.run.tape import Tape, read_chunks
@@ -159,6 +157,7 @@ class Worker:
         await _cancelled([*self._jobs])
         with suppress(StoreError):  # then the leases run out
             await self.store.jobs.release(self.desk.worker, mine)
+        self.desk.stopping.set_result(None)
 
     async def stop(self) -> None:
         """Stop working, and close the store."""
@@ -240,7 +239,8 @@ class Worker:
             await recorder.end(job.projection.finish())
 
     async def _log(self, record: ResponseRecord) -> list[Entry]:
-        return await self.store.log.read(record.id) if record.last_seq >= 0 else []
+        """What was said before: nothing, if nobody got as far as the prompt."""
+        return [] if record.prompt_ids is None else await self.store.log.read(record.id)
 
     async def _driven(self, response_id: str, work: Coroutine[Any, Any, T]) -> T:
         """Do work on a response while its lease is kept. Raises why it was stopped, if it was."""
@@ -272,7 +272,9 @@ class Worker:
         recorder.add(job.projection.begin())
         if record.cancel_requested and not recorder.behind:
             raise CancelledByClientError
-        run = await _started(record, job, tape)
+        dice = Random(record.id)  # noqa: S311 - call ids must be those of the first time, not secret
+        recording = Recording(tape, dice, _unpacked(record.prompt_ids))
+        run = await start(job.turn, model=job.model, recording=recording)
         job.projection.count_prompt(run.prompt_tokens)
         recorder.prompt_ids = packed(run.prompts[0].ids)
         async with aclosing(run.batches) as batches:
@@ -327,18 +329,6 @@ class Worker:
         swept = await self.store.sweep(time.time())
         if swept.responses or swept.completions:
             log.info("swept", responses=swept.responses, completions=swept.completions)
-
-
-async def _started(record: ResponseRecord, job: Job, tape: Tape) -> Run:
-    """The run of a job. Its prompt is the one of the first time, as long as the engine can read it."""
-    dice = Random(record.id)  # noqa: S311 - call ids must be those of the first time, not secret
-    recording = Recording(tape, dice, _unpacked(record.prompt_ids))
-    try:
-        return await start(job.turn, model=job.model, recording=recording)
-    except RequestError:
-        if recording.prompt is None:
-            raise
-        return await start(job.turn, model=job.model, recording=replace(recording, prompt=None))
 
 
 def _last_words(projection: Projection, why: Exception) -> list[bytes]:

@@ -81,26 +81,27 @@ class Answering:
             async for batch in batches:
                 self._push(batch)
         self.projection.finish()
+        body = self.projection.body()
         if self._asked.accepted.settings.store:
-            await self._store()
-        return self.projection.body()
+            await self._store(body)
+        return body
 
     # Stored
 
-    async def _store(self) -> None:
-        """Store a response that has ended."""
+    async def _store(self, body: bytes) -> None:
+        """Store a response that has ended, in one transaction."""
         projection, worker = self.projection, self._context.worker
         output = projection.output()
         outcome = Outcome(
             response_id=self.id,
             worker=worker.desk.worker,
             status=projection.status,
-            body=projection.body(),
+            body=body,
             output=output,
             conversation=(*self.input, *output) if self._into_conversation else (),
         )
         responses = worker.store.responses
-        await asyncio.gather(responses.create(self.record(), self.input), responses.finish(outcome))
+        await asyncio.gather(responses.create(self.record(body), self.input), responses.finish(outcome))
 
     async def recorded(self) -> Payloads:
         """The events of a response that is stored while it is sent."""
@@ -108,7 +109,7 @@ class Answering:
         worker, projection = self._context.worker, self.projection
         async with aclosing(run.batches) as batches:
             batch: Batch = await anext(batches, [])  # an engine that fails at once leaves nothing behind
-            await worker.store.responses.create(self.record(), self.input)
+            await worker.store.responses.create(self.record(projection.body()), self.input)
             recorder = Recorder(self.id, projection, worker.desk, Past(conversation=self.conversation_input))
             with worker.desk.lying(recorder):
                 try:
@@ -134,12 +135,12 @@ class Answering:
         entry = Entry(0, len(lines) - 1, b"\n".join(lines))
         # In one transaction, before a worker can be there.
         await asyncio.gather(
-            store.responses.create(self.record(), self.input),
+            store.responses.create(self.record(self.projection.body()), self.input),
             store.log.append(Append(response_id=self.id, worker=None, entries=(entry,))),
         )
 
-    def record(self) -> ResponseRecord:
-        """The row of the response, as it is now."""
+    def record(self, body: bytes) -> ResponseRecord:
+        """The row of the response, with the response object as it is now."""
         settings, context = self._asked.accepted.settings, self._context
         conversation = settings.conversation
         return ResponseRecord(
@@ -149,7 +150,7 @@ class Answering:
             status=ResponseStatus.QUEUED if settings.background else ResponseStatus.IN_PROGRESS,
             model=settings.model,
             request=msgspec.json.encode(self._request),
-            body=self.projection.body(),
+            body=body,
             background=settings.background,
             previous_id=settings.previous_response_id,
             conversation_id=None if conversation is None else conversation.id,

@@ -85,12 +85,15 @@ async def _history(store: Store, request: Prompting, owner: str, earlier: Earlie
 
 
 async def _of_response(store: Store, owner: str, response_id: str) -> Sequence[bytes]:
-    try:
-        return _payloads(await store.responses.history(owner, response_id))
-    except NotFoundError as error:
+    param, code = "previous_response_id", "previous_response_not_found"
+    record = await store.responses.get(owner, response_id)
+    if record is None:
         message = f"Previous response with id '{response_id}' not found."
-        code = "previous_response_not_found"
-        raise NotFoundError(message, param="previous_response_id", code=code) from error
+        raise NotFoundError(message, param=param, code=code)
+    if not record.status.terminal:
+        message = f"Previous response with id '{response_id}' is still {record.status}. Wait until it has ended."
+        raise RequestError(message, param=param, code="previous_response_not_ended")
+    return _payloads(await store.responses.history(owner, response_id))
 
 
 def _payloads(items: Sequence[ItemRecord]) -> Sequence[bytes]:

