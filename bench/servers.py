@@ -34,7 +34,8 @@ def both() -> Iterator[tuple[Server, Server]]:
         script = Path(folder) / "script.jsonl"
         script.write_bytes(b"\n".join(plan.line for plan in PLANS))
         serve = "import sys; from antiphon.cli import main; sys.exit(main(sys.argv[1:]))"
-        options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL, "--port", "0")
+        script_options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL)
+        options = (*script_options, "--port", "0", "--store", "memory")
         with (
             running("antiphon", ("-c", serve, "serve", *options)) as antiphon,
             running("floor", ("-m", "bench.floor")) as floor,
@@ -44,6 +45,7 @@ def both() -> Iterator[tuple[Server, Server]]:
 
 @contextmanager
 def running(name: str, arguments: tuple[str, ...]) -> Iterator[Server]:
+    """A server in a process of its own, while the block runs."""
     # The user's own settings must not change what is measured.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
     process = subprocess.Popen(  # noqa: S603

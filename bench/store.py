@@ -154,6 +154,7 @@ async def measure(url: str, size: Size) -> Row:
 
 
 def databases(stack: ExitStack) -> Iterator[str]:
+    """URLs of a new SQLite file and, where it is installed, a new PostgreSQL server."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     yield f"sqlite:///{folder}/store.db"
     try:
