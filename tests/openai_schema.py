@@ -1,7 +1,7 @@
 """Checks JSON against the published schemas of OpenAI and Open Responses.
 
-The documents are those that the package `llm-comply` carries. `validate` takes the
-name of a component, `validate_event` finds the component of a Responses event by
+The documents are those that the package `llm-comply` carries; what OpenAI says of
+Responses and Conversations is newer, and lies in `specs/`. `validate` takes the name of a component, `validate_event` finds the component of a Responses event by
 its type. Where a document is known to be wrong, or Antiphon says more on
 purpose, it is corrected here, by name, with the reason.
 """
@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -17,6 +18,7 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 OPENAI = "openai_chat"
+OPENAI_RESPONSES = "openai_responses"
 OPEN_RESPONSES = "openresponses"
 
 Schema = dict[str, Any]
@@ -53,10 +55,12 @@ def event_components(spec: str = OPEN_RESPONSES) -> dict[str, str]:
 @cache
 def components(spec: str) -> dict[str, Schema]:
     """The components of a document, in today's JSON Schema, with what is known to be wrong corrected."""
-    text = resources.files("llm_comply.specs").joinpath(f"{spec}.json").read_text(encoding="utf-8")
+    ours = spec == OPENAI_RESPONSES
+    folder = Path(__file__).with_name("specs") if ours else resources.files("llm_comply.specs")
+    text = folder.joinpath(f"{spec}.json").read_text(encoding="utf-8")
     found: dict[str, Schema] = _modern(json.loads(text))["components"]["schemas"]
-    if spec == OPENAI:
-        _correct_openai(found)
+    if spec in _CORRECTIONS:
+        _CORRECTIONS[spec](found)
     return found
 
 
@@ -112,6 +116,24 @@ def _correct_openai(found: dict[str, Schema]) -> None:
     # OpenAI's own servers send null between the chunks that have usage, as its prose says.
     usage = found["CreateCompletionResponse"]["properties"]
     usage["usage"] = {"anyOf": [usage["usage"], {"type": "null"}]}
+
+
+def _correct_responses(found: dict[str, Schema]) -> None:
+    # Open Responses demands the key, and it is null while nothing was counted yet.
+    properties = found["Response"]["allOf"][-1]["properties"]
+    properties["usage"] = {"anyOf": [properties["usage"], {"type": "null"}]}
+
+
+def _correct_open_responses(found: dict[str, Schema]) -> None:
+    # A schema that is told back is an object; the document knows only null.
+    found["JsonSchemaResponseFormat"]["properties"]["schema"] = {"type": ["object", "null"]}
+
+
+_CORRECTIONS = {
+    OPENAI: _correct_openai,
+    OPENAI_RESPONSES: _correct_responses,
+    OPEN_RESPONSES: _correct_open_responses,
+}
 
 
 @cache

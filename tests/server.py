@@ -39,16 +39,19 @@ async def running(
     script: list[Mapping[str, Any]] | Engine,
     *,
     dialect: str = "hermes",
+    date: str | None = None,
     parallel: int = 256,
     store: str = "memory",
     keys: tuple[str, ...] = (),
+    secrets: tuple[str, ...] = ("secret",),
     **options: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs."""
     engine = ScriptedEngine(script, parallel=parallel) if isinstance(script, list) else script
-    service = Service(engine, dialect=dialect)
-    context = connect(service, partial(open_store, store), Sealer(["secret"]), Options(**options), JOBS)
+    service = Service(engine, dialect=dialect, date=date)
+    context = connect(service, partial(open_store, store), Sealer(secrets), Options(**options), JOBS)
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio forgets it, and clients wait 40 ms
     config = uvicorn.Config(build(context, keys), log_config=None, lifespan="off", ws="websockets-sansio")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -24,7 +24,7 @@ from tests.store.parts.completions import CompletionsContract, SweepContract
 from tests.store.parts.conversations import ConversationsContract
 from tests.store.parts.jobs import JobsContract
 from tests.store.parts.log import LogContract, WatchContract
-from tests.store.parts.responses import ChainsContract, ResponsesContract
+from tests.store.parts.responses import ChainsContract, ItemsContract, ResponsesContract
 from tests.store.samples import (
     NOW,
     OWNER,
@@ -44,6 +44,7 @@ from tests.store.samples import (
 
 class StoreContract(
     ResponsesContract,
+    ItemsContract,
     ChainsContract,
     LogContract,
     WatchContract,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import CallEnded, Finished, Malformed, ReasoningDelta, TextDelta
 from antiphon.core.items import FunctionCall, Message, Reasoning, Status
-from antiphon.decode.decoder import Decoder, state_after
+from antiphon.decode.decoder import Decoder, start_after, state_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.readers import MAX_SPACE
 from antiphon.decode.sink import MAX_PROVISIONAL
@@ -121,6 +121,23 @@ def test_thinking_that_the_prompt_began() -> None:
 )
 def test_the_end_of_the_prompt_decides_where_the_answer_begins(tail: str, state: str) -> None:
     assert state_after(hermes, tail) == state
+
+
+@pytest.mark.parametrize(
+    ("tail", "amid"),
+    [
+        ("", False),
+        ("\n", False),
+        ("<think>\n", False),
+        ("<think>\n\n</think>\n\n", False),
+        ("<think>Hm,", True),
+        ("Once", True),
+        ("Once ", True),
+        ("<think>a</think>Once", True),
+    ],
+)
+def test_an_answer_may_begin_in_the_middle_of_what_is_said(tail: str, amid: bool) -> None:
+    assert start_after(hermes, tail).amid is amid
 
 
 def test_without_tools_a_call_is_text() -> None:

@@ -73,6 +73,26 @@ def test_phases() -> None:
     assert phases == ["commentary", "final_answer"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "broken"),
+    [
+        ("<|channel|>analysis", "", True),
+        ("<|channel|>commentary to=functions.f <|constrain|>js", "", True),
+        ("<|channel|>final<|message|>Hi.<|end|><|start|>", "Hi.", True),
+        ("<|channel|>final<|message|>Hi.<|end|><|start|>assist", "Hi.", True),
+        ("<|channel|>final<|message|>Hi.<|start|>assistant<|channel|>final", "Hi.", True),
+        ("Hello", "Hello", True),  # no header at all
+        ("<|channel|>a word that goes on", "<|channel|>a word that goes on", True),
+        ("<|channel|>final<|message|>", "", False),
+    ],
+)
+def test_a_header_that_was_cut_is_no_text(text: str, said: str, broken: bool) -> None:
+    events = check(table, text)
+
+    assert fold(events).text == said
+    assert any(isinstance(event, Malformed) for event in events) == broken
+
+
 def test_an_empty_answer_is_not_malformed() -> None:
     assert not any(isinstance(event, Malformed) for event in check(table, ""))
 
@@ -115,7 +135,7 @@ def test_where_an_answer_begins(tail: str, state: str) -> None:
     assert state_after(table, tail) == state
 
 
-def test_without_tools_a_call_is_text() -> None:
+def test_a_table_without_calls_takes_a_call_for_text() -> None:
     text = "<|channel|>commentary to=functions.f<|message|>{}"
 
     assert fold(check(Table(OPENAI.grammar.without_calls()), text)).text == text

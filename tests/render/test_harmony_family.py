@@ -11,6 +11,7 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.fold import Fold
 from antiphon.core.items import FunctionCall, Reasoning
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.render.renderer import CHATML
 from antiphon.run.model import Model
 from antiphon.run.service import Service
 from tests.real_templates import marks, real_templates
@@ -60,6 +61,7 @@ async def is_native(model: Model) -> bool:
         (TEMPLATE, None, True),
         (None, None, True),
         (OTHERS, None, False),  # another maker's model, that greets in its own name
+        (CHATML, None, True),  # of another format than the dialect that was named
         (TEMPLATE, OTHERS, False),
         (TEMPLATE, TEMPLATE, False),  # a user's template is used, whatever it says
     ],

@@ -16,8 +16,7 @@ INSTRUCTIONS = "two more line breaks behind instructions that no tools follow"
 RESULT = "results as strings of JSON, in quotes"
 TYPES = "types in a manner of its own, and `// ` above a function that has no description"
 ARGUMENTS = "what is no object as a string of JSON, nothing as {}"
-THOUGHT = "a thought with a call only if it is given as `thinking`, and no other"
-PREAMBLE = "what is said before a call as a thought"
+PREAMBLE = "what is said before a call as an answer"
 EFFORT = "whatever effort it is told"
 BUILT_IN = "calls of built-in tools as calls of functions"
 
@@ -26,22 +25,21 @@ DIFFERENT = {
     "a developer message": INSTRUCTIONS,
     "both": INSTRUCTIONS,
     "instructions later": "only the first message, so all instructions are merged there",
-    "a thought last": THOUGHT,
+    "a thought last": "a thought that nothing follows as an answer of nothing",
     "a call": RESULT,
-    "a thought before a call": THOUGHT,
-    "calls in a row": THOUGHT,
+    "a thought before a call": RESULT,
+    "calls in a row": RESULT,
     "calls at once": "only the first call of a message, so each is a message, with its result behind it",
     "an answered call": RESULT,
-    "a second question with a call": THOUGHT,
+    "a second question with a call": RESULT,
     "a preamble": PREAMBLE,
     "a preamble that does not say so": PREAMBLE,
     "a preamble and no call": "nothing of preambles",
-    "an answer that says so": PREAMBLE,
     "a result that has a name of its own": RESULT,
     "a broken call": ARGUMENTS,
     "a call without arguments": ARGUMENTS,
     "a name": "no names",
-    "tokens everywhere": THOUGHT,
+    "tokens everywhere": ARGUMENTS,
     "tools": TYPES,
     "tools and instructions": TYPES,
     "tools that may not be called": RESULT,
@@ -74,7 +72,7 @@ def test_prompts_are_the_template_s_but_for_its_known_manners(
     template: ChatTemplateRenderer, name: str
 ) -> None:
     turn = CASES[name].turn
-    same = HarmonyRenderer().render(turn).replace(SEAM, "") == template.render(turn)
+    same = HarmonyRenderer().render(turn).replace(SEAM, "") == template.render(turn).replace(SEAM, "")
     assert same == (name not in DIFFERENT), DIFFERENT.get(name)
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from antiphon.core.items import FunctionOutput, Message, Reasoning, Role, TextPart
 from antiphon.render.messages import arrange, gather, object_of, shape, short_id
+from antiphon.render.seams import SEAM
 from antiphon.render.traits import Arguments, Traits
 from tests.render.support import call, output, say
 
@@ -16,7 +17,7 @@ def test_one_go_of_the_assistant_is_one_message() -> None:
     user, assistant, result = gather(items)
     assert user == {"role": "user", "content": "q"}
     assert assistant["content"] == "wait"
-    assert assistant["reasoning"] == assistant["reasoning_content"] == "hm"
+    assert assistant["reasoning"] == assistant["reasoning_content"] == assistant["thinking"] == "hm"
     assert [called["id"] for called in assistant["tool_calls"]] == ["a", "b"]
     assert result == {"role": "tool", "tool_call_id": "a", "content": "sunny", "name": "get_weather"}
 
@@ -67,6 +68,8 @@ def test_no_message_has_an_empty_list_of_calls() -> None:
         ('{"a": ', Arguments.OBJECT, {}),
         ("[1]", Arguments.ANY, "[1]"),
         ("[" * 100_000, Arguments.OBJECT, {}),
+        (r'{"a": "\ud800"}', Arguments.ANY, r'{"a": "\ud800"}'),
+        (r'{"a": "\u003c|end|>"}', Arguments.ANY, {"a": f"<|{SEAM}end|>"}),
     ],
 )
 def test_arguments_are_objects_if_they_can_be(

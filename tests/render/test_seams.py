@@ -1,22 +1,66 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.render.seams import SEAM, pieces, with_seams
+from antiphon.render.seams import ANY_MODEL, SEAM, Seams, pieces, unescape
 
-TEXT = st.lists(st.sampled_from(["<|", "|>", "<", "|", ">", "end", "a", SEAM])).map("".join)
+TEXT = st.lists(st.sampled_from(["<|", "|>", "<", "|", ">", "end", "a", "\\", "ufdd0", "</s>", SEAM])).map(
+    "".join
+)
+put = Seams("<s>", "</s>", "[END]", "", "x").text
+with_seams = ANY_MODEL.text
 
 
 @given(text=TEXT)
 def test_the_pieces_are_the_text(text: str) -> None:
-    assert "".join(pieces(with_seams(text))) == text.replace(SEAM, "")
+    assert "".join(pieces(put(text))) == text.replace(SEAM, "")
+    assert put(put(text)) == put(text)
 
 
-@given(text=TEXT, name=st.sampled_from(["end", "im_start", "reserved_200013"]))
+@given(
+    text=TEXT,
+    name=st.sampled_from(["end", "im_start", "reserved_200013", "START_OF_TURN", "a:b", "begin▁of"]),
+)
 def test_no_piece_holds_what_looks_like_a_special_token(text: str, name: str) -> None:
-    assert not any(f"<|{name}|>" in piece for piece in pieces(with_seams(f"{text}<|{name}|>{text}")))
+    for special in (f"<|{name}|>", f"<｜{name}｜>"):
+        assert not any(special in piece for piece in pieces(with_seams(text + special + text)))
 
 
-@pytest.mark.parametrize("text", ["", "a <| b", "f <|g", "<||>", "<|a b|>", "List<|>"])
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a<s>b", ["a<", "s>b"]),
+        ("a</s>b", ["a</", "s>b"]),
+        ("[END]", ["[", "END]"]),
+        ("x <b>", ["x <b>"]),
+    ],
+)
+def test_the_model_s_own_tokens_are_known_by_their_texts(text: str, parts: list[str]) -> None:
+    assert pieces(put(text)) == parts
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a <| b", "f <|g", "<||>", "<|a b|>", "List<|>", "</s>", "</think>", "[END]"]
+)
 def test_other_text_is_one_piece(text: str) -> None:
     assert with_seams(text) == text
+
+
+def test_all_texts_of_a_value_are_reached() -> None:
+    value = {"<|a|>": ["<|b|>", ("<|c|>", 1)], "d": None}
+    seen = ANY_MODEL.value(value)
+    assert seen == {f"<|{SEAM}a|>": [f"<|{SEAM}b|>", [f"<|{SEAM}c|>", 1]], "d": None}
+
+
+@given(text=TEXT)
+def test_seams_come_back_from_escapes(text: str) -> None:
+    """A template may print a value as JSON in ASCII, or as Python does."""
+    said = text.replace(SEAM, "")
+    for printed, read in ((json.dumps, json.loads), (repr, None)):
+        found = pieces(unescape(printed([with_seams(f"{text}<|end|>")])))
+        assert not any("<|end|>" in piece for piece in found)
+        assert "".join(found) == printed([f"{said}<|end|>"])
+        assert read is None or read("".join(found)) == [f"{said}<|end|>"]
+    assert unescape(with_seams(text)) == with_seams(text)

@@ -157,11 +157,13 @@ class Header(Struct, frozen=True):
     """The header of a message, up to one of `ends`: it decides what follows.
 
     An answer may begin inside one. A header that never ends, or whose route
-    leads nowhere, is text.
+    leads nowhere, is text; but an answer that ends in what `cut` knows for the
+    beginning of a header, with the marker before it, says nothing there.
     """
 
     ends: tuple[str, ...]
     route: Router
+    cut: Callable[[str], bool] = lambda _: False
 
 
 class Keyed(NamedTuple):
@@ -335,6 +337,11 @@ class Grammar(Struct, frozen=True):
     def markers(self) -> frozenset[str]:
         """Every marker in the table: what an engine must not hide from the decoder."""
         return frozenset(self.tokens).union(*map(_markers, self.states.values()))
+
+    @property
+    def addressed(self) -> bool:
+        """Answers are messages with headers: one that is sent to a function is never prose."""
+        return isinstance(self.states[self.start], Header)
 
     def without_calls(self) -> "Grammar":
         """The same grammar for a request that offers no tools: calls are plain text."""

@@ -13,7 +13,7 @@ from antiphon.core.items import Item
 class Function(Struct, frozen=True):
     """A function that the model may call. `parameters` is a JSON Schema, `{}` if it takes none.
 
-    `source` names the parameter that it came in, for errors.
+    `source` names the request's parameter that holds this schema, for errors.
     """
 
     name: str

@@ -7,6 +7,7 @@ nothing that a model writes raises.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event
@@ -30,17 +31,30 @@ def header_of(opening: str, grammar: Grammar) -> str:
     return opening[: min(ends, default=len(opening))]
 
 
-def state_after(table: Table, tail: str) -> str:
+class Start(NamedTuple):
+    """Where an answer begins: None for the grammar's start. `amid`: in the middle of what is said there."""
+
+    state: str | None = None
+    amid: bool = False
+
+
+def start_after(table: Table, tail: str) -> Start:
     """Where an answer begins whose prompt already holds its first words, `tail`.
 
-    A template may open a thought (`<think>`) or close one (`<think></think>`)
-    for the model. The tail is decoded as the answer that it is.
+    A template may open a thought (`<think>`) or close one (`<think></think>`) for the model, and
+    a client may have begun the text. The tail is decoded as the answer that it is.
     """
-    decoder = Decoder(table)
+    decoder = Decoder(table, state=table.grammar.start)
     decoder.feed(Chunk(tail))
     entry = table[decoder.state]
-    begins = entry.shows or isinstance(entry.state, Header)
-    return decoder.state if begins else table.grammar.text
+    if entry.shows or isinstance(entry.state, Header):
+        return Start(decoder.state, decoder.amid)
+    return Start(table.grammar.text)
+
+
+def state_after(table: Table, tail: str) -> str:
+    """The state in which it begins."""
+    return start_after(table, tail).state or table.grammar.start
 
 
 class Decoder:
@@ -72,7 +86,17 @@ class Decoder:
         self.state = table.grammar.text
         self._reader: Reader = table[self.state].make(self._sink)
         self._arrive(state or table.grammar.start)
-        if state is None and isinstance(self._reader, SpanReader):
+        if state is None:
+            self.keep_space()
+
+    @property
+    def amid(self) -> bool:
+        """Something was said, of which what comes next is more."""
+        return isinstance(self._reader, SpanReader) and not self._reader.fresh
+
+    def keep_space(self) -> None:
+        """The prompt ends in the middle of what is said: space at the beginning is part of it."""
+        if isinstance(self._reader, SpanReader):
             self._reader.keep_space()
 
     @property

@@ -25,6 +25,15 @@ class HeaderReader(ShortReader):
         to = self._follow(header)
         return None if to is None else Step(to, rest, marker)
 
+    def _leave(self) -> Step | None:
+        """No message will follow: either it was cut, or it is none."""
+        if not self._state.cut((self._sink.marker or "") + self._held):
+            return super()._leave()
+        self._sink.markup(self._held)
+        self._sink.malformed("a header without a message")
+        self._sink.forget_call()
+        return None
+
     def _follow(self, header: str) -> str | None:
         """Open the call that the header asks for, if it does; the state to go to, None if there is none."""
         route = self._state.route(header)

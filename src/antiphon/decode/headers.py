@@ -103,6 +103,11 @@ def harmony(channels: Mapping[str, str], guess: str, arguments: str, code: str) 
     return Spelled(route, Headings("<|start|>", "assistant", (*known, *calls)))
 
 
+def harmony_cut(text: str) -> bool:
+    """A special token, and nothing but words that such a header has, the last one perhaps in part."""
+    return _CUT.fullmatch(text) is not None
+
+
 def prefixed(pattern: str, written: str) -> NameForm:
     """The name stands after what the pattern matches, and is written as `written` says."""
     prefix = re.compile(pattern)
@@ -199,6 +204,10 @@ def tagged_key(close: str, open_type: str, close_type: str) -> KeyForm:
 
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _TOKEN = re.compile(r"<\|\w+\|>")
+_CUT = re.compile(
+    r"(?=[^<]*<\|)(?:<\|start\|>)?(?:assistant)?"
+    r"(?:\s*+(?:<\|(?:channel|constrain)\|>\s*+\w*+|to=[^\s<]*+|json|code))*+\s*+\w*+"
+)
 _RECIPIENT = re.compile(r"(?:^|[\s>])to=\s*([^\s<]+)")
 _BUILT_IN = ("browser.", "container.")
 

@@ -61,12 +61,12 @@ class SpanTable:
 class SpanReader:
     """Reads text of one kind, which follows a marker, up to the next marker."""
 
-    __slots__ = ("_final", "_fresh", "_held", "_lexer", "_sink", "_table")
+    __slots__ = ("_final", "_held", "_lexer", "_sink", "_table", "fresh")
 
     def __init__(self, table: SpanTable, sink: Sink) -> None:
         self._table = table
         self._sink = sink
-        self._fresh = True  # nothing but space was read, and it belongs to the marker before
+        self.fresh = True  # nothing but space was read, and it belongs to the marker before
         self._lexer = table.begin
         self._held = ""
         self._final = False
@@ -80,7 +80,7 @@ class SpanReader:
         found = self._lexer.find_final(text) if self._final else self._lexer.find(text)
         if found is not None:
             return self._read(text, found)
-        if self._fresh or self._lexer is not self._table.lexer or text[-1:].isspace():
+        if self.fresh or self._lexer is not self._table.lexer or text[-1:].isspace():
             return self._read(text, Found(len(text), len(text), ""))
         self._report(text)
         return None
@@ -97,18 +97,18 @@ class SpanReader:
 
     def keep_space(self) -> None:
         """No marker stands before this text: space at its beginning was said."""
-        self._fresh = False
+        self.fresh = False
 
     def retake(self, marker: str) -> None:
         """The marker is text: report it, and count it as said."""
-        self._fresh = False
+        self.fresh = False
         self._lexer = self._table.lexer
         self._report(marker)
 
     def _read(self, text: str, found: Found) -> Step | None:
         """Text, then space, then the marker or what may become one."""
         body, rest = text[: found.start], text[found.start :]
-        if self._fresh:
+        if self.fresh:
             body = self._skip_space(body)
         said = body.rstrip()
         if said and self._table.otherwise is not None:
@@ -137,7 +137,7 @@ class SpanReader:
         """Space after a marker belongs to the marker."""
         body = text.lstrip()
         self._sink.markup(text[: len(text) - len(body)])
-        self._fresh = not body
+        self.fresh = not body
         return body
 
     def _report(self, text: str) -> None:

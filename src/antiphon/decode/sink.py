@@ -77,12 +77,13 @@ class Sink:
         self._writer = ObjectWriter({})
         self._provisional: list[str] | None = None
         self._provisional_size = 0
-        self._marker: str | None = None  # the marker that what is provisional began with
         self._events: list[Event] = []
         self._completion_tokens = 0
         self.reasoning_tokens = 0
         """Tokens of thoughts."""
         self.cached_tokens = 0
+        self.marker: str | None = None
+        """The marker that what is provisional began with."""
         self.stopped: str | None = None
         """The stop string that was found."""
 
@@ -134,7 +135,7 @@ class Sink:
 
     def begin_call(self, marker: str | None) -> None:
         """From here on text is provisional, until `call` or `retract`. None: no marker, a list goes on."""
-        self._marker = marker
+        self.marker = marker
         self._provisional, self._provisional_size = [], 0
 
     @property
@@ -149,8 +150,8 @@ class Sink:
 
     def retract(self) -> tuple[str | None, str]:
         """There is no call: the marker and what followed are given back, to be read as something else."""
-        raw, marker = "".join(self._provisional or ()), self._marker
-        self._provisional = self._marker = None
+        raw, marker = "".join(self._provisional or ()), self.marker
+        self._provisional = self.marker = None
         return marker, raw
 
     def forget_call(self) -> None:

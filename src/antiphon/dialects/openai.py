@@ -13,10 +13,13 @@ a message is; the recipient stands before or after the channel, and models write
 it on any channel, without `functions.`, or with a token stuck to it. Commentary
 without a recipient is said to the user before a call. The code of `python` is
 text, not JSON. Any of the closing tokens may be missing.
+
+A message that is sent to a tool is a call of it, whether or not it was offered:
+`python` with `{"code": …}`, `browser.search` and the like with their arguments.
 """
 
 from antiphon.core.grammar import Grammar, Header, JsonArguments, Kind, Span, TextArguments
-from antiphon.decode.headers import harmony
+from antiphon.decode.headers import harmony, harmony_cut
 from antiphon.dialects.dialect import Dialect
 from antiphon.render.harmony import HarmonyRenderer
 
@@ -41,6 +44,7 @@ OPENAI = Dialect(
                     arguments="arguments",
                     code="code",
                 ),
+                cut=harmony_cut,
             ),
             "thinking": Span(Kind.REASONING, on=_ENDS),
             "preamble": Span(Kind.TEXT, on=_ENDS, phase="commentary"),

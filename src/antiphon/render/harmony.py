@@ -30,7 +30,7 @@ from antiphon.core.turn import Calling, Ending, Function, Turn
 from antiphon.render.harmony_tools import BROWSER, FUNCTIONS, PYTHON, Namespace, comment, tools_section
 from antiphon.render.messages import PARAGRAPH, text_of
 from antiphon.render.renderer import until_last_word
-from antiphon.render.seams import with_seams
+from antiphon.render.seams import ANY_MODEL
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
@@ -78,9 +78,9 @@ class HarmonyRenderer:
             case Ending.ANSWER:
                 return self.transcript(turn) + ANSWER
             case Ending.TRANSCRIPT:
-                return self.transcript(turn) + with_seams(turn.prefix)
+                return self.transcript(turn) + ANY_MODEL.text(turn.prefix)
             case Ending.CONTINUED:
-                return until_last_word(self.transcript, turn) + with_seams(turn.prefix)
+                return until_last_word(self.transcript, turn) + ANY_MODEL.text(turn.prefix)
 
     def transcript(self, turn: Turn) -> str:
         """See `Renderer`. Raises `RequestError` for what the format cannot say."""
@@ -151,7 +151,7 @@ class HarmonyRenderer:
 
 
 def _open(header: str, text: str) -> str:
-    return f"{header}<|message|>{with_seams(text)}"
+    return f"{header}<|message|>{ANY_MODEL.text(text)}"
 
 
 def _message(header: str, text: str, end: str = "<|end|>") -> str:

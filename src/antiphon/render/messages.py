@@ -3,7 +3,8 @@
 `gather` makes messages of items, as OpenAI writes them. `arrange` puts them in
 the order and under the roles that the template takes. `shape` gives each the
 form that the template reads. The last two obey `Traits`; nothing that was said
-is dropped.
+is dropped. Seams (see there) are put in after the first step, before any text of
+ours comes in.
 """
 
 import json
@@ -12,6 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Part, Reasoning, Role
+from antiphon.render.seams import ANY_MODEL, Seams
 from antiphon.render.traits import Arguments, Traits
 
 TemplateMessage = dict[str, Any]
@@ -21,6 +23,9 @@ PARAGRAPH = "\n\n"
 
 FILLER = " "
 """Said where a template insists that something be said and nobody did."""
+
+THOUGHT_NAMES = ("reasoning_content", "reasoning", "thinking")
+"""What templates know thoughts by. Each reads one of these, so all are given."""
 
 SHORT_ID_LENGTH = 9
 """Characters in the call ids of templates that insist on short ones."""
@@ -69,13 +74,12 @@ def _add_message(messages: list[TemplateMessage], item: Message) -> None:
 
 
 def _add_reasoning(messages: list[TemplateMessage], item: Reasoning) -> None:
-    # Templates read one name or the other, so both are given.
     last = messages[-1] if messages else {}
     thought = item.text
     if last.get("reasoning") and not last["content"] and "tool_calls" not in last:
         thought = last["reasoning"] + "\n" + thought
         messages.pop()
-    messages.append({"role": "assistant", "content": "", "reasoning_content": thought, "reasoning": thought})
+    messages.append({"role": "assistant", "content": ""} | dict.fromkeys(THOUGHT_NAMES, thought))
 
 
 def _add_call(messages: list[TemplateMessage], item: FunctionCall) -> None:
@@ -190,7 +194,7 @@ def _merge_neighbours(messages: list[TemplateMessage]) -> list[TemplateMessage]:
 
 def _merge(first: TemplateMessage, second: TemplateMessage) -> TemplateMessage:
     both = {**first, **second, "content": _paragraphs(first["content"], second["content"])}
-    for key in ("reasoning_content", "reasoning"):
+    for key in THOUGHT_NAMES:
         if key in both:
             both[key] = _paragraphs(first.get(key, ""), second.get(key, ""))
     calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
@@ -229,15 +233,15 @@ def _text_before_calls(message: TemplateMessage) -> list[TemplateMessage]:
     return [said, {"role": "assistant", "content": "", "tool_calls": message["tool_calls"]}]
 
 
-def shape(message: TemplateMessage, traits: Traits) -> TemplateMessage:
-    """One message in the form that the template reads."""
+def shape(message: TemplateMessage, traits: Traits, seams: Seams = ANY_MODEL) -> TemplateMessage:
+    """One message in the form that the template reads. `seams` go into what is read out of JSON."""
     shaped = dict(message)
     if "tool_calls" in shaped:
-        shaped["tool_calls"] = [_shape_call(call, traits) for call in shaped["tool_calls"]]
+        shaped["tool_calls"] = [_shape_call(call, traits, seams) for call in shaped["tool_calls"]]
     if traits.short_ids and "tool_call_id" in shaped:
         shaped["tool_call_id"] = short_id(shaped["tool_call_id"])
     if traits.thoughtful and shaped["role"] == "assistant":
-        shaped = {"reasoning_content": "", "reasoning": "", **shaped}
+        shaped = dict.fromkeys(THOUGHT_NAMES, "") | shaped
     return shaped | {"content": _shape_content(shaped, traits)}
 
 
@@ -250,17 +254,17 @@ def _shape_content(message: TemplateMessage, traits: Traits) -> Any:
     return [{"type": "text", "text": text}] if traits.parts else text
 
 
-def _shape_call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
+def _shape_call(call: Mapping[str, Any], traits: Traits, seams: Seams) -> dict[str, Any]:
     function = call["function"]
     arguments = function["arguments"]
     if traits.arguments is not Arguments.TEXT:
-        arguments = object_of(arguments, traits.arguments)
+        arguments = object_of(arguments, traits.arguments, seams)
     call_id = short_id(call["id"]) if traits.short_ids else call["id"]
     return {**call, "id": call_id, "function": {**function, "arguments": arguments}}
 
 
-def object_of(arguments: str, wanted: Arguments) -> Any:
-    """The arguments as an object, as nearly all templates want them.
+def object_of(arguments: str, wanted: Arguments, seams: Seams = ANY_MODEL) -> Any:
+    """The arguments as an object, as nearly all templates want them, with `seams`.
 
     A call that was cut or that the model got wrong has none. Then the raw text
     is what the model wrote, and shows it what it did; only where the template
@@ -268,7 +272,8 @@ def object_of(arguments: str, wanted: Arguments) -> Any:
     must not end the conversation.
     """
     try:
-        parsed = json.loads(arguments) if arguments.strip() else {}
+        # Half a character, `"\ud800"`, is no text that could be tokenized: it is found here, too.
+        parsed = seams.value(json.loads(arguments) if arguments.strip() else {})
     except (ValueError, RecursionError):
         parsed = None
     if isinstance(parsed, dict):

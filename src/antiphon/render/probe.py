@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
-from antiphon.render.messages import TemplateMessage
+from antiphon.render.messages import THOUGHT_NAMES, TemplateMessage
 from antiphon.render.traits import Arguments, Traits
 
 Messages = Sequence[TemplateMessage]
@@ -60,7 +60,7 @@ def _tool(name: str) -> dict[str, Any]:
 _TOOLS = [_tool(TOOL), _tool(TOOL_2)]
 _system, _user, _user_2 = _say("system", SYSTEM), _say("user", USER), _say("user", USER_2)
 _later, _answer, _nothing = _say("system", LATER), _say("assistant", SAID), _say("assistant", "")
-_thought = {"reasoning_content": THOUGHT, "reasoning": THOUGHT}
+_thought = dict.fromkeys(THOUGHT_NAMES, THOUGHT)
 _otters = _call(ID, TOOL, json.dumps({KEY: VALUE}))
 _herons = _call(ID_2, TOOL_2, json.dumps({KEY: VALUE_2}))
 _called = _nothing | {"tool_calls": [_otters]}
@@ -159,12 +159,13 @@ def _tools_and_calls(probe: _Probe, traits: Traits) -> Traits:
         return replace(traits, calls=False, results=False)
     probe = probe.with_form(form)
     both = [_user, _called_both, _returned, _returned_2]
-    talk = [_user, _called | {"content": SAID}, _returned]
+    called = _called | {"content": SAID}
+    talks = [[_user, said, _returned] for said in (called, called | _thought)]
     return replace(
         form,
         results=probe.shows([_user, _called, _returned], RESULT, tools=_TOOLS),
         parallel=probe.shows(both, VALUE, VALUE_2, tools=_TOOLS),
-        text_with_calls=probe.shows(talk, SAID, VALUE, tools=_TOOLS),
+        text_with_calls=all(probe.shows(talk, SAID, VALUE, tools=_TOOLS) for talk in talks),
         arguments=_lenient(probe, form.arguments),
         closed_results=_wants_closed_results(probe),
     )

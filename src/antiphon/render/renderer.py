@@ -18,6 +18,7 @@ from antiphon.core.turn import Calling, Ending, Function, Turn
 from antiphon.render.messages import TemplateMessage, arrange, gather, shape
 from antiphon.render.probe import find_traits
 from antiphon.render.sandbox import Template
+from antiphon.render.seams import Seams, unescape
 from antiphon.render.tool_prompt import PLAIN_HISTORY, ToolPrompt, ToolWriter
 from antiphon.render.traits import Traits
 
@@ -36,7 +37,7 @@ class Renderer(Protocol):
     """Conversation → prompt."""
 
     def render(self, turn: Turn) -> str:
-        """The prompt, special tokens included, with the end that the turn asks for.
+        """The prompt, special tokens included, with the end that the turn asks for, and seams in it.
 
         Raises `RequestError` if the conversation cannot be rendered.
         """
@@ -52,14 +53,17 @@ class ChatTemplateRenderer:
 
     `source` is the template, None for `CHATML`. `bos` and `eos` are the texts
     of the tokens that begin and end a sequence. `tool_prompt` teaches tools
-    where the template does not. Raises `EngineError` if a template does not compile.
+    where the template does not. What clients say is ordinary text, whatever tokens
+    it spells (see `seams`); what the template writes is not.
+    Raises `EngineError` if a template does not compile.
     """
 
     def __init__(self, source: str | None, *, bos: str, eos: str, tool_prompt: ToolPrompt | None) -> None:
         self._template = Template(CHATML if source is None else source)
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._teaches = tool_prompt is not None
-        self._writer = ToolWriter(tool_prompt or PLAIN_HISTORY)
+        self._seams = Seams(bos, eos)
+        self._writer = ToolWriter(tool_prompt or PLAIN_HISTORY, self._seams)
         self.traits: Traits = find_traits(self._render_messages)
 
     def render(self, turn: Turn) -> str:
@@ -77,16 +81,15 @@ class ChatTemplateRenderer:
         return self._render(turn, {"add_generation_prompt": False})
 
     def _render(self, turn: Turn, ending: Mapping[str, Any]) -> str:
-        tools = (
-            [_tool(function) for function in turn.tools]
-            if turn.tool_choice.calling is not Calling.NONE
-            else []
-        )
-        messages = self._writer.write_history(gather(turn.items), self.traits)
+        offered = turn.tools if turn.tool_choice.calling is not Calling.NONE else ()
+        tools = self._seams.value([_tool(function) for function in offered])
+        said = self._seams.value(gather(turn.items))
+        messages = self._writer.write_history(said, self.traits)
         if tools and not self.traits.tools:
             messages = self._teach(messages, tools)
         arranged = arrange(messages, self.traits)
-        return self._render_messages(arranged, tools, self.traits, {**turn.variables, **ending})
+        variables = self._seams.value(dict(turn.variables))
+        return self._render_messages(arranged, tools, self.traits, {**variables, **ending})
 
     def _teach(self, messages: list[TemplateMessage], tools: list[dict[str, Any]]) -> list[TemplateMessage]:
         if not self._teaches:
@@ -101,12 +104,12 @@ class ChatTemplateRenderer:
         more: Mapping[str, Any] = {},
     ) -> str:
         # Last wins: a request cannot put its own messages or tokens in the place of these.
-        shaped = [shape(message, traits) for message in messages]
+        shaped = [shape(message, traits, self._seams) for message in messages]
         given = {"tools": list(tools) or None, "messages": shaped, **self._tokens}
         variables = {"add_generation_prompt": True, **more, **given}
         if traits.tools_absent and not tools:
             del variables["tools"]
-        return self._template.render(variables)
+        return unescape(self._template.render(variables))
 
 
 def until_last_word(transcript: Callable[[Turn], str], turn: Turn) -> str:

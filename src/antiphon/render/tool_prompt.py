@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from antiphon.render.messages import TemplateMessage, add_to_system, object_of
 from antiphon.render.sandbox import Template
+from antiphon.render.seams import ANY_MODEL, Seams
 from antiphon.render.traits import Arguments, Traits
 
 
@@ -39,9 +40,13 @@ with another model must go on."""
 
 
 class ToolWriter:
-    """A compiled `ToolPrompt`. Raises `EngineError` if one of its templates does not compile."""
+    """A compiled `ToolPrompt`. Raises `EngineError` if one of its templates does not compile.
 
-    def __init__(self, prompt: ToolPrompt) -> None:
+    What it is given has seams already; `seams` go into what it reads out of JSON.
+    """
+
+    def __init__(self, prompt: ToolPrompt, seams: Seams = ANY_MODEL) -> None:
+        self._seams = seams
         self._system = Template(prompt.system)
         self._call = Template(prompt.call)
         self._result = Template(prompt.result)
@@ -66,7 +71,7 @@ class ToolWriter:
         return written | {"content": "\n".join([*said, *texts])}
 
     def _write_call(self, function: dict[str, Any]) -> str:
-        arguments = object_of(function["arguments"], Arguments.ANY)
+        arguments = object_of(function["arguments"], Arguments.ANY, self._seams)
         return self._call.render({"name": function["name"], "arguments": arguments})
 
     def _write_results(self, messages: list[TemplateMessage]) -> list[TemplateMessage]:

@@ -41,7 +41,7 @@ class Traits(Struct, frozen=True):
     parallel: bool = True
     """One message may have several calls."""
     text_with_calls: bool = True
-    """A message that has calls may say something too."""
+    """A message that has calls may say something too, also after a thought."""
     arguments: Arguments = Arguments.ANY
     """How arguments of earlier calls must be given."""
     filled: bool = False

@@ -5,21 +5,20 @@ verdict goes to the client with the end of the answer; the answer itself stays
 as the model wrote it.
 """
 
-import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-import msgspec
 from msgspec.structs import replace
 
 from antiphon.constrain.matcher import matches
 from antiphon.core.chunks import FinishReason
-from antiphon.core.constraint import JsonObject, JsonSchema
 from antiphon.core.events import Event, Finished
 from antiphon.core.fold import Fold, Output
-from antiphon.core.items import FunctionCall, Status
+from antiphon.core.items import FunctionCall, Message, Status
 from antiphon.core.turn import Calling, Turn
 from antiphon.run.plan import Held
+
+COMMENTARY = "commentary"
+"""The phase of a message that only leads to others: no format is asked of it."""
 
 
 class Check:
@@ -47,36 +46,21 @@ class Check:
         for call in calls:
             yield from self._unmet_by_call(call)
         if self._turn.format is not None and not calls:
-            yield from self._unmet_by_text(output.text)
+            said = (item for item in output.items if isinstance(item, Message) and item.phase != COMMENTARY)
+            yield from self._unmet_by_text("".join(message.text for message in said))
 
     def _unmet_by_call(self, call: FunctionCall) -> Iterator[str]:
-        for tool in self._turn.tools:
-            if tool.name == call.name and tool.strict:
-                yield from _violations(
-                    f"tools: the arguments of '{call.name}'", tool.parameters, call.arguments
-                )
+        schema = self._held.schemas.tools.get(call.name)
+        if schema is not None:
+            source = next(tool.source for tool in self._turn.tools if tool.name == call.name)
+            for fault in schema.faults(call.arguments):
+                yield f"{source}: the arguments of '{call.name}'{fault}"
 
     def _unmet_by_text(self, text: str) -> Iterator[str]:
-        form = self._turn.format
+        source, schema = self._turn.format_source, self._held.schemas.format
         language = self._held.enforced.language
-        if isinstance(form, JsonSchema):
-            yield from _violations("response_format: the answer", form.schema, text)
-        elif isinstance(form, JsonObject):
-            yield from _violations("response_format: the answer", {"type": "object"}, text)
+        if schema is not None:
+            for fault in schema.faults(text):
+                yield f"{source}: the answer{fault}"
         elif language is not None and not matches(language, "".join(self._raw)):
-            yield "structured_outputs: the answer does not have the form that was asked for."
-
-
-def _violations(what: str, schema: Mapping[str, Any], text: str) -> Iterator[str]:
-    """What is wrong with `text` as JSON of this schema."""
-    import jsonschema_rs  # noqa: PLC0415 - only where there is something to check
-
-    try:
-        value = json.loads(text)
-    except ValueError:
-        yield f"{what}: not valid JSON."
-        return
-    plain = msgspec.to_builtins(schema)
-    for error in jsonschema_rs.validator_for(plain).iter_errors(value):
-        where = "".join(f"/{step}" for step in error.instance_path)
-        yield f"{what}{where and f' at {where}'}: {error.message}."
+            yield f"{source}: the answer does not have the form that was asked for."

@@ -13,7 +13,7 @@ from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.grammar import Grammar, Kind, Span, State
 from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.turn import Turn
-from antiphon.decode.decoder import Decoder, header_of, state_after
+from antiphon.decode.decoder import Decoder, Start, header_of, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import TEXT, Dialect
@@ -142,21 +142,25 @@ class Model:
         """A decoder for one answer to this prompt. `dice` make the ids of its calls."""
         table = self.table(turn)
         calls = sum(isinstance(item, FunctionCall) for item in turn.items)
-        return Decoder(
+        start = self.begun(table, prompt.text)
+        decoder = Decoder(
             table,
-            state=self.begun(table, prompt.text),
+            state=start.state,
             stop=turn.stop,
             shown=turn.stop_shown,
             ids=ids_by(self.dialect.ids, calls, dice),
             tools={tool.name: tool.parameters for tool in turn.tools},
         )
+        if start.amid:
+            decoder.keep_space()
+        return decoder
 
     async def held(self, turn: Turn, prompt: Prompt) -> Held:
         """How the answer to this prompt is held to what the turn demands. Raises RequestError."""
         if demands_nothing(turn):
             return Held()
         table = self.table(turn)
-        demand = demand_of(turn, self.begun(table, prompt.text))
+        demand = demand_of(turn, self.begun(table, prompt.text).state)
         key = msgspec.msgpack.encode((demand, turn.prompt is None))
         if key not in self._demands:
             grammar = table.grammar if self._thinks else self._thoughtless(table)
@@ -181,12 +185,12 @@ class Model:
             return _PLAIN
         return self._table if turn.tools else self._table_without_calls
 
-    def begun(self, table: Table, prompt: str) -> str | None:
-        """The state in which the answer begins, if the template already wrote its first markers."""
+    def begun(self, table: Table, prompt: str) -> Start:
+        """Where the answer begins: a template may have written its first markers, a client some words."""
         if not self._answer_header or table is _PLAIN:
-            return None
+            return Start()
         _, found, tail = prompt.rpartition(self._answer_header)
-        return state_after(table, tail) if found and tail else None
+        return start_after(table, tail) if found and tail else Start()
 
     async def closing_thought(self) -> Chunk | None:
         """What ends a thought and begins the answer; None for a model that has no thoughts to end.

@@ -4,7 +4,6 @@ What an engine cannot honour is refused by its name. What it cannot enforce is
 checked when the answer is there, and the answer says what it does not meet.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
 from antiphon.core.turn import Calling, Sampling, ToolChoice, Turn
 from antiphon.engines.engine import Capabilities
+from antiphon.run.schemas import Schemas, schemas_of
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_k": (-1, 0),
@@ -38,10 +38,14 @@ _WIRE_NAMES = {"beam_width": "use_beam_search"}
 
 
 class Held(Struct, frozen=True):
-    """What the answer must be, and what of that the engine is held to: all or nothing of `enforced`."""
+    """What the answer must be, and what of that the engine is held to: all or nothing of `enforced`.
+
+    `schemas` are what is left to check.
+    """
 
     enforced: Enforced = Enforced()
     constraint: Constraint | None = None
+    schemas: Schemas = Schemas()
 
     @property
     def loose(self) -> bool:
@@ -87,7 +91,8 @@ def demand_of(turn: Turn, state: str | None) -> Demand:
 
 def hold(demand: Demand, grammar: Grammar, capabilities: Capabilities) -> Held:
     """What an engine of these capabilities can be held to of a demand. Raises RequestError."""
-    return held_to(constrain(demand, grammar), capabilities)
+    held = held_to(constrain(demand, grammar), capabilities)
+    return replace(held, schemas=schemas_of(demand.format, demand.tools)) if held.loose else held
 
 
 def held_to(enforced: Enforced, capabilities: Capabilities) -> Held:
@@ -98,13 +103,6 @@ def held_to(enforced: Enforced, capabilities: Capabilities) -> Held:
     return Held(enforced, write(enforced.language, enforced.triggers))
 
 
-_TOOL = re.compile(r"tools\[(\d+)\](.*)")
-
-
 def param_of(param: str | None, turn: Turn) -> str | None:
     """The client's name of a parameter that a demand has in other words."""
-    if param == "format":
-        return turn.format_source
-    if param and (tool := _TOOL.fullmatch(param)):
-        return turn.tools[int(tool[1])].source + tool[2]
-    return param
+    return turn.format_source if param == "format" else param

@@ -1,0 +1,83 @@
+"""JSON Schemas that an answer is checked against when it is there.
+
+A client's schema refers to nothing but itself: no file is read for it, and no
+network asked. What is no schema is refused before anything is generated.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.constraint import Format, JsonObject, JsonSchema
+from antiphon.core.errors import RequestError
+from antiphon.core.turn import Function
+
+MAX_FAULTS = 5
+"""Faults of one text that are told."""
+MAX_TOLD = 300
+"""Characters of each: it may quote what is wrong."""
+
+_DRAFTS = "json-schema.org/draft"
+
+
+class Schema:
+    """A schema that came in the parameter `param`. Raises RequestError if it is none."""
+
+    def __init__(self, schema: Mapping[str, Any], param: str) -> None:
+        import jsonschema_rs  # noqa: PLC0415 - only where there is something to check
+
+        plain = msgspec.to_builtins(schema)
+        if _DRAFTS not in str(plain.get("$schema")):
+            plain.pop("$schema", None)  # who names another dialect means today's
+        try:
+            self._validator = jsonschema_rs.validator_for(
+                plain, validate_formats=True, retriever=_nothing_elsewhere
+            )
+        except ValueError as error:
+            raise RequestError(f"This is no valid JSON Schema: {_told(error)}.", param=param) from error
+
+    def faults(self, text: str) -> Iterator[str]:
+        """What is wrong with `text` as JSON of this schema, each with its place if that is not the whole."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            yield ": not valid JSON."
+            return
+        try:
+            for error in islice(self._validator.iter_errors(value), MAX_FAULTS):
+                where = "".join(f"/{step}" for step in error.instance_path)
+                yield f"{where and f' at {where}'}: {_told(error)}."
+        except ValueError:  # it gives up on what is nested some hundred deep
+            yield ": nested too deeply to be checked."
+
+
+class Schemas(Struct, frozen=True):
+    """What the text of an answer is checked against, and the arguments of calls, by the function's name."""
+
+    format: Schema | None = None
+    tools: Mapping[str, Schema] = {}
+
+
+def schemas_of(format_: Format | None, tools: tuple[Function, ...]) -> Schemas:
+    """The schemas of a demand. Raises RequestError, which blames `format` or the source of a function."""
+    strict = {tool.name: Schema(tool.parameters, tool.source) for tool in tools if tool.strict}
+    match format_:
+        case JsonSchema(schema):
+            return Schemas(Schema(schema, "format"), strict)
+        case JsonObject():
+            return Schemas(Schema({"type": "object"}, "format"), strict)
+    return Schemas(None, strict)
+
+
+def _told(error: Exception) -> str:
+    """The fault in a line, without a stop at its end."""
+    line = str(getattr(error, "message", error)).splitlines()[0]
+    return line[:MAX_TOLD].rstrip(".")
+
+
+def _nothing_elsewhere(uri: str) -> NoReturn:
+    raise ValueError(f"'{uri}' is not in the schema")
