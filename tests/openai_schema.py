@@ -113,6 +113,10 @@ def _correct_openai(found: dict[str, Schema]) -> None:
     lists = old["logprobs"]["anyOf"][0]["properties"]
     for part in ("token_logprobs", "top_logprobs"):
         lists[part]["items"] = {"anyOf": [lists[part]["items"], {"type": "null"}]}
+    # The messages of a stored completion are those of its request, whoever spoke.
+    said, stored = found["ChatCompletionResponseMessage"], found["ChatCompletionMessageList"]["properties"]
+    anyone = {**said, "properties": {**said["properties"], "role": {"type": "string"}}}
+    stored["data"]["items"]["allOf"][0] = anyone
     # OpenAI's own servers send null between the chunks that have usage, as its prose says.
     usage = found["CreateCompletionResponse"]["properties"]
     usage["usage"] = {"anyOf": [usage["usage"], {"type": "null"}]}

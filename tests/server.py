@@ -51,7 +51,9 @@ async def running(
     service = Service(engine, dialect=dialect, date=date)
     context = connect(service, partial(open_store, store), Sealer(secrets), Options(**options), JOBS)
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio forgets it, and clients wait 40 ms
+    listener.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+    )  # asyncio forgets it, and clients wait 40 ms
     config = uvicorn.Config(build(context, keys), log_config=None, lifespan="off", ws="websockets-sansio")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -154,6 +154,19 @@ def test_it_speaks_websocket(tmp_path: Path, scripted: tuple[str, ...]) -> None:
         assert server.stderr == ""
 
 
+def test_events_of_thoughts_have_the_names_that_were_chosen(
+    tmp_path: Path, scripted: tuple[str, ...]
+) -> None:
+    script = tmp_path / "thoughts.jsonl"
+    script.write_text(json.dumps({"output": "<think>\nHm.\n</think>\n\nHello!"}))
+    options = ("--script", str(script), "--store", "memory", "--reasoning-events", "open-responses")
+    with serving(tmp_path, *scripted[:-2], *options) as server:
+        body = {"model": "scripted", "input": "Hi", "stream": True}
+        stream = httpx.post(f"{server.url}/v1/responses", json=body, timeout=30).text
+        assert "event: response.reasoning.delta" in stream
+        assert "reasoning_text.delta" not in stream
+
+
 @pytest.mark.parametrize("name", ["scripted", "org/model-1.5", 'it\'s a "model" \\ ünder'])
 def test_the_line_to_try_can_be_run(tmp_path: Path, scripted: tuple[str, ...], name: str) -> None:
     with serving(tmp_path, *scripted, "--model-name", name) as server:

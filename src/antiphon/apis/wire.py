@@ -1,7 +1,7 @@
 """Reads JSON bodies into wire types; what does not fit becomes a 400 that names the parameter."""
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,17 +11,29 @@ T = TypeVar("T")
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`")
+_LONG_NUMBER = re.compile(rb"\d{19}")
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
 def decode(body: bytes, type_: type[T]) -> T:
     """The body as `type_`. Raises RequestError."""
     try:
+        if _LONG_NUMBER.search(body):
+            _check_numbers(msgspec.json.decode(body))
         return msgspec.json.decode(body, type=type_)
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}.") from error
+
+
+def _check_numbers(value: Any) -> None:
+    """Refuse whole numbers of more than 64 bits: no JSON that we write could hold them."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_numbers(part)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise RequestError(f"The number {str(value)[:20]}… is too large: 64 bits are the most.")
 
 
 def _invalid(message: str) -> RequestError:

@@ -8,6 +8,8 @@ from antiphon.store.records import Paging
 
 MOST_ON_PAGE = 100
 """The most entries of a list that one request gets, as OpenAI has it."""
+MOST_DIGITS = 18
+"""Digits of a number that every database holds."""
 
 Order = Literal["asc", "desc"]
 
@@ -22,7 +24,10 @@ class Query:
 
     def text(self, name: str) -> str | None:
         """The parameter as it is; None if it is missing or empty."""
-        return self._given.get(name) or None
+        value = self._given.get(name)
+        if value and "\0" in value:
+            raise _wrong(name, "No text holds U+0000 here.")
+        return value or None
 
     def flag(self, name: str) -> bool:
         """True or false; false if it is missing."""
@@ -36,10 +41,11 @@ class Query:
         value = self._given.get(name)
         if value is None:
             return default
-        if not value.isascii() or not value.isdigit() or int(value) < least or (most and int(value) > most):
+        number = int(value) if value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS else -1
+        if number < least or (most and number > most):
             to = f" to {most}" if most else " on"
             raise _wrong(name, f"Use a number from {least}{to}.")
-        return int(value)
+        return number
 
     def paging(self, order: Order = "desc") -> Paging:
         """Which part of a list is wanted: `order`, by default this one, `after`, `before` and `limit`."""

@@ -24,6 +24,9 @@ from antiphon.store.schema import items as item_table
 from antiphon.store.schema import responses
 from antiphon.store.store import JOBS, events_of
 
+LOOKED_UP = 1000
+"""So many ids go into one query: databases count parameters, and PostgreSQL takes 32767."""
+
 _NAMED = (responses.c.id == bindparam("response_id")) & (responses.c.owner == bindparam("owner"))
 _CREATE = insert(responses)
 _FIND = select(responses).where(_NAMED)
@@ -159,8 +162,13 @@ def _input_items(connection: Connection, owner: str, response_id: str, paging: P
 
 
 def _items(connection: Connection, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
-    wanted = {"owner": owner, "item_ids": list(item_ids)}
-    return {row.id: row.payload for row in connection.execute(_ITEMS, wanted)}
+    wanted = list(item_ids)
+    parts = [wanted[start : start + LOOKED_UP] for start in range(0, len(wanted), LOOKED_UP)]
+    return {
+        row.id: row.payload
+        for part in parts
+        for row in connection.execute(_ITEMS, {"owner": owner, "item_ids": part})
+    }
 
 
 def _history(connection: Connection, owner: str, response_id: str, limit: int) -> list[ItemRecord]:

@@ -130,6 +130,7 @@ def test_formats() -> None:
         ({"regex": "a+"}, Regex("a+")),
         ({"choice": ["a", "b"]}, OneOf(("a", "b"))),
         ({"grammar": 'root ::= "a"'}, GrammarFormat('root ::= "a"')),
+        ({"grammar": 'start: "a"'}, GrammarFormat('start: "a"', "lark")),
         ({"structural_tag": {"a": 1}}, TagFormat({"a": 1})),
         ({"json_object": False}, None),
     ],
@@ -313,12 +314,12 @@ def test_the_conversation_is_named(conversation: Any) -> None:
         ({"text": {"format": {}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
-        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
         ({"structured_outputs": {"json": "[]"}}, "structured_outputs.json"),
         (
             {"structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}},
-            "structured_outputs",
+            "structured_outputs.regex",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from antiphon.apis.responses.compact import (
     compaction,
     summarising,
 )
-from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION
+from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION, Summary
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.apis.responses.usage import Tally
 from antiphon.core.errors import RequestError
@@ -78,9 +78,10 @@ def test_a_compacted_conversation_can_be_gone_on_with() -> None:
     validate("CompactResource", body, OPEN_RESPONSES)
     assert [item["type"] for item in body["output"]] == ["message", "message", "compaction"]
     assert body["usage"]["total_tokens"] == 8
-    assert accepted(input=body["output"]).turn.items == tuple(
-        Message(Role.USER, (TextPart(text),))
-        for text in ("Hello", "What is the weather?", SUMMARY_INTRODUCTION + "It was sunny.")
+    assert accepted(input=body["output"]).turn.items == (
+        Message(Role.USER, (TextPart("Hello"),)),
+        Message(Role.USER, (TextPart("What is the weather?"),)),
+        Summary(Role.USER, (TextPart(SUMMARY_INTRODUCTION + "It was sunny."),)),
     )
 
 

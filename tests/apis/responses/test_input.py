@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION
+from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION, Summary
 from antiphon.apis.responses.input import references
 from antiphon.apis.responses.kinds import KINDS
 from antiphon.core.errors import NotFoundError, RequestError
@@ -82,6 +82,10 @@ def shown(*items: Any, **context: Any) -> tuple[Item, ...]:
 
 def said(text: str, role: Role = Role.USER) -> Message:
     return Message(role, (TextPart(text),) if text else ())
+
+
+def summary(text: str) -> Summary:
+    return Summary(Role.USER, (TextPart(SUMMARY_INTRODUCTION + text),))
 
 
 def refused(*items: Any, **context: Any) -> RequestError:
@@ -274,9 +278,25 @@ def test_a_compaction_stands_for_what_was_said_but_not_for_what_was_asked() -> N
     assert shown(*items) == (
         said("rule", Role.DEVELOPER),
         said("question"),
-        said(SUMMARY_INTRODUCTION + "We met twice."),
+        summary("We met twice."),
         said("more"),
     )
+
+
+def test_a_summary_stands_where_the_last_of_what_it_sums_up_stood() -> None:
+    new = {"type": "compaction", "encrypted_content": SEALER.seal(OWNER, "We met.")}
+    one, two, answer = ({"role": role, "content": role} for role in ("user", "developer", "assistant"))
+
+    assert shown(answer, one, new) == (summary("We met."), said("user"))
+    assert shown(one, answer, two, one, new, answer) == (
+        said("user"),
+        summary("We met."),
+        said("developer", Role.DEVELOPER),
+        said("user"),
+        said("assistant", Role.ASSISTANT),
+    )
+    assert shown(one, new, two) == (said("user"), summary("We met."), said("developer", Role.DEVELOPER))
+    assert shown(new, one, new) == (summary("We met."), said("user"))
 
 
 def test_what_other_servers_ran_is_shown_if_it_has_words() -> None:

@@ -248,7 +248,7 @@ def test_log_probabilities() -> None:
                 {"token": "�", "logprob": -3.0, "bytes": [240, 159]},
             ],
         },
-        {"token": "", "logprob": -9999.0, "bytes": [240], "top_logprobs": []},
+        {"token": "�", "logprob": -9999.0, "bytes": [240], "top_logprobs": []},
     ]
     assert check(payloads)["output"][0]["content"][0]["logprobs"] == wanted
     [delta] = [json.loads(payload) for payload in payloads if b"text.delta" in payload]

@@ -37,8 +37,8 @@ def test_functions_are_offered_as_they_are() -> None:
     schema = {"type": "object", "properties": {}}
     full = F | {"description": "d", "parameters": schema, "strict": True}
 
-    assert offered(F) == {"f": Function("f", source="tools[0]")}
-    assert offered(full) == {"f": Function("f", "d", schema, True, "tools[0]")}
+    assert offered(F) == {"f": Function("f", source="tools[0].parameters")}
+    assert offered(full) == {"f": Function("f", "d", schema, True, "tools[0].parameters")}
 
 
 def test_custom_tools_are_offered_as_functions_of_one_string() -> None:

@@ -207,6 +207,60 @@ class ResponsesContract:
         assert names(page.data) == ["a", "b"]
 
 
+class ItemsContract:
+    """Items by their ids, wherever they are."""
+
+    async def test_items_of_responses_and_conversations(self, store: Store) -> None:
+        await store.responses.create(leased(), items("a", "b"))
+        await store.responses.finish(outcome(output=items("c")))
+        await store.conversations.create(conversation(), items("d"))
+        await store.conversations.add(OWNER, "conv_1", items("e"))
+        assert await store.responses.items(OWNER, ["a", "c", "d", "e"]) == {
+            name: item(name).payload for name in "acde"
+        }
+
+    async def test_items_that_there_are_not_are_left_out(self, store: Store) -> None:
+        await store.responses.create(response(), items("a"))
+        assert await store.responses.items(OWNER, []) == {}
+        assert await store.responses.items(OWNER, ["b"]) == {}
+        assert await store.responses.items(OWNER, {"a", "b", ""}) == {"a": item("a").payload}
+
+    async def test_items_of_others_are_none(self, store: Store) -> None:
+        theirs = item("c", payload=b"theirs")
+        await store.responses.create(response(owner="eve"), [*items("a"), theirs])
+        await store.conversations.create(conversation(owner="eve"), [*items("b"), theirs])
+        assert await store.responses.items(OWNER, ["a", "b", "c"]) == {}
+        await store.responses.create(response("resp_2"), items("c"))
+        assert await store.responses.items(OWNER, ["a", "b", "c"]) == {"c": item("c").payload}
+        assert len(await store.responses.items("eve", ["a", "b", "c"])) == 3
+
+    async def test_messages_of_completions_are_no_items(self, store: Store) -> None:
+        await store.completions.save(completion(), items("a"))
+        assert await store.responses.items(OWNER, ["a"]) == {}
+
+    async def test_deleted_items_are_gone(self, store: Store) -> None:
+        await store.responses.create(response(), items("a"))
+        await store.conversations.create(conversation(), items("b", "c", "d"))
+        await store.responses.delete(OWNER, "resp_1")
+        await store.conversations.delete_item(OWNER, "conv_1", "b")
+        assert [*await store.responses.items(OWNER, [*"abc"])] == ["c"]
+        await store.conversations.delete(OWNER, "conv_1")
+        assert await store.responses.items(OWNER, [*"abcd"]) == {}
+
+    async def test_an_item_that_is_in_many_places(self, store: Store) -> None:
+        await store.responses.create(response(), items("a", "a"))
+        await store.conversations.create(conversation(), items("a"))
+        assert await store.responses.items(OWNER, ["a", "a"]) == {"a": item("a").payload}
+        await store.responses.delete(OWNER, "resp_1")
+        assert await store.responses.items(OWNER, ["a"]) == {"a": item("a").payload}
+
+    async def test_many_items_at_once(self, store: Store) -> None:
+        wanted = [f"item_{index}" for index in range(40_000)]  # more than any database takes parameters
+        await store.responses.create(response(), items(*wanted[:3000], "other"))
+        found = await store.responses.items(OWNER, wanted)
+        assert found == {name: item(name).payload for name in wanted[:3000]}
+
+
 class ChainsContract:
     """Histories."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from antiphon.apis.responses.schema import Metadata
+from antiphon.apis.request import Metadata
 
 MAX_NEW_ITEMS = 20
 """The most items in one request, as OpenAI has it."""

@@ -17,9 +17,10 @@ from antiphon.apis.responses.schema import CreateResponse, Prompting
 from antiphon.apis.responses.shown import Shown
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
+from antiphon.apis.sampling import drawing, stops, variables
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Item, Message, Role, Status, TextPart
-from antiphon.core.turn import Ending, Sampling, Turn
+from antiphon.core.turn import Ending, Turn
 
 LOGPROBS = "message.output_text.logprobs"
 SEALED_THOUGHTS = "reasoning.encrypted_content"
@@ -88,12 +89,11 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
     _refuse(request)
     conversation = read_conversation(request, context)
     tools, include = toolbox(request.tools), _include(request)
+    logprobs = (request.top_logprobs or 0) if LOGPROBS in include else None
     turn = msgspec.structs.replace(
         _turn(request, context, conversation, tools),
-        format=read_format(request.text, request.structured_outputs),
-        format_source="structured_outputs" if request.structured_outputs else "text.format",
-        sampling=_sampling(request, include),
-        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+        sampling=drawing(request, max_tokens=request.max_output_tokens, logprobs=logprobs),
+        stop=stops(request),
         stop_shown=bool(request.include_stop_str_in_output),
         thinking_limit=request.thinking_token_budget,
     )
@@ -133,19 +133,20 @@ def _turn(request: Prompting, context: Context, conversation: Conversation, tool
     if not shown:
         message = "There is nothing to answer. Send 'input' with at least one message."
         raise RequestError(message, param="input")
+    format_source, form = read_format(request.text, request.structured_outputs)
     return Turn(
         model=request.model,
         items=shown,
         tools=tools.functions,
         tool_choice=tool_choice(request.tool_choice, tools, request.parallel_tool_calls),
-        format=read_format(request.text, None),
+        format=form,
+        format_source=format_source,
         variables=_variables(request),
         template=request.chat_template,
         ending=_ending(shown),
         shorten=request.truncation == "auto",
         owner=context.owner,
         source="input",
-        format_source="text.format",
     )
 
 
@@ -163,18 +164,10 @@ def _ending(items: Sequence[Item]) -> Ending:
 
 
 def _variables(request: Prompting) -> dict[str, Any]:
-    """What templates are told: the effort, in the words of those that know only yes and no, and in full."""
-    variables: dict[str, Any] = {}
-    if request.reasoning and request.reasoning.effort:
-        thinks = request.reasoning.effort != "none"
-        variables = {
-            "reasoning_effort": request.reasoning.effort,
-            "enable_thinking": thinks,
-            "thinking": thinks,
-        }
-    if request.text and request.text.verbosity:
-        variables["verbosity"] = request.text.verbosity
-    return variables | (request.chat_template_kwargs or {})
+    """What templates are told. The client's own variables win."""
+    effort = request.reasoning.effort if request.reasoning else None
+    verbosity = request.text.verbosity if request.text else None
+    return variables(effort, verbosity) | (request.chat_template_kwargs or {})
 
 
 # What is refused
@@ -232,26 +225,4 @@ def _shown(request: CreateResponse, context: Context, include: frozenset[str]) -
         None if request.include_reasoning is False else thoughts,
         logprobs=LOGPROBS in include,
         sealed=SEALED_THOUGHTS in include,
-    )
-
-
-def _sampling(request: CreateResponse, include: frozenset[str]) -> Sampling:
-    return Sampling(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        repetition_penalty=request.repetition_penalty,
-        logit_bias=request.logit_bias or {},
-        seed=request.seed,
-        max_tokens=request.max_output_tokens,
-        min_tokens=request.min_tokens,
-        stop_token_ids=tuple(request.stop_token_ids or ()),
-        ignore_eos=request.ignore_eos,
-        bad_words=tuple(request.bad_words or ()),
-        logprobs=(request.top_logprobs or 0) if LOGPROBS in include else None,
-        priority=request.priority,
-        cache_salt=request.cache_salt,
     )

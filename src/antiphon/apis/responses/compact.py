@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from antiphon.apis.responses.accept import Context, prompting, read_conversation
-from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION, said_to_model
+from antiphon.apis.responses.conversation import summed_up
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.thoughts import Seal
 from antiphon.apis.responses.resource import Compaction
@@ -35,13 +35,14 @@ class Compacting(Struct, frozen=True):
 
 def accept_compact(request: CompactRequest, context: Context) -> Compacting:
     """What the request asks for. Raises RequestError."""
+    turn = summarising(prompting(request, context))  # which finds what is wrong with the items
     history, items, _ = read_conversation(request, context)
     kept = tuple(
         msgspec.json.encode(item.value)
         for item in (*history, *items)
         if item.value["type"] == "message" and item.value["role"] != Role.ASSISTANT.value
     )
-    return Compacting(context.id, summarising(prompting(request, context)), kept)
+    return Compacting(context.id, turn, kept)
 
 
 def summarising(turn: Turn) -> Turn:
@@ -60,10 +61,8 @@ def summarising(turn: Turn) -> Turn:
 
 
 def after(turn: Turn, summary: str) -> Turn:
-    """The turn of a conversation that was summed up: what was said to the model, and the summary."""
-    kept = [item for item in turn.items if said_to_model(item)]
-    told = Message(Role.USER, (TextPart(SUMMARY_INTRODUCTION + summary),))
-    return msgspec.structs.replace(turn, items=(*kept, told))
+    """The turn of a conversation that was summed up."""
+    return msgspec.structs.replace(turn, items=tuple(summed_up(turn.items, summary)))
 
 
 def compaction(summary: str, seal: Seal) -> dict[str, str]:

@@ -6,7 +6,7 @@ that have no words (web searches, screenshots, images) are not shown. What stand
 before a compaction is not shown either, but for what was said to the model.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.responses.given import Given, json_text
@@ -28,22 +28,36 @@ _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _ROLES = {role.value: role for role in Role}
 
 
+class Summary(Message, frozen=True):
+    """What a compaction left of what was said before it."""
+
+
 def to_core(items: Iterable[Given], unseal: Unseal) -> tuple[Item, ...]:
     """What the model is shown of these items. Raises RequestError, naming the item."""
     shown: list[Item] = []
-    summary: Item | None = None
     for item in items:
-        read = list(_READERS[item.value["type"]](item, unseal)) if item.value["type"] in _READERS else []
-        if item.value["type"] == "compaction":
-            shown = [old for old in shown if said_to_model(old) and old is not summary]
-            [summary] = read
-        shown += read
+        type_ = item.value["type"]
+        if type_ == "compaction":
+            shown = summed_up(shown, _opened(item, item.text("encrypted_content"), unseal))
+        elif type_ in _READERS:
+            shown += _READERS[type_](item, unseal)
     return tuple(shown)
 
 
-def said_to_model(item: Item) -> bool:
-    """A compaction keeps it word for word."""
-    return isinstance(item, Message) and item.role is not Role.ASSISTANT
+def summed_up(items: Sequence[Item], summary: str) -> list[Item]:
+    """A conversation with the summary of it in the place of all but what was said to the model.
+
+    It stands where the last of that stood: what is said behind it may still want an answer.
+    """
+    stays = [_said_to_model(item) for item in items]
+    place = len(items) if all(stays) else len(items) - stays[::-1].index(False)
+    told = Summary(Role.USER, (TextPart(SUMMARY_INTRODUCTION + summary),))
+    return [*(item for item in items[:place] if _said_to_model(item)), told, *items[place:]]
+
+
+def _said_to_model(item: Item) -> bool:
+    """A compaction keeps it word for word. An earlier summary is part of the new one."""
+    return isinstance(item, Message) and item.role is not Role.ASSISTANT and not isinstance(item, Summary)
 
 
 def check_outputs(history: Iterable[Given], items: Iterable[Given]) -> None:
@@ -77,11 +91,6 @@ def _reasoning(item: Given, unseal: Unseal) -> Iterator[Item]:
         text = "\n\n".join(part.text("text") for part in item.objects("summary"))
     if text:
         yield Reasoning(text)
-
-
-def _compaction(item: Given, unseal: Unseal) -> Iterator[Item]:
-    text = _opened(item, item.text("encrypted_content"), unseal)
-    yield Message(Role.USER, (TextPart(SUMMARY_INTRODUCTION + text),))
 
 
 def _opened(item: Given, sealed: str, unseal: Unseal) -> str:
@@ -147,7 +156,6 @@ _READERS: dict[str, Reader] = {
     "function_call_output": _output,
     "custom_tool_call": _custom_call,
     "custom_tool_call_output": _output,
-    "compaction": _compaction,
     "mcp_call": _mcp_call,
     "code_interpreter_call": _code_call,
     "local_shell_call": _shell_call("local_shell", "action"),

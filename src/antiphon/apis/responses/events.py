@@ -68,6 +68,12 @@ class ErrorEvent(Event, tag="error"):
     error: ErrorPayload
 
 
+class SocketError(ErrorEvent, tag="error"):
+    """The same on a WebSocket, where the HTTP status has no other place. It is no part of a stream."""
+
+    status: int
+
+
 # Its items
 
 

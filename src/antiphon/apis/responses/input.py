@@ -15,6 +15,9 @@ from antiphon.apis.responses.kinds import KINDS, REFERENCE, item_id
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import NotFoundError
 
+MAX_ID = 256
+"""Characters in the id that a client gives to an item: databases keep ids in an index."""
+
 TRIGGER = "compaction_trigger"
 """Asks for the conversation to be compacted. It is no part of it."""
 
@@ -59,7 +62,7 @@ def references(items: str | list[Any] | None) -> list[str]:
     """The ids of the stored items that these items refer to. What is wrong with them is found later."""
     objects = [item for item in items or () if isinstance(item, dict)]
     named = [item.get("id") for item in objects if (item.get("type") or _implied_type(item)) == REFERENCE]
-    return [id_ for id_ in named if isinstance(id_, str)]
+    return [id_ for id_ in named if isinstance(id_, str) and "\0" not in id_]
 
 
 def resolved(items: list[Given], referred: Mapping[str, bytes]) -> Iterator[Given]:
@@ -95,8 +98,8 @@ def _complete(item: Given, new_id: str) -> Object:
     type_ = item.value["type"]
     nulls = type_ in _NULLS_KEPT
     there = {name: value for name, value in item.value.items() if nulls or value is not None}
-    whole = {"type": type_, "id": item.text_or_none("id") or new_id} | _defaults(type_) | there
-    whole["id"] = item.text_or_none("id") or new_id
+    id_ = _id(item) or new_id
+    whole = {"type": type_, "id": id_} | _defaults(type_) | there | {"id": id_}
     if KINDS[type_].has_status and whole.get("status") is None:
         whole["status"] = "completed"
     match type_:
@@ -105,6 +108,14 @@ def _complete(item: Given, new_id: str) -> Object:
         case "function_call":
             whole["arguments"] = json_text(item.value.get("arguments"))
     return whole
+
+
+def _id(item: Given) -> str | None:
+    """The id that a client gave to an item."""
+    id_ = item.text_or_none("id")
+    if id_ and (len(id_) > MAX_ID or "\0" in id_):
+        raise item.wrong("id", f"Use at most {MAX_ID} characters, none of them U+0000.")
+    return id_
 
 
 def _defaults(type_: str) -> Object:

@@ -2,38 +2,20 @@
 
 Requests are read leniently: unknown fields are ignored, null means absent.
 Names and meanings are those of OpenAI's OpenAPI document (CreateResponse,
-TokenCountsBody, CompactResponseMethodPublicBody); behind them come sampling
-parameters that other servers take. Items and tools stay JSON here: see `given`.
+TokenCountsBody, CompactResponseMethodPublicBody); beside them are the parameters
+that all APIs share (`Drawing`). Items and tools stay JSON here: see `given`.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from antiphon.apis.request import Alternatives, Count, Drawing, Effort, Metadata, TokenLimit, Verbosity, Words
 from antiphon.apis.responses.given import Object
 
-MAX_STOPS = 16
-"""The most `stop` strings in one request."""
-MAX_TOP_LOGPROBS = 20
-"""The most alternatives to a token that can be asked for."""
-
-Temperature = Annotated[float, Meta(ge=0, le=2)]
-Probability = Annotated[float, Meta(gt=0, le=1)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Bias = Annotated[float, Meta(ge=-100, le=100)]
-Positive = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
-TopK = Annotated[int, Meta(ge=-1)]
-Name = Annotated[str, Meta(min_length=1)]
-StopStrings = Annotated[list[Name], Meta(max_length=MAX_STOPS)]
-Metadata = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
-]
-"""What a client notes about something that is stored: 16 keys of 64 characters with values of 512."""
-
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Detail = Literal["auto", "concise", "detailed"]
+Id = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
+"""What something that is stored is called. No database holds U+0000 in text."""
 
 
 class Reasoning(Struct):
@@ -48,13 +30,13 @@ class Text(Struct):
     """What the text has to look like."""
 
     format: Object | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = None
 
 
 class ConversationReference(Struct):
     """The conversation that a response belongs to."""
 
-    id: str
+    id: Id
 
 
 class StreamOptions(Struct):
@@ -67,28 +49,20 @@ class ContextManagement(Struct):
     """What to do with a conversation that grows: `compaction`, from so many tokens on."""
 
     type: str
-    compact_threshold: Count | None = None
+    compact_threshold: TokenLimit | None = None
 
 
-class StructuredOutputs(Struct):
-    """What the text has to look like, in the words of other servers. One of these."""
+class Prompting(Drawing, kw_only=True):
+    """What all requests about a conversation have in common.
 
-    json: Object | str | None = None
-    json_object: bool | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    structural_tag: Object | str | None = None
+    How tokens are drawn is part of it, so that a request for an answer can be measured as it is.
+    """
 
-
-class Prompting(Struct, kw_only=True):
-    """What a prompt is made of: what all requests about a conversation have in common."""
-
-    model: Name
+    model: Words
     input: str | list[Any] | None = None
     instructions: str | None = None
-    previous_response_id: str | None = None
-    conversation: str | ConversationReference | None = None
+    previous_response_id: Id | None = None
+    conversation: Id | ConversationReference | None = None
     tools: list[Any] | None = None
     tool_choice: str | Object | None = None
     parallel_tool_calls: bool | None = None
@@ -123,8 +97,8 @@ class CreateResponse(Prompting, kw_only=True):
     background: bool | None = None
     include: list[str] | None = None
     metadata: Metadata | None = None
-    max_output_tokens: Count | None = None
-    max_tool_calls: Count | None = None
+    max_output_tokens: TokenLimit | None = None
+    max_tool_calls: TokenLimit | None = None
     context_management: list[ContextManagement] | None = None
     prompt: Object | None = None
     moderation: Object | None = None
@@ -136,25 +110,7 @@ class CreateResponse(Prompting, kw_only=True):
     prompt_cache_retention: str | None = None
     user: str | None = None
 
-    # How tokens are drawn
-    temperature: Temperature | None = None
-    top_p: Probability | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    top_k: TopK | None = None
-    min_p: Share | None = None
-    repetition_penalty: Positive | None = None
-    logit_bias: dict[int, Bias] | None = None
-    seed: int | None = None
-    min_tokens: Annotated[int, Meta(ge=0)] | None = None
-    ignore_eos: bool | None = None
-    bad_words: list[str] | None = None
-    stop: Name | StopStrings | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    priority: int | None = None
-    cache_salt: Name | None = None
-    structured_outputs: StructuredOutputs | None = None
-    thinking_token_budget: Annotated[int, Meta(ge=0)] | None = None
+    # What is shown, and how long to think
+    top_logprobs: Alternatives | None = None
+    thinking_token_budget: Count | None = None
     include_reasoning: bool | None = None

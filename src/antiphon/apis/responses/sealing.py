@@ -40,6 +40,8 @@ class Sealer:
         """The text that was sealed for this owner, None if there is none."""
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
+        if not sealed.startswith(_VERSION):
+            return None
         try:
             blob = base64.b64decode(sealed.removeprefix(_VERSION), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):

@@ -99,11 +99,12 @@ def _tool(tool: Given, namespace: str | None) -> Tool:
     type_, name = tool.text("type"), tool.named("name")
     flat, about = flat_name(namespace, name), tool.text_or_none("description")
     if type_ == CUSTOM:
-        function = as_function(flat, about, _text_form(tool))
+        function = as_function(flat, about, _text_form(tool), tool.place("format"))
     elif type_ == FUNCTION:
         parameters = tool.object_or_none("parameters")
         strict = tool.flag_or_none("strict")
-        function = Function(flat, about, parameters.value if parameters else {}, strict, tool.where)
+        schema = parameters.value if parameters else {}
+        function = Function(flat, about, schema, strict, tool.place("parameters"))
     else:
         raise tool.wrong("type", f"A namespace has no tools of type '{type_}'. Use 'function' or 'custom'.")
     return Tool(type_, name, namespace or UNSET, function)

@@ -91,7 +91,7 @@ async def _of_response(store: Store, owner: str, response_id: str) -> Sequence[b
         message = f"Previous response with id '{response_id}' not found."
         raise NotFoundError(message, param=param, code=code)
     if not record.status.terminal:
-        message = f"Previous response with id '{response_id}' is still {record.status}. Wait until it has ended."
+        message = f"Previous response with id '{response_id}' is {record.status}. Wait until it has ended."
         raise RequestError(message, param=param, code="previous_response_not_ended")
     return _payloads(await store.responses.history(owner, response_id))
 

@@ -5,13 +5,11 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Raw
 
+from antiphon.apis.logprobs import bytes_of, logprob_of, text_of
 from antiphon.apis.responses.resource import LogProb, TopLogProb
-from antiphon.core.chunks import Candidate, Token
+from antiphon.core.chunks import Token
 
 _encode = msgspec.json.Encoder().encode
-
-FLOOR = -9999.0
-"""Stands for a probability of zero, which has no logarithm in JSON, and for one that nobody knows."""
 
 
 def to_logprobs(tokens: Iterable[Token]) -> list[Raw]:
@@ -20,17 +18,5 @@ def to_logprobs(tokens: Iterable[Token]) -> list[Raw]:
 
 
 def _logprob(token: Token) -> LogProb:
-    top = [_candidate(other) for other in token.top]
-    return LogProb(token.text, _finite(token.logprob), _bytes(token), top)
-
-
-def _candidate(candidate: Candidate) -> TopLogProb:
-    return TopLogProb(candidate.text, _finite(candidate.logprob), _bytes(candidate))
-
-
-def _bytes(token: Token | Candidate) -> list[int]:
-    return list(token.text.encode(errors="replace") if token.raw is None else token.raw)
-
-
-def _finite(logprob: float | None) -> float:
-    return FLOOR if logprob is None or logprob < FLOOR else logprob
+    top = [TopLogProb(text_of(other), logprob_of(other), bytes_of(other)) for other in token.top]
+    return LogProb(text_of(token), logprob_of(token), bytes_of(token), top)
