@@ -45,6 +45,7 @@ class Postgresql:
         self._hub = Hub()
         self._name = uuid4().hex
         self._listener: asyncio.Task[None] | None = None
+        self._reading: set[asyncio.Task[Any]] = set()
         self._writer = self._engine(pool_size=1)
         self._reader = self._engine(pool_size=limits.readers, isolation_level="AUTOCOMMIT")
 
@@ -57,10 +58,21 @@ class Postgresql:
         await tried.wait()
 
     async def read(self, work: Read[R]) -> R:
-        """Run a read."""
+        """Run a read. It ends, even if whoever wants it leaves: a connection must not be left in mid-air."""
+        reading = asyncio.create_task(self._read(work))
+        self._reading.add(reading)
+        reading.add_done_callback(self._read_done)
+        return await asyncio.shield(reading)
+
+    async def _read(self, work: Read[R]) -> R:
         with failures_of(*_FAILURES):
             async with self._reader.connect() as connection:
                 return await connection.run_sync(work)
+
+    def _read_done(self, reading: asyncio.Task[Any]) -> None:
+        self._reading.discard(reading)
+        if not reading.cancelled():
+            reading.exception()  # whoever left does not want to know
 
     async def transact(self, work: Callable[[Transaction], R]) -> R:
         """Run a write, commit it and wake its topics, here and elsewhere."""
@@ -75,6 +87,7 @@ class Postgresql:
         if self._listener:
             self._listener.cancel()
             await asyncio.wait([self._listener])
+        await asyncio.gather(*self._reading, return_exceptions=True)
         await self._reader.dispose()
         await self._writer.dispose()
 
