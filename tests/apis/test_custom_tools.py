@@ -82,7 +82,7 @@ def test_the_input_of_known_arguments(arguments: str, text: str) -> None:
 
 
 def test_models_are_shown_a_function_with_one_string() -> None:
-    function = as_function("patch", "Edits files.", None)
+    function = as_function("patch", "Edits files.", None, "tools[0].format")
 
     assert (function.name, function.description, function.strict) == ("patch", "Edits files.", None)
     assert function.parameters["required"] == ["input"]
@@ -90,11 +90,12 @@ def test_models_are_shown_a_function_with_one_string() -> None:
 
 
 def test_the_form_of_a_custom_tool_reaches_the_model() -> None:
-    matched = as_function("f", None, Regex("a|b"))
-    parsed = as_function("f", None, GrammarFormat("start: WORD", "lark"))
+    matched = as_function("f", None, Regex("a|b"), "tools[0].format")
+    parsed = as_function("f", None, GrammarFormat("start: WORD", "lark"), "tools[0].format")
 
     assert matched.parameters["properties"]["input"]["pattern"] == "^(?:a|b)$"
     assert matched.strict
+    assert matched.source == "tools[0].format"
     assert "start: WORD" in parsed.parameters["properties"]["input"]["description"]
     assert "lark" in parsed.parameters["properties"]["input"]["description"]
     assert not parsed.strict

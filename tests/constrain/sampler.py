@@ -10,6 +10,7 @@ from antiphon.constrain.form import (
     Form,
     Language,
     Literal,
+    Machine,
     Ref,
     Repeat,
     Sequence,
@@ -56,6 +57,8 @@ class Sampler:
                 self._draw(form.form, depth + 1, out)
         elif isinstance(form, Ref):
             self._draw(self._rules[form.name], depth + 1, out)
+        elif isinstance(form, Machine):
+            self._run(form, depth, out)
         else:
             self._text(form, depth, out)
 
@@ -77,6 +80,18 @@ class Sampler:
             return form.least
         most = form.least + 4 if form.most is None else min(form.most, form.least + 4)
         return self._random.randint(form.least, most)
+
+    def _run(self, form: Machine, depth: int, out: list[str]) -> None:
+        """A few steps at random, then the shortest way out."""
+        state, left = form.begun, _steps_left(form)
+        for step in range(10 + len(form.ways)):
+            if state in form.ends and (step > 8 or self._random.random() < 0.2):
+                return
+            ways = [(read, to) for read, to in form.ways[state] if to in left]
+            if step > 8:
+                ways = [min(ways, key=lambda way: left[way[1]])]
+            read, state = self._random.choice(ways)
+            self._draw(read, depth + 1, out)
 
     def _text(self, form: Until, depth: int, out: list[str]) -> None:
         found = automaton(tuple(marker for marker, _ in form.on))
@@ -118,6 +133,8 @@ class Sampler:
             return 0 if form.least == 0 else self._rank(form.form)
         if isinstance(form, Ref):
             return self._ranks.get(form.name, _FAR)
+        if isinstance(form, Machine):
+            return 0
         ends = [self._rank(then) for _, then in form.on if then is not None]
         return 0 if form.open else min(ends, default=_FAR)
 
@@ -137,3 +154,14 @@ def _completes(found: Automaton, state: int, text: str) -> str:
     for char in text:
         at = found.step(at, char) if isinstance(at, int) else 0
     return at if isinstance(at, str) else ""
+
+
+def _steps_left(machine: Machine) -> dict[int, int]:
+    """How far each state is from one in which the text may end; those from which there is none are left out."""
+    left = dict.fromkeys(machine.ends, 0)
+    for _ in machine.ways:
+        for state, ways in enumerate(machine.ways):
+            found = [left[to] + 1 for _, to in ways if to in left]
+            if found and state not in left:
+                left[state] = min(found)
+    return left

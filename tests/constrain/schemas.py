@@ -45,6 +45,8 @@ SCHEMAS: dict[str, Any] = {
     "pattern": _object(a={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}),
     "pattern of words": _object(a={"type": "string", "pattern": r"^(cat|dog)s?\.$"}),
     "pattern somewhere": _object(a={"type": "string", "pattern": r"\d\w|^\s"}),
+    "pattern that can be read in many ways": _object(a={"type": "string", "pattern": "^([a-z]+ ?){1,12}$"}),
+    "pattern of what may be left out": _object(a={"type": "string", "pattern": "^(([A-Z]?){9}[0-9]?){9}$"}),
     "pattern of special characters": _object(a={"type": "string", "pattern": r'^["\\/]{1,4}\t?$'}),
     "date": _object(a={"type": "string", "format": "date"}),
     "time": _object(a={"type": "string", "format": "time"}),
@@ -71,6 +73,11 @@ SCHEMAS: dict[str, Any] = {
         "maxItems": 4,
     },
     "nothing more": {"type": "array", "maxItems": 0},
+    "as many as may be": {
+        "type": "array",
+        "items": _object(a={"type": "string", "maxLength": 500}),
+        "maxItems": 500,
+    },
     "optional": {
         "type": "object",
         "properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"const": 3}, "d": {"const": 4}},

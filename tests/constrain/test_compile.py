@@ -42,7 +42,7 @@ def test_nothing_is_enforced_where_nothing_is_demanded() -> None:
 
 def test_a_strict_schema_that_cannot_be_enforced_is_refused_by_keyword_and_place() -> None:
     with pytest.raises(RequestError, match=r"/properties/a: multipleOf") as refused:
-        enforced(G, Function("h", None, HARD, strict=True))
+        enforced(G, Function("h", None, HARD, strict=True, source="tools[1].parameters"))
     assert refused.value.param == "tools[1].parameters"
     with pytest.raises(RequestError, match="multipleOf") as refused:
         enforced(format=JsonSchema(HARD))
@@ -116,8 +116,8 @@ def test_a_format_that_cannot_be_enforced_is_refused(format_: Any) -> None:
 
 def test_arguments_that_nothing_fits_are_refused() -> None:
     with pytest.raises(RequestError) as refused:
-        enforced(G, Function("h", None, {"type": "array"}), tool_choice=REQUIRED)
-    assert refused.value.param == "tools[1].parameters"
+        enforced(G, Function("h", None, {"type": "array"}, source="functions[1]"), tool_choice=REQUIRED)
+    assert refused.value.param == "functions[1]"
 
 
 @pytest.mark.parametrize("circle", [{"$ref": "#"}, {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}])

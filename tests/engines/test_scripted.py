@@ -141,6 +141,11 @@ async def test_a_line_begins_again_where_it_may_not_end(sampling, limit, expecte
     assert text_of(await chunks_of(engine, "hi", limit, sampling=Sampling(**sampling))) == expected
 
 
+async def test_an_answer_that_may_not_end_is_cut():
+    chunks = await chunks_of(await started({"output": "a b c"}), "hi", 7, sampling=Sampling(ignore_eos=True))
+    assert finish_of(chunks).reason is FinishReason.LENGTH
+
+
 @pytest.mark.parametrize("sampling", [{"min_tokens": 5}, {"ignore_eos": True}])
 async def test_nothing_cannot_begin_again(sampling):
     engine = await started({"output": ""})

@@ -34,8 +34,8 @@ _PIECES = re.compile(
 )
 
 
-def as_function(name: str, description: str | None, form: TextForm | None) -> Function:
-    """The function that stands for a custom tool.
+def as_function(name: str, description: str | None, form: TextForm | None, source: str) -> Function:
+    """The function that stands for a custom tool, whose form came as the parameter `source`.
 
     A regular expression becomes part of the schema, so that an engine can be held to it;
     a grammar is told to the model, which is all that can be done inside a JSON string.
@@ -52,7 +52,8 @@ def as_function(name: str, description: str | None, form: TextForm | None) -> Fu
         "required": ["input"],
         "additionalProperties": False,
     }
-    return Function(name, description, parameters, strict=True if isinstance(form, Regex) else None)
+    strict = True if isinstance(form, Regex) else None
+    return Function(name, description, parameters, strict, source)
 
 
 def to_arguments(text: str) -> str:

@@ -1,6 +1,6 @@
 """What an answer has to look like, in the several ways in which a request may say it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,21 +21,23 @@ Named = tuple[str, Format]
 """A format, and the parameter that asks for it."""
 
 
-NO_FORMAT = ("response_format", None)
-
-
 def answer_format(request: Request) -> tuple[str, Format | None]:
     """The one format that the request asks for, and its parameter. Raises RequestError for several."""
     asked = [
         *_of_response_format(request.response_format),
-        *_of_vllm(request.structured_outputs),
+        *structured(request.structured_outputs),
         *_guided(request),
     ]
+    return the_one(asked) or ("response_format", None)
+
+
+def the_one(asked: Sequence[Named]) -> Named | None:
+    """The format that is asked for, if any is. Raises RequestError for several."""
     if len(asked) > 1:
         (first, _), (second, _), *_ = asked
         message = f"'{first}' already says what the answer has to look like. Leave out '{second}'."
         raise RequestError(message, param=second)
-    return asked[0] if asked else NO_FORMAT
+    return asked[0] if asked else None
 
 
 def _of_response_format(asked: ResponseFormat | None) -> Iterator[Named]:
@@ -51,7 +53,8 @@ def _of_response_format(asked: ResponseFormat | None) -> Iterator[Named]:
             pass
 
 
-def _of_vllm(asked: StructuredOutputs | None) -> Iterator[Named]:
+def structured(asked: StructuredOutputs | None) -> Iterator[Named]:
+    """The formats that are asked for in vLLM's words. Raises RequestError."""
     where = "structured_outputs"
     if asked is None:
         return

@@ -1,10 +1,10 @@
-"""What a request for text may say, whichever of OpenAI's older APIs it comes through.
+"""What a request for text may say, whichever API it comes through.
 
 Names and meanings are OpenAI's where OpenAI has the parameter, vLLM's where it
 has not. Reading is lenient: unknown fields are ignored, null means absent.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -18,6 +18,9 @@ MAX_BAD_WORDS = 1024
 """The most `bad_words` in one request."""
 MAX_ALTERNATIVES = 20
 """The most `top_logprobs`, as OpenAI has it."""
+
+MAX_METADATA = 16
+"""The most `metadata` of one request; keys have up to 64 characters, values up to 512."""
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(gt=0, le=1)]
@@ -37,6 +40,11 @@ Words = Annotated[str, Meta(min_length=1)]
 StopStrings = Annotated[list[Words], Meta(max_length=MAX_STOPS)]
 BadWords = Annotated[list[Words], Meta(max_length=MAX_BAD_WORDS)]
 CacheSalt = Annotated[str, Meta(max_length=128, pattern=r"^[^@/\\\x00]*$")]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Verbosity = Literal["low", "medium", "high"]
+MetadataKey = Annotated[str, Meta(max_length=64)]
+MetadataValue = Annotated[str, Meta(max_length=512)]
+Metadata = Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=MAX_METADATA)]
 
 
 class StreamOptions(Struct):
@@ -93,13 +101,9 @@ class StructuredOutputs(Struct):
     whitespace_pattern: str | None = None
 
 
-class Request(Struct, kw_only=True):
-    """The parameters that Chat Completions and Completions share."""
+class Drawing(Struct, kw_only=True):
+    """The parameters that all APIs share: how tokens are drawn, and what the answer is held to."""
 
-    model: str
-    n: Choices | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
     top_p: Probability | None = None
     top_k: CountOrAll | None = None
@@ -107,23 +111,33 @@ class Request(Struct, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
-    length_penalty: float | None = None
     logit_bias: dict[int, Bias] | None = None
     seed: Seed | None = None
-    max_tokens: TokenLimit | None = None
     min_tokens: Count | None = None
     stop: Words | StopStrings | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     bad_words: BadWords | None = None
+    priority: int | None = None
+    cache_salt: CacheSalt | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+
+class Request(Drawing, kw_only=True):
+    """The parameters that Chat Completions and Completions share beyond that."""
+
+    model: str
+    n: Choices | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    length_penalty: float | None = None
+    max_tokens: TokenLimit | None = None
     use_beam_search: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: CountOrAll | None = None
     truncate_prompt_tokens: CountOrAll | None = None
     truncation_side: str | None = None
-    priority: int | None = None
-    cache_salt: CacheSalt | None = None
     request_id: Words | None = None
     echo: bool | None = None
     return_token_ids: bool | None = None
@@ -131,7 +145,6 @@ class Request(Struct, kw_only=True):
     return_prompt_text: bool | None = None
     service_tier: str | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: Words | None = None
     guided_choice: Annotated[list[Words], Meta(min_length=1)] | None = None

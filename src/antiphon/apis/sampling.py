@@ -1,7 +1,11 @@
-"""The parameters of a request that say how tokens are drawn and where a prompt and an answer end."""
+"""The parameters of a request that say how an answer is made: what is drawn, how much, and where it ends."""
+
+from typing import Any
+
+from msgspec.structs import replace
 
 from antiphon.apis.fields import refuse
-from antiphon.apis.request import Request
+from antiphon.apis.request import Drawing, Request
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
 
@@ -27,7 +31,7 @@ def check(request: Request) -> None:
         raise RequestError(message, param="truncate_prompt_tokens")
 
 
-def sampling(request: Request, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
+def drawing(request: Drawing, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
     """How tokens are drawn. `logprobs` is how many alternatives are wanted, None for no log probabilities."""
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
@@ -48,14 +52,31 @@ def sampling(request: Request, *, max_tokens: int | None, logprobs: int | None) 
         ignore_eos=request.ignore_eos or None,
         bad_words=tuple(request.bad_words or ()),
         logprobs=logprobs,
-        prompt_logprobs=request.prompt_logprobs,
         priority=request.priority,
         cache_salt=request.cache_salt or None,
+    )
+
+
+def sampling(request: Request, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
+    """The same, with what only OpenAI's older APIs have."""
+    return replace(
+        drawing(request, max_tokens=max_tokens, logprobs=logprobs),
+        prompt_logprobs=request.prompt_logprobs,
         beam_width=(request.n or 1) if request.use_beam_search else None,
         length_penalty=request.length_penalty,
     )
 
 
-def stops(request: Request) -> tuple[str, ...]:
+def stops(request: Drawing) -> tuple[str, ...]:
     """The strings that end an answer."""
     return (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+
+
+def variables(effort: str | None, verbosity: str | None) -> dict[str, Any]:
+    """What a chat template is told of how much to think and to say."""
+    told: dict[str, Any] = {}
+    if effort is not None:
+        # Templates ask for the effort, or in either of two ways whether to think, if they ask at all.
+        thinks = effort != "none"
+        told = {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
+    return told if verbosity is None else {**told, "verbosity": verbosity}

@@ -60,8 +60,8 @@ class Enforced(Struct, frozen=True):
 def constrain(demand: Demand, grammar: Grammar) -> Enforced:
     """What the demand comes to for a model that writes in this grammar (`Dialect.grammar`). Pure.
 
-    Raises RequestError, with the `param`, for what is strict and cannot be
-    enforced, and for schemas that nothing fits.
+    Raises RequestError for what is strict and cannot be enforced, and for schemas that
+    nothing fits. Its `param` is the `source` of a function, or `format`.
     """
     compiler = _Compiler(demand, grammar)
     try:
@@ -107,13 +107,9 @@ class _Compiler:
         return self._whole(form, calls, triggers)
 
     def _whole(self, form: Form, calls: Calls | None, triggers: tuple[str, ...] = ()) -> Enforced:
-        for index, tool in enumerate(self._demand.tools):
-            if calls is not None and tool in self._callable():
-                self._miss(
-                    f"tools[{index}].parameters",
-                    [("", what) for what in calls.missed(tool.name)],
-                    tool.strict,
-                )
+        if calls is not None:
+            for tool in self._callable():
+                self._miss(tool.source, [("", what) for what in calls.missed(tool.name)], tool.strict)
         unenforced = tuple(dict.fromkeys(self.unenforced))
         return Enforced(Language(form, self._rules), triggers, unenforced)
 
@@ -131,14 +127,11 @@ class _Compiler:
     def _calls(self, offered: Sequence[Function]) -> Calls:
         if not any(self._grammar.states.keys() - self._grammar.without_calls().states.keys()):
             raise UnwritableError("how calls are written")
-        functions = [
-            self._offered(index, tool) for index, tool in enumerate(self._demand.tools) if tool in offered
-        ]
+        functions = list(map(self._offered, offered))
         return Calls(self._grammar, functions, self._choice.parallel, self._rules)
 
-    def _offered(self, index: int, tool: Function) -> Offered:
+    def _offered(self, tool: Function) -> Offered:
         """A function with the shapes of its arguments: any object, if nothing holds it to its schema."""
-        param = f"tools[{index}].parameters"
         if not tool.parameters:
             return Offered(tool.name, Shapes(Object()))
         if not tool.strict and self._choice.calling is Calling.AUTO:
@@ -146,10 +139,11 @@ class _Compiler:
         try:
             shapes, missed = read(tool.parameters)
         except TooLarge:
-            raise RequestError(_TOO_LARGE, param=param) from None
-        self._miss(param, missed, tool.strict)
+            raise RequestError(_TOO_LARGE, param=tool.source) from None
+        self._miss(tool.source, missed, tool.strict)
         if not objects(shapes.shape, shapes.named):
-            raise RequestError("No object fits this schema: a function's arguments are one.", param=param)
+            message = "No object fits this schema: a function's arguments are one."
+            raise RequestError(message, param=tool.source)
         return Offered(tool.name, shapes)
 
     def _body(self, format_: Format) -> Form:

@@ -10,6 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 MAX_CHAR = 0x10FFFF
+MAX_COUNT = 1000
+"""The highest count in a repetition: engines write counts out."""
 
 Ranges = tuple[tuple[int, int], ...]
 """Code points from … to …, both included; in order and apart."""
@@ -66,7 +68,19 @@ class Until(Struct, frozen=True):
     begun: str = ""
 
 
-Form = Literal | Chars | Sequence | Choice | Repeat | Ref | Until
+class Machine(Struct, frozen=True):
+    """A text read by states: for each, what may come next, with the state that it leads to.
+
+    It begins in the state `begun`, and may end in those of `ends`. What may come next in a
+    state has no beginning in common, so that there is one way to read a text.
+    """
+
+    ways: tuple[tuple[tuple["Form", int], ...], ...]
+    ends: frozenset[int]
+    begun: int = 0
+
+
+Form = Literal | Chars | Sequence | Choice | Repeat | Ref | Until | Machine
 
 EMPTY = Literal("")
 NOTHING = Choice(())
@@ -108,12 +122,18 @@ def optional(form: Form | str) -> Form:
 
 
 def repeat(form: Form | str, least: int = 0, most: int | None = None) -> Form:
-    """The form so many times."""
+    """The form so many times. Counts of counts become one, and what may be empty is none at all."""
     form = _form(form)
     if form == NOTHING:
         return EMPTY if least == 0 else NOTHING
     if most == 0 or form == EMPTY:
         return EMPTY
+    if isinstance(form, Choice) and EMPTY in form.options:
+        return repeat(choice(*(each for each in form.options if each != EMPTY)), 0, most)
+    if isinstance(form, Repeat) and form.least <= 1:
+        high = None if most is None or form.most is None else most * form.most
+        if (high or 0) <= MAX_COUNT:
+            return repeat(form.form, least * form.least, high)
     return form if least == most == 1 else Repeat(form, least, most)
 
 
@@ -193,6 +213,8 @@ def children(form: Form) -> tuple[Form, ...]:
         return (form.form,)
     if isinstance(form, Until):
         return tuple(then for _, then in form.on if then is not None)
+    if isinstance(form, Machine):
+        return tuple(read for ways in form.ways for read, _ in ways)
     return ()
 
 
@@ -205,5 +227,8 @@ def mapped(form: Form, change: Any) -> Form:
         return sequence(*(mapped(part, change) for part in form.parts))
     if isinstance(form, Choice):
         return choice(*(mapped(option, change) for option in form.options))
+    if isinstance(form, Machine):
+        ways = (((mapped(read, change), to) for read, to in ways) for ways in form.ways)
+        return Machine(tuple(map(tuple, ways)), form.ends, form.begun)
     assert isinstance(form, Repeat)
     return repeat(mapped(form.form, change), form.least, form.most)

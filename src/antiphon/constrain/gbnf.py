@@ -1,8 +1,9 @@
 """Forms → GBNF, the grammars of llama.cpp.
 
 Strategy: a rule of the language is a rule of the grammar, and everything in
-it is written in place. Only free text up to a marker becomes rules of its own,
-one for each state of its automaton.
+it is written in place. Rules of their own become free text up to a marker and
+machines, one for each state, and what is counted: llama.cpp writes out what is
+repeated, and refuses a grammar in which that multiplies.
 """
 
 from antiphon.constrain.automaton import automaton
@@ -13,6 +14,7 @@ from antiphon.constrain.form import (
     Form,
     Language,
     Literal,
+    Machine,
     Ref,
     Repeat,
     Sequence,
@@ -22,6 +24,9 @@ from antiphon.constrain.form import (
     without,
 )
 from antiphon.core.constraint import Gbnf
+
+MANY = 2
+"""Counts from here on are written out by those who read them."""
 
 _PLAIN = chars(" !#-,.-Z_-~/:;<=>@")
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
@@ -38,6 +43,8 @@ class _Writer:
     def __init__(self, language: Language) -> None:
         self._names: dict[str, str] = {}
         self._untils: dict[Until, str] = {}
+        self._machines: dict[Machine, str] = {}
+        self._counted: dict[Form, str] = {}
         self._lines: list[str] = []
         self._rule("root", language.start)
         for name, form in language.rules.items():
@@ -64,24 +71,48 @@ class _Writer:
             return " ".join(map(self._part, form.parts))
         return self._part(form)
 
-    def _part(self, form: Form) -> str:
+    def _part(self, form: Form) -> str:  # noqa: PLR0911  # one for each form
         match form:
             case Literal(text):
                 return _quoted(text)
             case Chars(ranges):
                 return _class(ranges)
             case Repeat(inner, least, most):
-                return f"{self._single(inner)}{_count(least, most)}"
+                single = self._single if most is None and least < MANY else self._single_rule
+                return f"{single(inner)}{_count(least, most)}"
             case Ref(name):
                 return self._named(name)
             case Until():
                 return self._until(form)
+            case Machine():
+                return self._machine(form)
             case _:
                 return f"({self._options(form)})"
 
     def _single(self, form: Form) -> str:
         """What a count may stand behind."""
         return self._part(form) if isinstance(form, Literal | Chars | Ref) else f"({self._options(form)})"
+
+    def _single_rule(self, form: Form) -> str:
+        """The same, so short that it may be written out many times."""
+        if isinstance(form, Literal | Chars | Ref):
+            return self._part(form)
+        if form not in self._counted:
+            self._counted[form] = f"each-{len(self._counted)}"
+            self._rule(self._counted[form], form)
+        return self._counted[form]
+
+    def _machine(self, form: Machine) -> str:
+        """The name of the rule for its first state; that of each state has its number added."""
+        states = Machine(form.ways, form.ends)
+        if states not in self._machines:
+            self._machines[states] = f"machine-{len(self._machines)}"
+            for state, ways in enumerate(form.ways):
+                options = [f"{self._part(read)} {self._machines[states]}-{to}" for read, to in ways]
+                options += ['""'] if state in form.ends else []
+                nothing = _class(())
+                self._lines.append(f"{self._machines[states]}-{state} ::= {' | '.join(options) or nothing}")
+        return f"{self._machines[states]}-{form.begun}"
 
     def _until(self, form: Until) -> str:
         """The name of the rule for the text's beginning; that of each state has its number added."""

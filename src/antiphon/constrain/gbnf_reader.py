@@ -2,19 +2,34 @@
 
 Strategy: recursive descent over the tokens of the notation. Rules get a prefix,
 so that they cannot meet ours. What llama.cpp's notation has beyond context-free
-rules (single tokens, `<…>`) is refused.
+rules (single tokens, `<…>`) is refused, and so are grammars that would stop it
+(see `readings`); what alternatives begin with in common is written once.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from antiphon.constrain.form import ANY, Chars, Form, Ref, children, choice, repeat, sequence, united, without
+from antiphon.constrain.form import (
+    ANY,
+    MAX_COUNT,
+    Chars,
+    Form,
+    Language,
+    Ref,
+    choice,
+    repeat,
+    sequence,
+    united,
+    without,
+)
+from antiphon.constrain.form import Sequence as Several
+from antiphon.constrain.language import check
+from antiphon.constrain.readings import AmbiguousError, referred, told_apart, undecided
 from antiphon.core.errors import RequestError
 
 MAX_GROUPS = 64
 """How deep parentheses are nested."""
-MAX_COUNT = 500
-"""The highest count in `{m,n}`."""
 
 _TOKEN = re.compile(
     r"""\s*(?:\#[^\n]*\s*)*(?:(?P<name>[A-Za-z0-9_-]+)(?P<defines>\s*::=)?|(?P<text>"(?:[^"\\]|\\.)*")"""
@@ -31,10 +46,23 @@ def read_gbnf(text: str, rules: dict[str, Form]) -> Form:
     if "root" not in found:
         _refuse("it has no rule 'root'")
     rules.update((_name(name), form) for name, form in found.items())
-    missing = [ref for form in found.values() for ref in _refs(form) if ref not in rules]
+    missing = [ref for form in found.values() for ref in referred(form) if ref not in rules]
     if missing:
         _refuse(f"it has no rule '{missing[0].removeprefix(_PREFIX)}'")
+    check(Language(Ref(_name("root")), rules), "format")
+    rules.update(_readable({_name(name): form for name, form in found.items()}))
     return Ref(_name("root"))
+
+
+def _readable(rules: Mapping[str, Form]) -> dict[str, Form]:
+    """The same rules, with few ways to read a text."""
+    for name in undecided(rules):
+        rule = name.removeprefix(_PREFIX)
+        _refuse(f"alternatives of its rule '{rule}' hold the rule itself, and cannot be told apart before")
+    try:
+        return {name: told_apart(form, rules) for name, form in rules.items()}
+    except AmbiguousError as why:
+        _refuse(f"it has {why}")
 
 
 class _Reader:
@@ -59,7 +87,7 @@ class _Reader:
         while self._peek() == ("sign", "|"):
             self._next()
             options.append(self._sequence())
-        return choice(*options)
+        return _factored(options)
 
     def _sequence(self) -> Form:
         parts: list[Form] = []
@@ -151,8 +179,18 @@ def _class(text: str) -> Form:
     return without(ANY, chars) if negated else chars
 
 
-def _refs(form: Form) -> set[str]:
-    return {form.name} if isinstance(form, Ref) else set().union(*map(_refs, children(form)))
+def _factored(options: Sequence[Form]) -> Form:
+    """One of these; what several begin with comes first, and once."""
+    rests: dict[Form, dict[Form, None]] = {}
+    for option in options:
+        first, *others = option.parts if isinstance(option, Several) else (option,)
+        rests.setdefault(first, {})[sequence(*others)] = None
+    return choice(
+        *(
+            sequence(first, _factored([*each]) if len(each) > 1 else next(iter(each)))
+            for first, each in rests.items()
+        )
+    )
 
 
 _PREFIX = "client "

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from antiphon.constrain.bounds import bound, down, up
-from antiphon.constrain.form import ANY, NOTHING, Chars, Form, Language, Repeat, repeat
+from antiphon.constrain.form import ANY, EMPTY, NOTHING, Chars, Form, Language, Literal, Repeat, repeat
 from antiphon.constrain.formats import form_of
 from antiphon.constrain.lengths import length
 from antiphon.constrain.matcher import matches
@@ -27,7 +27,9 @@ from antiphon.constrain.merging import (
     resolved,
     types_of,
 )
+from antiphon.constrain.notation import Json
 from antiphon.constrain.numbers import integers, numbers
+from antiphon.constrain.readings import undecided
 from antiphon.constrain.regex import UnsupportedRegexError, searched
 from antiphon.constrain.shape import (
     ANYTHING,
@@ -44,6 +46,7 @@ from antiphon.constrain.shape import (
     Text,
     union,
 )
+from antiphon.constrain.values import all_types_of, type_of, within
 
 MAX_REPEAT = 500
 """The highest count of characters or items that is enforced: engines write counts out."""
@@ -151,7 +154,7 @@ class SchemaReader:
             return self._miss(at, "enum: it must be a list")
         allowed = schema.get("enum", values)
         types = types_of(schema)
-        kept = [v for v in values if _within(v, allowed) and (types is None or _type(v) & types)]
+        kept = [v for v in values if within(v, allowed) and (types is None or all_types_of(v) & types)]
         rest = {
             k: v for k, v in schema.items() if k not in {"enum", "const", "type", "nullable"} | ANNOTATIONS
         }
@@ -164,9 +167,9 @@ class SchemaReader:
         if isinstance(value, dict | list):
             self.missed.append((at, "enum: other keywords beside it, for objects and arrays"))
             return True
-        if not rest.keys() & _KEYWORDS.get(_name(value), set()):
+        if not rest.keys() & _KEYWORDS.get(type_of(value), set()):
             return True
-        shape = self._typed({**rest, "type": _name(value)}, at)
+        shape = self._typed({**rest, "type": type_of(value)}, at)
         if isinstance(shape, Text):
             return matches(Language(shape.body), value)
         return isinstance(shape, Number) and matches(Language(shape.digits), f"{Decimal(repr(value)):f}")
@@ -374,7 +377,26 @@ def read(schema: Schema | bool) -> tuple[Shapes, list[tuple[str, str]]]:
     """The shapes of a schema, and what they do not hold. Raises `TooLarge`."""
     reader = SchemaReader(schema)
     shapes = reader.read()
+    for reference in _tangled(shapes):
+        shapes = Shapes(shapes.shape, {**shapes.named, reference: ANYTHING})
+        what = "alternatives that hold themselves begin alike: let a constant that differs come first"
+        reader.missed.append((reference.removeprefix("#"), what))
     return shapes, list(dict.fromkeys(reader.missed))
+
+
+class _Tight(Json):
+    """JSON without space, which would keep who looks for what is hard to read busy."""
+
+    after_key, comma, gap = Literal(":"), Literal(","), EMPTY
+
+
+def _tangled(shapes: Shapes) -> list[str]:
+    """The references to what holds itself in so many ways that no engine could follow."""
+    rules: dict[str, Form] = {}
+    notation = _Tight(rules, "", shapes.named)
+    notation.form(shapes.shape)
+    hard = set(undecided(rules)) if shapes.named else set()
+    return [reference for reference in shapes.named if notation.rule_of(reference) in hard]
 
 
 def _counted(first: list[Shape], more: Shape, least: int, most: int | None) -> Shape:
@@ -389,29 +411,6 @@ def _counted(first: list[Shape], more: Shape, least: int, most: int | None) -> S
     left = None if most is None else max(0, most - len(first))
     rest = None if left == 0 else rest
     return Array(tuple(first), rest, max(0, least - len(first)), left, min(least, len(first)))
-
-
-def _name(value: Any) -> str:
-    """The type of a value."""
-    if value is None:
-        return "null"
-    names: list[tuple[type, str]] = [(bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")]
-    return next(
-        (name for type_, name in names if isinstance(value, type_)),
-        "array" if isinstance(value, list) else "object",
-    )
-
-
-def _type(value: Any) -> set[str]:
-    """The names of a value's type: an integer is a number."""
-    name = _name(value)
-    whole = name == "integer" or (name == "number" and float(value).is_integer())
-    return {name, "number", "integer"} if whole else {name}
-
-
-def _within(value: Any, values: Any) -> bool:
-    """JSON's equality: true is not 1."""
-    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
 
 
 def _escaped(name: str) -> str:

@@ -17,6 +17,7 @@ from antiphon.constrain.shape import (
     Union,
     union,
 )
+from antiphon.constrain.values import wide_type_of
 
 ANY_VALUE: tuple[Shape, ...] = (
     ANY_OBJECT,
@@ -56,21 +57,10 @@ def plain(shape: Shape, named: Mapping[str, Shape]) -> list[Shape]:
 
 def type_name(shape: Shape) -> str:
     """JSON's name of the type of a shape that has one."""
-    if not isinstance(shape, Constant):
-        return _TYPE_NAMES[type(shape)]
-    if isinstance(shape.value, bool):
-        return "boolean"
-    return next(name for type_, name in _VALUE_NAMES if isinstance(shape.value, type_))
+    return wide_type_of(shape.value) if isinstance(shape, Constant) else _TYPE_NAMES[type(shape)]
 
 
 _TYPE_NAMES: dict[type[Shape], str] = {Text: "string", Number: "number", Array: "array", Object: "object"}
-_VALUE_NAMES = (
-    (str, "string"),
-    (int | float, "number"),
-    (list, "array"),
-    (Mapping, "object"),
-    (type(None), "null"),
-)
 
 
 def objects(shape: Shape, named: Mapping[str, Shape]) -> list[Object]:

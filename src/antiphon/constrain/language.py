@@ -8,6 +8,7 @@ from antiphon.constrain.form import (
     Form,
     Language,
     Literal,
+    Machine,
     Ref,
     Repeat,
     Sequence,
@@ -55,6 +56,8 @@ def possible(form: Form, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911
             return known(name)
         case Until(on, is_open):
             return is_open or any(then is not None and possible(then, known) for _, then in on)
+        case Machine():
+            return _can_end(form, known)
         case _:
             return True
 
@@ -76,6 +79,19 @@ def nullable(form: Form, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911
             return known(name)
         case Until(_, is_open):
             return is_open
+        case Machine(_, ends, begun):
+            return begun in ends
+
+
+def _can_end(machine: Machine, known: Callable[[str], bool]) -> bool:
+    """Whether one of the states that it may end in is reached."""
+    reached, todo = {machine.begun}, [machine.begun]
+    while todo:
+        ways = machine.ways[todo.pop()]
+        found = {to for read, to in ways if possible(read, known)} - reached
+        reached |= found
+        todo += found
+    return not reached.isdisjoint(machine.ends)
 
 
 def _settled(

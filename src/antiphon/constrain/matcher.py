@@ -14,6 +14,7 @@ from antiphon.constrain.form import (
     Form,
     Language,
     Literal,
+    Machine,
     Ref,
     Repeat,
     Sequence,
@@ -28,12 +29,12 @@ MAX_REMEMBERED = 20_000
 """Stacks that are remembered to be told apart, beyond which they are made anew."""
 
 
-class _Stack:
+class Stack:
     """A form, how far in it we are, and what comes after it."""
 
     __slots__ = ("at", "form", "rest")
 
-    def __init__(self, form: Form, at: int, rest: "_Stack | None") -> None:
+    def __init__(self, form: Form, at: int, rest: "Stack | None") -> None:
         self.form = form
         self.at = at
         self.rest = rest
@@ -44,8 +45,8 @@ class Matcher:
 
     def __init__(self, language: Language) -> None:
         self._rules = language.rules
-        self._made: dict[tuple[int, int, int], _Stack] = {}
-        self._known: dict[int, tuple[list[_Stack], bool]] = {}
+        self._made: dict[tuple[int, int, int], Stack] = {}
+        self._known: dict[int, tuple[list[Stack], bool]] = {}
         self._tops, self.accepting = self._expanded([self._push(language.start, 0, None)])
 
     @property
@@ -65,6 +66,15 @@ class Matcher:
                 return False
         return True
 
+    @property
+    def tops(self) -> list[Stack]:
+        """Where the text may go on: stacks with a character to read on top."""
+        return self._tops
+
+    def after(self, top: Stack, char: str) -> list[Stack]:
+        """Where it may go on after this character, if it is read there."""
+        return self._expanded(self._after(top, char))[0]
+
     def choices(self) -> list[tuple[str, Form, int]]:
         """What may come next: the forms on top of the stacks, as (kind, form, place). For samplers."""
         return [(type(top.form).__name__, top.form, top.at) for top in self._tops]
@@ -74,23 +84,23 @@ class Matcher:
         options = [self._remaining(top) for top in self._tops]
         return Language(choice(*options, *([EMPTY] if self.accepting else [])), self._rules)
 
-    def _remaining(self, stack: "_Stack | None") -> Form:
+    def _remaining(self, stack: "Stack | None") -> Form:
         parts: list[Form] = []
         while stack is not None:
             parts.append(_rest_of(stack.form, stack.at))
             stack = stack.rest
         return sequence(*parts)
 
-    def _push(self, form: Form, at: int, rest: _Stack | None) -> _Stack:
+    def _push(self, form: Form, at: int, rest: Stack | None) -> Stack:
         key = (id(form), at, id(rest))
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = _Stack(form, at, rest)
+            found = self._made[key] = Stack(form, at, rest)
         return found
 
-    def _expanded(self, stacks: list[_Stack]) -> tuple[list[_Stack], bool]:
+    def _expanded(self, stacks: list[Stack]) -> tuple[list[Stack], bool]:
         """The stacks with a character to read on top, and whether one of them may end here."""
-        tops: dict[int, _Stack] = {}
+        tops: dict[int, Stack] = {}
         accepting = False
         for stack in stacks:
             found, ends = self._expansion(stack)
@@ -98,16 +108,16 @@ class Matcher:
             accepting = accepting or ends
         return list(tops.values()), accepting
 
-    def _expansion(self, stack: _Stack) -> tuple[list[_Stack], bool]:
+    def _expansion(self, stack: Stack) -> tuple[list[Stack], bool]:
         known = self._known.get(id(stack))
         if known is None:
             known = self._known[id(stack)] = self._expand(stack)
         return known
 
-    def _expand(self, stack: _Stack) -> tuple[list[_Stack], bool]:
-        todo: list[_Stack | None] = [stack]
+    def _expand(self, stack: Stack) -> tuple[list[Stack], bool]:
+        todo: list[Stack | None] = [stack]
         seen: set[int] = set()
-        tops: list[_Stack] = []
+        tops: list[Stack] = []
         accepting = False
         while todo:
             each = todo.pop()
@@ -120,7 +130,7 @@ class Matcher:
                 todo += self._below(each)
         return tops, accepting
 
-    def _below(self, stack: _Stack) -> list["_Stack | None"]:  # noqa: PLR0911  # one for each form
+    def _below(self, stack: Stack) -> list["Stack | None"]:  # noqa: PLR0911  # one for each form
         """What may stand on top instead, without reading anything."""
         form, at, rest = stack.form, stack.at, stack.rest
         if isinstance(form, Literal):
@@ -136,16 +146,25 @@ class Matcher:
             return self._repeated(form, at, rest)
         if isinstance(form, Ref):
             return [self._push(self._rules[form.name], 0, rest)]
+        if isinstance(form, Machine):
+            return self._led(form, at, rest)
         return [rest] if isinstance(form, Until) and form.open else []
 
-    def _repeated(self, form: Repeat, at: int, rest: _Stack | None) -> list["_Stack | None"]:
-        below: list[_Stack | None] = [rest] if at >= form.least else []
+    def _repeated(self, form: Repeat, at: int, rest: Stack | None) -> list["Stack | None"]:
+        below: list[Stack | None] = [rest] if at >= form.least else []
         if form.most is None or at < form.most:
             count = min(at + 1, form.least) if form.most is None else at + 1
             below.append(self._push(form.form, 0, self._push(form, count, rest)))
         return below
 
-    def _after(self, stack: _Stack, char: str) -> list[_Stack]:
+    def _led(self, form: Machine, at: int, rest: Stack | None) -> list["Stack | None"]:
+        """The ways on from a state: its number plus one, or 0 for the state that the machine begins in."""
+        state = at - 1 if at else form.begun
+        below: list[Stack | None] = [rest] if state in form.ends else []
+        below += (self._push(read, 0, self._push(form, to + 1, rest)) for read, to in form.ways[state])
+        return below
+
+    def _after(self, stack: Stack, char: str) -> list[Stack]:
         """The stacks after the top has read the character; None at their ends becomes an empty literal."""
         form, at, rest = stack.form, stack.at, stack.rest
         if isinstance(form, Literal):
@@ -175,7 +194,7 @@ def residual(language: Language, written: str) -> Language:
     return matcher.residual()
 
 
-def _reads(stack: _Stack) -> bool:
+def _reads(stack: Stack) -> bool:
     form = stack.form
     return isinstance(form, Chars | Until) or (isinstance(form, Literal) and stack.at < len(form.text))
 
@@ -191,6 +210,8 @@ def _rest_of(form: Form, at: int) -> Form:
         return sequence(*form.parts[at:])
     if isinstance(form, Repeat):
         return repeat(form.form, max(0, form.least - at), None if form.most is None else form.most - at)
+    if isinstance(form, Machine) and at:
+        return Machine(form.ways, form.ends, at - 1)
     if isinstance(form, Until) and at:
         begun = automaton(tuple(marker for marker, _ in form.on)).begun[at]
         return Until(form.on, form.open, begun)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from itertools import combinations, product
 from typing import Any
 
+from antiphon.constrain.values import wide_type_of, within
+
 Schema = Mapping[str, Any]
 
 ANNOTATIONS = frozenset(
@@ -175,12 +177,8 @@ def _types(some: list[str], other: list[str]) -> list[str]:
 
 
 def _shared(some: list[Any], other: list[Any]) -> list[Any]:
-    """The values in both, by JSON's equality: true is not 1."""
-    return [value for value in some if any(_same(value, each) for each in other)]
-
-
-def _same(value: Any, other: Any) -> bool:
-    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
+    """The values in both."""
+    return [value for value in some if within(value, other)]
 
 
 def _alternatives(some: list[Any], other: list[Any]) -> list[Any]:
@@ -247,18 +245,10 @@ def _apart(some: Schema, other: Schema) -> bool:
 def _kind(schema: Schema) -> frozenset[str] | None:
     """The types of a schema; those of its values, if it lists them."""
     if "type" not in schema and isinstance(schema.get("enum"), list):
-        return frozenset(_json_type(value) for value in schema["enum"])
+        return frozenset(map(wide_type_of, schema["enum"]))
     if "type" not in schema and "properties" in schema:
         return frozenset({"object"})
     return types_of(schema)
-
-
-def _json_type(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return "null" if value is None else "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
 def _flat(schema: Any) -> Schema:

@@ -116,6 +116,10 @@ class Notation:
         """An object."""
         raise NotImplementedError
 
+    def rule_of(self, reference: str) -> str:
+        """The name of the rule that a reference becomes."""
+        return f"{self.name} {self._scope} {reference}"
+
     def _ruled(self, name: str, make: Callable[[], Form]) -> Form:
         """A rule of its own, made once; it may refer to itself."""
         name = f"{self.name} {name}"

@@ -12,6 +12,7 @@ from antiphon.constrain.form import (
     ANY,
     EMPTY,
     MAX_CHAR,
+    MAX_COUNT,
     Chars,
     Form,
     Literal,
@@ -22,12 +23,11 @@ from antiphon.constrain.form import (
     united,
     without,
 )
+from antiphon.constrain.readings import AmbiguousError, told_apart
 from antiphon.core.errors import RequestError
 
 MAX_GROUPS = 64
 """How deep groups are nested."""
-MAX_COUNT = 1000
-"""The highest count in `{m,n}`."""
 
 _ANYTHING = repeat(ANY)
 _DIGIT, _WORD, _BLANK = chars("0-9"), chars("A-Za-z0-9_"), chars(" \t\n\r\f\v")
@@ -60,17 +60,19 @@ class UnsupportedRegexError(ValueError):
 def searched(pattern: str) -> Form:
     """Text in which the pattern is found somewhere, as JSON Schema means it."""
     alternatives = _Parser(pattern).read()
-    return choice(
-        *(
-            sequence(EMPTY if begins else _ANYTHING, form, EMPTY if ends else _ANYTHING)
-            for begins, form, ends in alternatives
+    return _readable(
+        choice(
+            *(
+                sequence(EMPTY if begins else _ANYTHING, form, EMPTY if ends else _ANYTHING)
+                for begins, form, ends in alternatives
+            )
         )
     )
 
 
 def whole(pattern: str) -> Form:
     """Text that as a whole matches the pattern."""
-    return choice(*(form for _, form, _ in _Parser(pattern).read()))
+    return _readable(choice(*(form for _, form, _ in _Parser(pattern).read())))
 
 
 def matching(pattern: str) -> Form:
@@ -79,6 +81,13 @@ def matching(pattern: str) -> Form:
         return whole(pattern)
     except UnsupportedRegexError as why:
         raise RequestError(f"This pattern cannot be enforced: it has {why}.", param="format") from None
+
+
+def _readable(form: Form) -> Form:
+    try:
+        return told_apart(form)
+    except AmbiguousError as why:
+        raise UnsupportedRegexError(str(why)) from None
 
 
 class _Parser:

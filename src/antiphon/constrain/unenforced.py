@@ -11,7 +11,7 @@ _MENTIONED = 5
 class Unenforced(NamedTuple):
     """Something that the model may violate while it decodes, so that it must be checked afterwards.
 
-    `param` is the part of the request, `tools[0].parameters`; `pointer` is the place in
+    `param` is the part of the request, `tools[0].function.parameters`; `pointer` is the place in
     it as a JSON pointer, `/properties/age`; `what` names the keyword and why.
     """
 

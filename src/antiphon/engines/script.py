@@ -74,7 +74,7 @@ class Answer(Struct, frozen=True):
         sampling = generation.sampling
         chunks, length = self._after(generation.begun)
         if length and sampling.ignore_eos:
-            length = generation.max_tokens
+            length = generation.max_tokens + 1
         elif length:
             length = max(length, sampling.min_tokens or 0)
         played = self._play(chunks, length, generation.max_tokens)

@@ -62,11 +62,17 @@ def answered(
 
 def accumulated(payloads: Iterable[bytes], view: View = DEFAULT_VIEW) -> dict[int, dict[str, Any]]:
     """The choices of a full answer, made of the chunks of a stream. Checks what a stream may not do."""
-    choices: dict[int, dict[str, Any]] = {}
-    for payload in payloads:
-        chunk = json.loads(payload)
+    chunks = [json.loads(payload) for payload in payloads]
+    for chunk in chunks:
         assert (chunk["id"], chunk["object"]) == (ENVELOPE.id, "chat.completion.chunk")
         assert (chunk["model"], chunk["created"]) == (ENVELOPE.model, ENVELOPE.created)
+    return collected(chunks, view)
+
+
+def collected(chunks: Iterable[dict[str, Any]], view: View = DEFAULT_VIEW) -> dict[int, dict[str, Any]]:
+    """The choices that the chunks of any stream add up to."""
+    choices: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
         for part in chunk["choices"]:
             _add_part(choices, part, view)
     return choices

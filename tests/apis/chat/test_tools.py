@@ -24,14 +24,14 @@ def grammar(syntax: str, definition: str = "a|b") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("tool", "function"),
     [
-        (F, Function("f", source="tools[0].function")),
+        (F, Function("f", source="tools[0].function.parameters")),
         ({"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}},
-         Function("f", "d", SCHEMA, True, "tools[0].function")),
-        ({**F, "defer_loading": True}, Function("f", source="tools[0].function")),
-        (SH, as_function("sh", None, None)),
-        ({"type": "custom", "custom": {"name": "sh", "format": {"type": "text"}}}, as_function("sh", None, None)),
-        (grammar("regex"), as_function("sh", "d", Regex("a|b"))),
-        (grammar("lark"), as_function("sh", "d", GrammarFormat("a|b", "lark"))),
+         Function("f", "d", SCHEMA, True, "tools[0].function.parameters")),
+        ({**F, "defer_loading": True}, Function("f", source="tools[0].function.parameters")),
+        (SH, as_function("sh", None, None, "tools[0].custom.format")),
+        ({"type": "custom", "custom": {"name": "sh", "format": {"type": "text"}}}, as_function("sh", None, None, "tools[0].custom.format")),
+        (grammar("regex"), as_function("sh", "d", Regex("a|b"), "tools[0].custom.format")),
+        (grammar("lark"), as_function("sh", "d", GrammarFormat("a|b", "lark"), "tools[0].custom.format")),
     ],
 )  # fmt: skip
 def test_a_tool_becomes_a_function(tool: dict[str, Any], function: Function) -> None:
@@ -80,8 +80,8 @@ def test_functions_are_tools_of_which_one_is_called(asked: Any, choice: ToolChoi
     made = accepted(functions=[{"name": "f", "parameters": SCHEMA}, {"name": "g"}], function_call=asked)
 
     assert made.turn.tools == (
-        Function("f", None, SCHEMA, source="functions[0]"),
-        Function("g", source="functions[1]"),
+        Function("f", None, SCHEMA, source="functions[0].parameters"),
+        Function("g", source="functions[1].parameters"),
     )
     assert made.turn.tool_choice == choice
     assert made.view.legacy

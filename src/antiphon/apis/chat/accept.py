@@ -10,7 +10,7 @@ from antiphon.apis.chat.schema import ChatOptions, ChatRequest, RequestMessage
 from antiphon.apis.chat.tools import Tools, tools_of
 from antiphon.apis.envelope import DEFAULT_VIEW, View
 from antiphon.apis.formats import answer_format
-from antiphon.apis.sampling import check, sampling, stops
+from antiphon.apis.sampling import check, sampling, stops, variables
 from antiphon.apis.view import shared_view
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Item, Message, Role
@@ -95,20 +95,10 @@ def _ending(options: ChatOptions) -> Ending:
 
 def _variables(options: ChatOptions) -> dict[str, Any]:
     """What the chat template is told beside the messages. The client's own variables win."""
-    variables: dict[str, Any] = {}
-    if options.reasoning_effort is not None:
-        # Templates ask for either, if they ask at all.
-        thinks = options.reasoning_effort != "none"
-        variables |= {
-            "reasoning_effort": options.reasoning_effort,
-            "enable_thinking": thinks,
-            "thinking": thinks,
-        }
-    if options.verbosity is not None:
-        variables["verbosity"] = options.verbosity
+    told = variables(options.reasoning_effort, options.verbosity)
     if options.documents is not None:
-        variables["documents"] = options.documents
-    return variables | (options.template_vars or {}) | (options.chat_template_kwargs or {})
+        told["documents"] = options.documents
+    return told | (options.template_vars or {}) | (options.chat_template_kwargs or {})
 
 
 def _view(options: ChatOptions, house: View, logprobs: int | None, tools: Tools, turn: Turn) -> View:

@@ -9,16 +9,18 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.apis.request import MAX_CHOICES, Alternatives, Choices, Count, Request, TokenLimit, Words
-
-MAX_METADATA = 16
-"""The most `metadata` of one request; keys have up to 64 characters, values up to 512."""
-
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-Verbosity = Literal["low", "medium", "high"]
-MetadataKey = Annotated[str, Meta(max_length=64)]
-MetadataValue = Annotated[str, Meta(max_length=512)]
-Metadata = Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=MAX_METADATA)]
+from antiphon.apis.request import (
+    MAX_CHOICES,
+    Alternatives,
+    Choices,
+    Count,
+    Effort,
+    Metadata,
+    Request,
+    TokenLimit,
+    Verbosity,
+    Words,
+)
 
 
 class ContentPart(Struct):

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.chat.body import CustomFragment, FunctionFragment, ToolCallFragment
-from antiphon.apis.chat.schema import CalledFunction, Metadata, RequestMessage, ToolCall
+from antiphon.apis.chat.schema import CalledFunction, RequestMessage, ToolCall
+from antiphon.apis.request import Metadata
 
 
 class StoredPart(Struct, tag_field="type", tag="text"):

@@ -83,7 +83,7 @@ def _function(tool: RequestTool, where: str) -> Function:
         case RequestTool(type="function", function=RequestFunction() as function):
             return _described(function, f"{where}.function")
         case RequestTool(type="custom", custom=RequestCustom() as custom):
-            return as_function(custom.name, custom.description, _form(custom))
+            return as_function(custom.name, custom.description, _form(custom), f"{where}.custom.format")
         case RequestTool(type="function" | "custom"):
             param = f"{where}.{tool.type}"
             raise RequestError(f"Missing required parameter: '{param}'.", param=param)
@@ -92,7 +92,8 @@ def _function(tool: RequestTool, where: str) -> Function:
 
 
 def _described(function: RequestFunction, where: str) -> Function:
-    return Function(function.name, function.description, function.parameters or {}, function.strict, where)
+    source = f"{where}.parameters"
+    return Function(function.name, function.description, function.parameters or {}, function.strict, source)
 
 
 def _form(custom: RequestCustom) -> TextForm | None:

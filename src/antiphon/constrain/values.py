@@ -1,0 +1,41 @@
+"""JSON values: of which type they are, and when two are the same."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+    (list, "array"),
+    (Mapping, "object"),
+)
+
+
+def type_of(value: Any) -> str:
+    """JSON Schema's narrowest name of a value's type."""
+    return "null" if value is None else next(name for type_, name in _NAMES if isinstance(value, type_))
+
+
+def wide_type_of(value: Any) -> str:
+    """The same, where an integer is a number like others."""
+    name = type_of(value)
+    return "number" if name == "integer" else name
+
+
+def all_types_of(value: Any) -> set[str]:
+    """All its names: an integer is a number, and so the other way round for numbers without a fraction."""
+    name = type_of(value)
+    whole = name == "integer" or (name == "number" and float(value).is_integer())
+    return {name, "number", "integer"} if whole else {name}
+
+
+def same(value: Any, other: Any) -> bool:
+    """JSON's equality: true is not 1."""
+    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
+
+
+def within(value: Any, values: Iterable[Any]) -> bool:
+    """Whether one of the values is the same."""
+    return any(same(value, each) for each in values)
