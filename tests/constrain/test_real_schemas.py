@@ -15,6 +15,8 @@ from antiphon.dialects.registry import find
 from antiphon.engines.models import resolve
 from tests.constrain.schemas import SCHEMAS
 
+pytestmark = pytest.mark.timeout(600)  # 40 s on a quiet machine
+
 TOKENS = 100
 MAX_CUT = 0.25
 """Share of the answers that may be cut by the limit: a model that has nothing to say goes on with strings and lists."""
