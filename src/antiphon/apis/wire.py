@@ -18,22 +18,27 @@ _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "bo
 def decode(body: bytes, type_: type[T]) -> T:
     """The body as `type_`. Raises RequestError."""
     try:
-        if _LONG_NUMBER.search(body):
-            _check_numbers(msgspec.json.decode(body))
-        return msgspec.json.decode(body, type=type_)
+        decoded = msgspec.json.decode(body, type=type_)
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}.") from error
+    if _LONG_NUMBER.search(body):
+        _check_numbers(msgspec.json.decode(body), "")
+    return decoded
 
 
-def _check_numbers(value: Any) -> None:
+def _check_numbers(value: Any, where: str) -> None:
     """Refuse whole numbers of more than 64 bits: no JSON that we write could hold them."""
-    if isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            _check_numbers(part)
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _check_numbers(part, f"{where}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            _check_numbers(part, f"{where}[{index}]")
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise RequestError(f"The number {str(value)[:20]}… is too large: 64 bits are the most.")
+        message = f"The number {str(value)[:20]}… is too large: 64 bits are the most."
+        raise RequestError(message, param=where)
 
 
 def _invalid(message: str) -> RequestError:
