@@ -270,11 +270,20 @@ def test_exit(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt() -> None:
     """Press Ctrl-C."""
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_the_answer_hangs_up_and_stays(
     scripted: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +307,7 @@ def test_ctrl_c_stops_the_answer_hangs_up_and_stays(
     assert [m["content"] for m in server.requests[-1][2]["messages"]] == ["1", "begun", "2"]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_a_one_shot(scripted: Callable[..., Server]) -> None:
     server = scripted([*stream(chunk(content="begun"), end=b""), interrupt])
     assert main(["chat", "--url", server.url, "--model", "m", "hi"]) == 130

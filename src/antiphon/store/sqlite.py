@@ -17,6 +17,7 @@ What is deleted makes room inside the file; the file itself does not shrink.
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +35,9 @@ R = TypeVar("R")
 
 LOG_BYTES = 64 * 1024 * 1024
 """The write-ahead log is cut back to this size whenever it has been written back."""
+
+RETRY = 0.01
+"""Seconds between tries of what SQLite does not wait for."""
 
 _PRAGMAS = ("journal_mode = WAL", "synchronous = NORMAL", f"journal_size_limit = {LOG_BYTES}")
 
@@ -100,8 +104,21 @@ class Sqlite:
             check_same_thread=False,
         )
         for pragma in _PRAGMAS if self._path else ():
-            connection.execute(f"PRAGMA {pragma}")
+            self._patiently(connection, f"PRAGMA {pragma}")
         return connection
+
+    def _patiently(self, connection: sqlite3.Connection, statement: str) -> None:
+        """Execute it. Where two servers make the log of one new file, SQLite does not wait by itself."""
+        deadline = time.monotonic() + self._limits.patience
+        while True:
+            try:
+                connection.execute(statement)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+            time.sleep(RETRY)
 
     def _open(self) -> None:
         with failures_of(sqlite3.Error):
