@@ -10,10 +10,24 @@ from antiphon.core.constraint import Format
 from antiphon.core.items import Item
 
 
+class Hosted(Struct, frozen=True):
+    """Who runs a function on the server: the tool of this `type`, which knows the function as `action`.
+
+    `settings` is the tool as the request gave it. A `native` one is a tool that the model's family was
+    trained with, under this very name.
+    """
+
+    type: str
+    action: str
+    settings: Mapping[str, Any] = {}
+    native: bool = False
+
+
 class Function(Struct, frozen=True):
     """A function that the model may call. `parameters` is a JSON Schema, `{}` if it takes none.
 
     `source` names the request's parameter that holds this schema, for errors.
+    Without `hosted` it is the client's.
     """
 
     name: str
@@ -21,6 +35,7 @@ class Function(Struct, frozen=True):
     parameters: Mapping[str, Any] = {}
     strict: bool | None = None
     source: str = "tools"
+    hosted: Hosted | None = None
 
 
 class Calling(StrEnum):
@@ -96,7 +111,8 @@ class Turn(Struct, frozen=True):
     """What a client asked for.
 
     `stop` strings end the visible text, and with `stop_shown` stay in it.
-    `choices` is how many independent answers are wanted. `format` is what the
+    `choices` is how many independent answers are wanted. The server answers at
+    most `tool_limit` calls of its own tools. `format` is what the
     visible text has to look like. `variables` go to the chat template;
     `template` stands in for the model's own. `prefix` is text that the answer
     begins with, written by the client. Of a prompt longer than `prompt_limit`
@@ -125,6 +141,7 @@ class Turn(Struct, frozen=True):
     thinking_limit: int | None = None
     shorten: bool = False
     prompt: str | tuple[int, ...] | None = None
+    tool_limit: int | None = None
     owner: str = ""
     source: str = "messages"
     format_source: str = "response_format"

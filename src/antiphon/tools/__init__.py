@@ -1,0 +1,1 @@
+"""What a turn may call on the server: tools behind one protocol."""

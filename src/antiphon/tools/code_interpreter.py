@@ -1,0 +1,213 @@
+"""`code_interpreter`: models run Python, in Monty, an interpreter that is a sandbox by itself.
+
+What they write is run like the cells of a notebook: variables stay from one
+call to the next, and what is printed is what the model reads, with the value
+of the last expression. Each answer has a process of its own, which begins with
+the first call. A program that meets a limit takes its process with it: the
+next call begins anew.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+from pydantic_monty import (
+    AsyncMonty,
+    AsyncMontySession,
+    MontyCrashedError,
+    MontyRuntimeError,
+    MontySyntaxError,
+    ResourceLimits,
+)
+
+from antiphon.core.errors import ToolError
+from antiphon.core.outcome import Outcome, Printed
+from antiphon.core.turn import Function, Hosted
+from antiphon.tools.cell import as_cell
+from antiphon.tools.container import check_container
+from antiphon.tools.requested import wrong
+from antiphon.tools.text import Excerpt
+
+TYPE = "code_interpreter"
+ACTION = "python"
+
+SECONDS = 30.0
+"""How long a call may compute."""
+
+GRACE = 2.0
+"""Seconds after its time until a call is ended that computes little and still goes on."""
+
+QUEUE_SECONDS = 5.0
+"""How long an answer waits for a process, if too many run."""
+
+SETTLING = 0.05
+"""Seconds until a closed pool's threads have let go of Python, which is aborted if it ends before that."""
+
+MEMORY = 256 * 2**20
+"""Bytes that the program of an answer may hold."""
+
+MAX_CHARS = 32_000
+"""How much of what a call printed is told."""
+
+MAX_PROCESSES = 32
+"""How many answers have a process at the same time."""
+
+MAX_SUSPENSIONS = 10**6
+"""How often a program may ask for what lies outside, such as files: the time of a call bounds it, too."""
+
+MODULES = (
+    "base64", "binascii", "bisect", "collections", "copy", "csv", "dataclasses", "datetime", "decimal",
+    "functools", "hashlib", "itertools", "json", "math", "random", "re", "tomllib", "typing", "unicodedata",
+)  # fmt: skip
+"""What programs may import that is of use without files and a network."""
+
+FUNCTION = Function(
+    ACTION,
+    f"""\
+Runs Python code, and shows what it prints and the value of its last expression. Variables stay.
+It is a subset of Python in a sandbox: no files, no network, no packages. A call may take \
+{SECONDS:.0f} seconds. Classes cannot inherit and have no properties, and there are no generator functions.
+Modules: {", ".join(MODULES)}.""",
+    {
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "The code to run."}},
+        "required": ["code"],
+    },
+    hosted=Hosted(TYPE, ACTION),
+)
+
+_ANEW = "Its variables are gone: the next call begins anew."
+_TIMEOUT = f"The code was stopped: it took too long. {_ANEW}"
+_MEMORY = f"The code was stopped: it took more than {MEMORY >> 20} MiB of memory. {_ANEW}"
+_CRASH = f"The interpreter crashed. {_ANEW}"
+_BUSY = "Too many programs are running. Try again later, or go on without running code."
+_BROKEN = "Code cannot be run at the moment. Go on without it."
+_SILENT = "[Nothing was printed.]"
+_NO_CODE = "`code` is missing: give Python code as a text."
+
+log = structlog.get_logger()
+
+
+class CodeInterpreter:
+    """The tool. All answers take their processes from one pool. `seconds`: how long a call may compute."""
+
+    type = TYPE
+    functions = (FUNCTION,)
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._opening = asyncio.Lock()
+        self._pool: AsyncMonty | None = None
+
+    def check(self, settings: Mapping[str, Any], where: str) -> None:
+        """See `ServerTool`."""
+        container, where = settings.get("container"), f"{where}.container"
+        if container is None:
+            return
+        if not isinstance(container, Mapping) or container.get("type", "auto") != "auto":
+            raise wrong(where, "Containers are not kept. Use {'type': 'auto'}.")
+        check_container(container, where)
+
+    def open(self, settings: Mapping[str, Any]) -> "Notebook":
+        """See `ServerTool`."""
+        return Notebook(self._begin, self._seconds)
+
+    async def close(self) -> None:
+        """See `ServerTool`."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.__aexit__(None, None, None)
+            await asyncio.sleep(SETTLING)
+
+    async def _begin(self) -> AsyncMontySession:
+        """A process for an answer. Raises ToolError if there is none."""
+        limits = ResourceLimits(
+            max_feed_duration_secs=self._seconds, max_memory=MEMORY, max_suspensions=MAX_SUSPENSIONS
+        )
+        try:
+            pool = await self._opened()
+            # There is nothing to sleep for, so sleeping takes no time.
+            return await pool.checkout(limits=limits, os_policy={"sleep": "zero"}).__aenter__()
+        except TimeoutError as error:
+            raise ToolError(_BUSY) from error
+        except (RuntimeError, OSError) as error:
+            log.exception("the code interpreter does not start")
+            raise ToolError(_BROKEN) from error
+
+    async def _opened(self) -> AsyncMonty:
+        async with self._opening:
+            if self._pool is None:
+                # A process is used once, so that nothing of one answer can get into another.
+                pool = AsyncMonty(
+                    min_processes=0,
+                    max_processes=MAX_PROCESSES,
+                    max_checkouts_per_worker=1,
+                    checkout_timeout=QUEUE_SECONDS,
+                )
+                self._pool = await pool.__aenter__()
+            return self._pool
+
+
+class Notebook:
+    """Python as one answer has it: a `Session`. `begin` gives it a process, or raises ToolError."""
+
+    def __init__(self, begin: Callable[[], Awaitable[AsyncMontySession]], seconds: float) -> None:
+        self._begin = begin
+        self._seconds = seconds
+        self._process: AsyncMontySession | None = None
+
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> Outcome:
+        """See `Session`. What the program raises is no failure: it is told, and can be mended."""
+        code = arguments.get("code")
+        if action != ACTION:
+            return Outcome(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
+        if not isinstance(code, str):
+            return Outcome(_NO_CODE, failed=True)
+        printed = Excerpt(MAX_CHARS)
+        try:
+            await self._feed(as_cell(code), printed)
+        except ToolError as error:
+            await self.close()
+            printed.write_line(error.message)
+            return Outcome(str(printed), Printed(str(printed)), failed=True)
+        return Outcome(str(printed) or _SILENT, Printed(str(printed)))
+
+    async def recall(self, action: str, arguments: Mapping[str, Any], outcome: Outcome) -> None:
+        """See `Session`. The code is run again, for the variables that it sets."""
+        if outcome.failed:
+            await self.close()
+        else:
+            await self.run(action, arguments)
+
+    async def close(self) -> None:
+        """See `Session`. A program that is running is killed."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.__aexit__(None, None, None)
+
+    async def _feed(self, code: str, printed: Excerpt) -> None:
+        """Run code. Raises ToolError if its process is lost, and says why."""
+        if self._process is None:
+            self._process = await self._begin()
+        try:
+            async with asyncio.timeout(self._seconds + GRACE):
+                await self._process.feed_run(code, print_callback=lambda _, text: printed.write(text))
+        except TimeoutError as error:
+            raise ToolError(_TIMEOUT) from error
+        except MontyCrashedError as error:
+            raise ToolError(_TIMEOUT if error.timed_out else _CRASH) from error
+        except (MontyRuntimeError, MontySyntaxError) as error:
+            if not error.traceback():  # no line of the program raised it: a limit was met
+                raise ToolError(_met(error.exception())) from error
+            printed.write_line(error.display())
+
+
+def _met(error: BaseException) -> str:
+    """What to tell of a limit that was met. The program is not to be trusted with more after it."""
+    match error:
+        case TimeoutError():
+            return _TIMEOUT
+        case MemoryError():
+            return _MEMORY
+    return _CRASH

@@ -1,0 +1,139 @@
+"""Runs a program for a while: what it prints is read as it comes, and in the end its process group is killed.
+
+The outputs are pipes of our own. So a program has ended when its process has,
+and not when the last of those that it left in the background has closed them.
+"""
+
+import asyncio
+import os
+import signal
+from codecs import getincrementaldecoder
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, cast
+
+from msgspec import Struct
+
+from antiphon.core.outcome import Executed
+from antiphon.tools.text import Excerpt
+
+DRAINING = 2.0
+"""Seconds for reading what a program left in its pipes; who left its group may hold them open for ever."""
+
+PAUSE = 0.001
+"""Seconds between two reads: a program that does nothing but print must not keep the server busy."""
+
+SIGNALLED = 128
+"""What shells add to the number of the signal that ended a program."""
+
+_Utf8 = getincrementaldecoder("utf-8")
+
+
+class Program(Struct, frozen=True):
+    """`words` are the command, `script` is its standard input. `environment` is all that it gets of one."""
+
+    words: Sequence[str]
+    script: str
+    directory: Path
+    environment: Mapping[str, str]
+
+
+async def execute(program: Program, seconds: float, limit: int) -> Executed:
+    """What it printed, `limit` characters of each output, and how it ended: in `seconds`, or not.
+
+    Raises OSError if it cannot be started. Cancelling kills it, too.
+    """
+    async with _output(limit) as out, _output(limit) as err:
+        with out.end, err.end, _input(program.script) as script:
+            process = await asyncio.create_subprocess_exec(
+                *program.words,
+                stdin=script,
+                stdout=out.end,
+                stderr=err.end,
+                cwd=program.directory,
+                env=program.environment,
+                start_new_session=True,
+            )
+        try:
+            exit_code = await _exit_code(process, seconds)
+        finally:
+            _kill(process.pid)
+            await process.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAINING):
+                await out.ended.wait()
+                await err.ended.wait()
+    return Executed(str(out.printed), str(err.printed), exit_code)
+
+
+class _Output(asyncio.Protocol):
+    """One output of a program: `end` is for the program to write to, `printed` is what is kept of it."""
+
+    def __init__(self, end: IO[bytes], limit: int) -> None:
+        self.end = end
+        self.printed = Excerpt(limit)
+        self.ended = asyncio.Event()
+        self._decoder = _Utf8("replace")
+        self._transport: asyncio.ReadTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Reading begins."""
+        self._transport = cast(asyncio.ReadTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was printed, and the time for others to do something."""
+        assert self._transport is not None
+        self.printed.write(self._decoder.decode(data))
+        self._transport.pause_reading()
+        asyncio.get_running_loop().call_later(PAUSE, self._go_on)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody can print any more."""
+        self.printed.write(self._decoder.decode(b"", final=True))
+        self.ended.set()
+
+    def _go_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+@asynccontextmanager
+async def _output(limit: int) -> AsyncIterator[_Output]:
+    reading, writing = _pipe()
+    with writing:
+        output = _Output(writing, limit)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: output, reading)
+        try:
+            yield output
+        finally:
+            transport.close()
+
+
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    reading, writing = os.pipe()
+    return open(reading, "rb", 0), open(writing, "wb", 0)
+
+
+@contextmanager
+def _input(script: str) -> Iterator[IO[bytes]]:
+    with TemporaryFile() as file:
+        file.write(script.encode(errors="replace"))
+        file.seek(0)
+        yield file
+
+
+async def _exit_code(process: asyncio.subprocess.Process, seconds: float) -> int | None:
+    """None if its time was up. A program that a signal ended has the code that shells give for that."""
+    try:
+        async with asyncio.timeout(seconds):
+            code = await process.wait()
+    except TimeoutError:
+        return None
+    return code if code >= 0 else SIGNALLED - code
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # it is empty; macOS says so in the second way
+        os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,162 @@
+"""`shell`: models run commands, in a sandbox that the operator chooses.
+
+The operator gives the command that begins a shell in it, and the shell reads
+its script from standard input. Each call begins a new one; what they share is
+the workspace, a folder that is made with the first call of an answer and
+removed with the answer.
+"""
+
+import asyncio
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import structlog
+
+from antiphon.core.errors import ToolError
+from antiphon.core.outcome import Executed, Outcome
+from antiphon.core.turn import Function, Hosted
+from antiphon.tools.commands import MAX_SECONDS, SECONDS, Commands, read
+from antiphon.tools.container import check_container
+from antiphon.tools.process import Program, execute
+from antiphon.tools.requested import wrong
+
+TYPE = "shell"
+ACTION = "exec"
+
+WORKSPACE = "{workspace}"
+"""What stands for the path of the workspace in the operator's command."""
+
+FUNCTION = Function(
+    TYPE,
+    f"""\
+Runs commands in a shell in a sandbox, one after the other, and shows what they print and the exit code \
+of the last one. Each call begins a new shell. Files stay until the answer is given.
+A call may take {SECONDS:.0f} seconds, or `timeout_ms`, at most {MAX_SECONDS * 1000:.0f}.""",
+    {
+        "type": "object",
+        "properties": {
+            "commands": {"type": "array", "items": {"type": "string"}, "description": "Command lines."},
+            "timeout_ms": {"type": "number", "description": "How long they may take, in milliseconds."},
+        },
+        "required": ["commands"],
+    },
+    hosted=Hosted(TYPE, ACTION),
+)
+
+_LOST = "The files of earlier commands are lost: the sandbox was made anew."
+_BROKEN = "Commands cannot be run at the moment. Go on without them."
+
+log = structlog.get_logger()
+
+
+class Shell:
+    """The tool. `command` begins a shell. Raises ValueError if it cannot be split into words."""
+
+    type = TYPE
+    functions = (FUNCTION,)
+
+    def __init__(self, command: str) -> None:
+        try:
+            self._words = shlex.split(command)
+        except ValueError as error:
+            raise ToolError(f"The shell's command cannot be read: {error}. Mend its quotes.") from error
+        if not self._words:
+            raise ToolError("The shell's command is empty. Give the one that begins a shell.")
+
+    def check(self, settings: Mapping[str, Any], where: str) -> None:
+        """See `ServerTool`. Whose tool a `local` one is, is not asked here."""
+        environment, where = settings.get("environment"), f"{where}.environment"
+        if environment is None:
+            return
+        if not isinstance(environment, Mapping):
+            raise wrong(where, "Expected an object.")
+        match environment.get("type", "container_auto"):
+            case "container_auto":
+                check_container(environment, where)
+            case "local":
+                return
+            case _:
+                raise wrong(where, "Containers are not kept. Use {'type': 'container_auto'}.")
+
+    def open(self, settings: Mapping[str, Any]) -> "Workspace":
+        """See `ServerTool`."""
+        return Workspace(self._words)
+
+    async def close(self) -> None:
+        """See `ServerTool`. Nothing is shared."""
+
+
+class Workspace:
+    """A shell as one answer has it: a `Session`. `words` are the operator's command."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = words
+        self._path: Path | None = None
+        self._news = ""
+
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> Outcome:
+        """See `Session`."""
+        if action != ACTION:
+            return Outcome(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
+        try:
+            commands = read(arguments)
+            executed = await self._execute(commands)
+        except ToolError as error:
+            return Outcome(error.message, failed=True)
+        news, self._news = self._news, ""
+        return Outcome("\n".join(filter(None, (news, *commands.notes, _told(executed, commands)))), executed)
+
+    async def recall(self, action: str, arguments: Mapping[str, Any], outcome: Outcome) -> None:
+        """See `Session`. What commands did cannot be done again, so the model is told that it is gone."""
+        if outcome.facts is not None:
+            self._news = _LOST
+
+    async def close(self) -> None:
+        """See `Session`. The workspace is removed."""
+        path, self._path = self._path, None
+        if path is not None:
+            await asyncio.to_thread(_remove, path)
+
+    async def _execute(self, commands: Commands) -> Executed:
+        """Run commands. Raises ToolError if there is no shell."""
+        try:
+            if self._path is None:
+                self._path = Path(mkdtemp(prefix="antiphon-"))
+            return await execute(self._program(commands.script, self._path), commands.seconds, commands.limit)
+        except OSError as error:
+            log.exception("the command of the shell cannot be started", command=self._words[0])
+            raise ToolError(_BROKEN) from error
+
+    def _program(self, script: str, path: Path) -> Program:
+        words = [word.replace(WORKSPACE, str(path)) for word in self._words]
+        # What else the server's environment holds, such as keys, is not for models to see.
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+            "HOME": str(path),
+            "TERM": "dumb",
+        }
+        return Program(words, script, path, environment)
+
+
+def _told(executed: Executed, commands: Commands) -> str:
+    """What the model reads: both outputs, and how it ended."""
+    parts = [executed.stdout.removesuffix("\n")]
+    if executed.stderr:
+        parts += ["[stderr]", executed.stderr.removesuffix("\n")]
+    if executed.exit_code is None:
+        parts.append(f"[stopped after {commands.seconds:g} seconds: the time was up]")
+    else:
+        parts.append(f"[exit code {executed.exit_code}]")
+    return "\n".join(filter(None, parts))
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        log.warning("a workspace cannot be removed", path=str(path))

@@ -1,0 +1,46 @@
+"""Bounds text that a program prints: its beginning and its end are kept, and what is left out is counted."""
+
+from collections import deque
+
+
+class Excerpt:
+    """Text that comes in pieces, of which at most `limit` characters are kept, however many come."""
+
+    def __init__(self, limit: int) -> None:
+        self._head: list[str] = []
+        self._tail: deque[str] = deque()
+        self._head_room = limit // 2
+        self._tail_room = limit - self._head_room
+        self._tail_chars = 0
+        self._left_out = 0
+
+    def write(self, text: str) -> None:
+        """Take the next piece. Costs the same whatever came before it."""
+        head, tail = text[: self._head_room], text[self._head_room :]
+        self._head_room -= len(head)
+        if head:
+            self._head.append(head)
+        if tail:
+            self._tail.append(tail)
+            self._tail_chars += len(tail)
+            self._trim()
+
+    def write_line(self, text: str) -> None:
+        """Take a piece that begins a line of its own."""
+        last = (self._tail or self._head or ["\n"])[-1]
+        self.write(text if last.endswith("\n") else f"\n{text}")
+
+    def __str__(self) -> str:
+        if not self._left_out:
+            return "".join((*self._head, *self._tail))
+        notice = f"\n[{self._left_out} characters are left out here]\n"
+        return "".join((*self._head, notice, *self._tail))
+
+    def _trim(self) -> None:
+        while (over := self._tail_chars - self._tail_room) > 0:
+            first = self._tail.popleft()
+            if len(first) > over:
+                self._tail.appendleft(first[over:])
+            gone = min(len(first), over)
+            self._tail_chars -= gone
+            self._left_out += gone

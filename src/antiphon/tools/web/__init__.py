@@ -1,0 +1,1 @@
+"""What `web_search` is made of: searching, fetching with care, and pages as numbered lines."""

@@ -1,0 +1,61 @@
+"""The pages that an answer has seen, each under its cursor: the number of the display that showed it."""
+
+from collections.abc import Awaitable, Callable
+
+from antiphon.core.errors import ToolError
+from antiphon.tools.web.page import Page
+
+PAGES_KEPT = 32
+"""Pages that are remembered, the newest ones. The cursors of those before stay theirs."""
+
+Visit = Page | Callable[[], Awaitable[Page]]
+"""A page, or how to get one that was seen on another server."""
+
+
+class History:
+    """Pages by their cursors, which count from 0."""
+
+    def __init__(self) -> None:
+        self._visits: dict[int, Visit] = {}
+        self._next = 0
+
+    @property
+    def upcoming(self) -> int:
+        """The cursor that the next page gets."""
+        return self._next
+
+    def add(self, visit: Visit) -> None:
+        """Remember a page, and forget the oldest if there are too many."""
+        self._visits[self._next] = visit
+        self._visits.pop(self._next - PAGES_KEPT, None)
+        self._next += 1
+
+    def visit(self, cursor: int | None) -> Visit:
+        """What is at a cursor, None for the newest. Raises ToolError if nothing is."""
+        if not self._visits:
+            raise ToolError("No page is open yet. Search first, or open a URL.")
+        visit = self._visits.get(self._next - 1 if cursor is None else cursor)
+        if visit is None:
+            first, last = next(iter(self._visits)), self._next - 1
+            raise ToolError(
+                f"There is no page with cursor {cursor}. Those from {first} to {last} can be used."
+            )
+        return visit
+
+    async def page(self, cursor: int | None) -> Page:
+        """The page at a cursor. Raises ToolError if there is none, or it cannot be had again."""
+        visit = self.visit(cursor)
+        if isinstance(visit, Page):
+            return visit
+        page = await visit()
+        self._visits[self._next - 1 if cursor is None else cursor] = page
+        return page
+
+    def seen(self, url: str) -> Page | None:
+        """The page of a URL, if it was seen already: the newest one."""
+        pages = (visit for visit in reversed(self._visits.values()) if isinstance(visit, Page))
+        return next((page for page in pages if page.url == url), None)
+
+    def clear(self) -> None:
+        """Forget all pages."""
+        self._visits.clear()

@@ -1,0 +1,148 @@
+"""A page as models are shown it: numbered lines, and links that they open by their numbers.
+
+The marks are those that some models were trained with: `【3†text†domain】` is link 3,
+and the domain is left out if it is the page's own. The brackets of a page's own
+text are replaced by similar ones, so no page can make up a mark.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+from msgspec import Struct
+
+WIDTH = 80
+"""Characters in a line, at most."""
+
+PAGE_CHARS = 400_000
+"""How much text of a page is kept."""
+
+UNREAD = "[The rest of the page was not read.]"
+"""The last line of a page that is longer."""
+
+MATCHES = 50
+"""How many matches are shown of a text that a page has more often."""
+
+_MATCH_LINES = 4
+_DOMAIN_CHARS = 100
+_TITLE_CHARS = 200
+_PIECE = re.compile(rf".{{1,{WIDTH}}}(?:\s+|$)|.{{{WIDTH}}}")
+_UNSHOWN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff\ud800-\udfff]"
+)
+_BRACKETS = str.maketrans("【】", "〖〗")
+_MARKS = re.compile(r"【\d+†|(?:†[^†】\n]*)?】")
+
+
+class Link(Struct, frozen=True):
+    """Where a link leads: a page, and the line that it is about."""
+
+    url: str
+    line: int = 0
+
+
+class Page(Struct, frozen=True):
+    """What is shown. `url` is None for a page that is made here: results of a search, matches of a text."""
+
+    title: str
+    lines: Sequence[str]
+    links: Sequence[Link] = ()
+    url: str | None = None
+
+
+class Result(Struct, frozen=True):
+    """A page that a search found, and the part of its text that says why."""
+
+    title: str
+    url: str
+    snippet: str = ""
+
+
+def clean(text: str) -> str:
+    """Text without what cannot be seen, and without the brackets of marks."""
+    return _UNSHOWN.sub("", text).translate(_BRACKETS)
+
+
+def squeeze(text: str) -> str:
+    """Clean text on one line, with single spaces."""
+    return " ".join(clean(text).split())
+
+
+def mark(number: int, text: str, domain: str) -> str:
+    """What stands for a link; `text` is clean."""
+    return f"【{number}†{text.replace('†', '‡')}{domain and f'†{domain}'}】"
+
+
+def wrap(line: str) -> Iterable[str]:
+    """A line as lines of at most `WIDTH` characters, cut between words where that can be."""
+    return [piece.rstrip() for piece in _PIECE.findall(line)] or [""]
+
+
+def text_page(url: str, text: str) -> Page:
+    """A plain text, line by line."""
+    lines = clean(text[:PAGE_CHARS]).expandtabs(4).splitlines()
+    unread = ["", UNREAD] if len(text) > PAGE_CHARS else []
+    return Page(domain_of(url), [*heading(url), *_wrapped(lines), *unread], url=url)
+
+
+def heading(url: str) -> list[str]:
+    """The lines that every page begins with."""
+    return ["", *wrap(f"URL: {clean(url)}")]
+
+
+def results_page(query: str, results: Sequence[Result], remark: str) -> Page:
+    """What a search found: result 0 is link 0, and so on. The `remark` stands below."""
+    links = [Link(result.url) for result in results]
+    listed = [_listed(number, result) for number, result in enumerate(results)] or ["Nothing was found."]
+    lines = [
+        *heading(""),
+        "# Search Results",
+        "",
+        *_wrapped(listed),
+        *_wrapped(["", remark] if remark else []),
+    ]
+    return Page(squeeze(query), lines, links)
+
+
+def _listed(number: int, result: Result) -> str:
+    title = (squeeze(result.title) or squeeze(result.url))[:_TITLE_CHARS]
+    return f"  * {mark(number, title, domain_of(result.url))} {squeeze(result.snippet)}".rstrip()
+
+
+def domain_of(url: str) -> str:
+    """The host of a URL, and its port, as they are written there: so much of them as can be shown."""
+    return squeeze(re.split(r"[/?#\\]", url.partition("://")[2], maxsplit=1)[0])[:_DOMAIN_CHARS]
+
+
+def matches_page(page: Page, pattern: str) -> Page:
+    """The places of a page where `pattern` stands, in whatever case: links to them. The page has a URL."""
+    lines = _MARKS.sub("", "\n".join(page.lines)).split("\n")
+    places = list(_places(lines, " ".join(pattern.split()).casefold()))
+    shown = [
+        line
+        for number, place in enumerate(places)
+        for line in (f"# 【{number}†match at L{place}】", *lines[place : place + _MATCH_LINES], "")
+    ]
+    title = f"Find results for text: `{squeeze(pattern)}` in `{page.title}`"
+    lines = shown[:-1] or list(wrap(f"No `find` results for pattern: `{squeeze(pattern)}`"))
+    assert page.url is not None
+    return Page(title, lines, [Link(page.url, place) for place in places])
+
+
+def _places(lines: Sequence[str], pattern: str) -> Iterator[int]:
+    """The numbers of the lines where the pattern begins, not counting those that a match before it shows."""
+    folded = [line.casefold() for line in lines]
+    starts = list(accumulate((len(line) + 1 for line in folded), initial=0))
+    text, position = " ".join(folded), 0
+    for _ in range(MATCHES):
+        position = text.find(pattern, position)
+        if position < 0:
+            return
+        place = bisect_right(starts, position) - 1
+        yield place
+        position = starts[min(place + _MATCH_LINES, len(lines))]
+
+
+def _wrapped(lines: Iterable[str]) -> Iterator[str]:
+    return (piece for line in lines for piece in wrap(line))

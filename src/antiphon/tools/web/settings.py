@@ -1,0 +1,115 @@
+"""What a request may say about `web_search`, read into types: domains, how much, where the user is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+from msgspec import Struct
+
+from antiphon.tools import requested
+
+
+class Extent(Struct, frozen=True):
+    """How much a search shows: so many `results` at most, and so many characters of each one's `snippet`."""
+
+    results: int
+    snippet: int
+
+
+EXTENTS: Mapping[str, Extent] = {"low": Extent(5, 200), "medium": Extent(10, 300), "high": Extent(20, 400)}
+"""`search_context_size` → how much is shown."""
+
+
+class Domains(Struct, frozen=True):
+    """Which domains may be read, subdomains included. All that are not blocked, if none are `allowed`."""
+
+    allowed: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+
+    def admits(self, url: str) -> bool:
+        """Whether a page may be read; what is no web page may not."""
+        host = host_of(url)
+        return (
+            bool(host)
+            and (not self.allowed or _within(host, self.allowed))
+            and not _within(host, self.blocked)
+        )
+
+
+class Settings(Struct, frozen=True):
+    """A tool as the request gave it. `place` says where the user is; nothing is read unless `live`."""
+
+    domains: Domains = Domains()
+    extent: Extent = EXTENTS["medium"]
+    place: str = ""
+    live: bool = True
+
+
+class _Filters(Struct, frozen=True):
+    allowed_domains: list[str] | None = None
+    blocked_domains: list[str] | None = None
+
+
+class _Location(Struct, frozen=True):
+    city: str | None = None
+    region: str | None = None
+    country: str | None = None
+    timezone: str | None = None
+
+
+class _Given(Struct, frozen=True):
+    """The fields of OpenAI's `web_search` and `web_search_preview` tools that are acted on."""
+
+    filters: _Filters | None = None
+    user_location: _Location | None = None
+    search_context_size: str | None = None
+    external_web_access: bool | None = None
+
+
+def read(settings: Mapping[str, Any], where: str) -> Settings:
+    """The settings at `where` in a request. Raises RequestError."""
+    given = requested.read(settings, _Given, where)
+    filters = given.filters or _Filters()
+    size = given.search_context_size or "medium"
+    if size not in EXTENTS:
+        raise requested.wrong(f"{where}.search_context_size", "Use 'low', 'medium' or 'high'.")
+    domains = Domains(
+        _domains(filters.allowed_domains, f"{where}.filters.allowed_domains"),
+        _domains(filters.blocked_domains, f"{where}.filters.blocked_domains"),
+    )
+    return Settings(
+        domains, EXTENTS[size], _place(given.user_location), given.external_web_access is not False
+    )
+
+
+def host_of(url: str) -> str:
+    """The host of a web page as DNS knows it, in ASCII; empty if the URL is that of none."""
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        return ""
+    web = parsed.scheme in ("http", "https")
+    return parsed.raw_host.decode("ascii").lower().rstrip(".") if web else ""
+
+
+def _domains(given: list[str] | None, where: str) -> tuple[str, ...]:
+    return tuple(_domain(domain, f"{where}[{index}]") for index, domain in enumerate(given or ()))
+
+
+def _domain(given: str, where: str) -> str:
+    bare = given.strip().removeprefix("https://").removeprefix("http://").rstrip("/").removeprefix("*.")
+    host = "" if any(sign in bare for sign in "/:@?#%* ") else host_of(f"https://{bare}")
+    if not host:
+        raise requested.wrong(where, "Expected a domain, such as 'example.com'.")
+    return host
+
+
+def _place(location: _Location | None) -> str:
+    if location is None:
+        return ""
+    parts = ", ".join(filter(None, (location.city, location.region, location.country)))
+    return " ".join(filter(None, (parts, location.timezone and f"(time zone {location.timezone})")))
+
+
+def _within(host: str, domains: tuple[str, ...]) -> bool:
+    return any(host == domain or host.endswith(f".{domain}") for domain in domains)

@@ -1,0 +1,238 @@
+"""`web_search`: models search the web, open what was found, and find texts in it.
+
+It is a browser as some models were trained with it, and offered to others as
+three functions with the same arguments. Each page that is shown gets a cursor,
+counted from 0 in each answer: search results and matches of a text are pages,
+too. What could not be done gets none.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from antiphon.core.errors import ToolError
+from antiphon.core.outcome import Facts, Found, Opened, Outcome, Searched
+from antiphon.core.turn import Function, Hosted
+from antiphon.tools.web.arguments import Find, Open, Search, read
+from antiphon.tools.web.display import display, shown_lines
+from antiphon.tools.web.fetch import Document, Fetcher, parse
+from antiphon.tools.web.history import History, Visit
+from antiphon.tools.web.markup import html_page
+from antiphon.tools.web.page import UNREAD, Link, Page, Result, matches_page, results_page, text_page
+from antiphon.tools.web.search import SearchProvider
+from antiphon.tools.web.settings import Settings
+from antiphon.tools.web.settings import read as read_settings
+
+TYPE = "web_search"
+
+_LINES_BEFORE = 4
+"""How far above a match its page is opened."""
+
+_LOST = Page("A page that cannot be shown again", [""])
+_NUMBER = {"type": "integer"}
+_CURSOR = {**_NUMBER, "description": "The cursor of a page that was shown; by default that of the last one."}
+
+
+def _function(
+    action: str, description: str, required: list[str], **properties: Mapping[str, Any]
+) -> Function:
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return Function(f"web_{action}", description, parameters, hosted=Hosted(TYPE, action))
+
+
+FUNCTIONS = (
+    _function(
+        "search",
+        """\
+Searches the web and shows the results. Use it for what you do not know, or what may have changed.
+Each display begins with its cursor in brackets, such as `[0]`, and its lines are numbered: `L0: …`.
+A link looks like this: `【3†text†domain】`; 3 is its id. Open the results that look useful with `web_open`.
+Cite a page that you use, with its cursor and lines, behind what it says: `【1†L8-L11】` or `【1†L8】`.""",
+        ["query"],
+        query={"type": "string", "description": "What to search for."},
+        topn={**_NUMBER, "description": "How many results to show, at most."},
+    ),
+    _function(
+        "open",
+        """\
+Opens a link of a page that was shown, or a URL, and shows the page from line `loc` on.
+Without `id` it shows another part of a page that is open already.""",
+        [],
+        id={"type": ["integer", "string"], "description": "The id of a link, or a full URL."},
+        cursor={
+            **_CURSOR,
+            "description": "The cursor of the page that the link is on; by default the last one.",
+        },
+        loc={**_NUMBER, "description": "The line to begin with."},
+        num_lines={
+            **_NUMBER,
+            "description": "How many lines to show; by default as many as there is room for.",
+        },
+    ),
+    _function(
+        "find",
+        "Finds a text in an open page, and shows the places where it stands. Upper and lower case are one.",
+        ["pattern"],
+        pattern={"type": "string", "description": "The text to find, word for word."},
+        cursor=_CURSOR,
+    ),
+)
+
+
+class WebSearch:
+    """The tool. Searches go to `provider`; pages are fetched by `fetcher`, which all answers share."""
+
+    type = TYPE
+    functions = FUNCTIONS
+
+    def __init__(self, provider: SearchProvider, fetcher: Fetcher | None = None) -> None:
+        self._provider = provider
+        self._fetcher = fetcher or Fetcher()
+
+    def check(self, settings: Mapping[str, Any], where: str) -> None:
+        """See `ServerTool`."""
+        read_settings(settings, where)
+
+    def open(self, settings: Mapping[str, Any]) -> "Browser":
+        """See `ServerTool`."""
+        return Browser(self._provider, self._fetcher, read_settings(settings, "tools"))
+
+    async def close(self) -> None:
+        """See `ServerTool`."""
+        await self._provider.close()
+        await self._fetcher.close()
+
+
+class Browser:
+    """The web as one answer sees it: a `Session`. `_facts` are those of the current call, as far as known."""
+
+    def __init__(self, provider: SearchProvider, fetcher: Fetcher, settings: Settings) -> None:
+        self._provider = provider
+        self._fetcher = fetcher
+        self._settings = settings
+        self._history = History()
+        self._facts: Facts | None = None
+
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> Outcome:
+        """See `Session`."""
+        self._facts = None
+        try:
+            text = await self._do(read(action, arguments))
+        except ToolError as error:
+            return Outcome(error.message, self._facts, failed=True)
+        return Outcome(text, self._facts)
+
+    async def recall(self, action: str, arguments: Mapping[str, Any], outcome: Outcome) -> None:
+        """See `Session`. A page is fetched again when it is asked for."""
+        if outcome.failed:
+            return
+        try:
+            visit = self._recalled(read(action, arguments), outcome)
+        except ToolError:
+            visit = _LOST
+        self._history.add(visit)
+
+    async def close(self) -> None:
+        """See `Session`."""
+        self._history.clear()
+
+    async def _do(self, call: Search | Open | Find) -> str:
+        match call:
+            case Search():
+                return await self._search(call)
+            case Open():
+                return await self._open(call)
+            case Find():
+                return await self._find(call)
+
+    async def _search(self, call: Search) -> str:
+        self._facts = Searched(call.query)
+        self._demand_web()
+        extent = self._settings.extent
+        count = min(call.count or extent.results, extent.results)
+        found = await self._provider.search(call.query, count, self._settings.domains)
+        results = [Result(result.title, result.url, result.snippet[: extent.snippet]) for result in found]
+        self._facts = Searched(call.query, tuple(result.url for result in results))
+        place = self._settings.place
+        return self._show(results_page(call.query, results, f"The user is in {place}." if place else ""))
+
+    async def _open(self, call: Open) -> str:
+        self._facts = Opened(None)
+        link = await self._link(call)
+        if link is None:
+            page = await self._history.page(call.cursor)
+        else:
+            self._facts = Opened(link.url)
+            # Who gives a URL wants the page as it is now.
+            seen = None if isinstance(call.target, str) else self._history.seen(link.url)
+            page = seen or await self._fetch(link.url)
+        self._facts = Opened(page.url)
+        line = max(link.line - _LINES_BEFORE, 0) if link else 0
+        return self._show(page, line if call.line is None else call.line, call.count)
+
+    async def _find(self, call: Find) -> str:
+        self._facts = Found(None, call.pattern)
+        page = await self._history.page(call.cursor)
+        self._facts = Found(page.url, call.pattern)
+        if page.url is None:
+            raise ToolError("Results cannot be searched for a text. Open one of them first.")
+        return self._show(matches_page(page, call.pattern))
+
+    async def _link(self, call: Open) -> Link | None:
+        """What is to be opened; None for the page at the cursor itself."""
+        if call.target is None:
+            return None
+        if isinstance(call.target, str):
+            return Link(str(parse(call.target)))
+        page = await self._history.page(call.cursor)
+        if call.target >= len(page.links):
+            raise ToolError(
+                f"There is no link {call.target} on that page: it has {len(page.links)}, from 0 on."
+            )
+        return page.links[call.target]
+
+    async def _fetch(self, url: str) -> Page:
+        self._demand_web()
+        document = await self._fetcher.fetch(url, self._settings.domains)
+        return await asyncio.to_thread(_read_page, document)
+
+    def _demand_web(self) -> None:
+        if not self._settings.live:
+            raise ToolError("The web may not be read for this answer. Answer without it.")
+
+    def _show(self, page: Page, line: int = 0, count: int | None = None) -> str:
+        """Show a page under a cursor of its own. Raises ToolError if it has no such line."""
+        text = display(page, self._history.upcoming, line, count)
+        self._history.add(page)
+        return text
+
+    # What an earlier session did
+
+    def _recalled(self, call: Search | Open | Find, outcome: Outcome) -> Visit:
+        """The page that a call showed, or how to get it. Raises ToolError if it cannot be had any more."""
+        match outcome.facts, call:
+            case Searched(query, sources), _:
+                return Page(query, shown_lines(outcome.text), [Link(url) for url in sources])
+            case Opened(str(url)), _:
+                return partial(self._page_again, url)
+            case Found(str(url), pattern), _:
+                return partial(self._matches_again, url, pattern)
+            case Opened(None), Open(None, cursor):
+                return self._history.visit(cursor)
+        return _LOST
+
+    async def _page_again(self, url: str) -> Page:
+        return self._history.seen(url) or await self._fetch(url)
+
+    async def _matches_again(self, url: str, pattern: str) -> Page:
+        return matches_page(await self._page_again(url), pattern)
+
+
+def _read_page(document: Document) -> Page:
+    page = (html_page if document.html else text_page)(document.url, document.text)
+    if document.cut and page.lines[-1] != UNREAD:
+        return replace(page, lines=[*page.lines, "", UNREAD])
+    return page

@@ -1,0 +1,228 @@
+"""What every tool of the server must do: the contract in the docstrings of `antiphon.tools.tool`.
+
+A test module inherits `ToolContract`, gives it a fixture `tool`, and says which
+calls do what. A call is an action and its arguments.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from antiphon.core.errors import RequestError
+from antiphon.core.outcome import Outcome
+from antiphon.tools.tool import ServerTool, Session
+
+Call = tuple[str, dict[str, Any]]
+
+MAX_CHARS = 40_000
+"""More characters than any tool tells the model at once."""
+
+TEXT = st.text(max_size=20)
+SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
+JSON = st.recursive(
+    SCALAR,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=10,
+)
+
+anything = settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+)
+
+
+def objects(names: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
+    """JSON objects, many of which have fields of these names."""
+    return st.dictionaries(st.sampled_from(names) | TEXT, JSON, max_size=5)
+
+
+def successful(outcome: Outcome) -> Outcome:
+    assert not outcome.failed, outcome.text
+    return outcome
+
+
+def failure(outcome: Outcome) -> str:
+    assert outcome.failed
+    assert outcome.text.strip()
+    return outcome.text
+
+
+def refusal_of(tool: ServerTool, settings: Mapping[str, Any]) -> RequestError | None:
+    try:
+        tool.check(settings, "tools[3]")
+    except RequestError as error:
+        return error
+    return None
+
+
+@asynccontextmanager
+async def opened(tool: ServerTool, **options: Any) -> AsyncIterator[Session]:
+    session = tool.open({"type": tool.type, **options})
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+class ToolContract:
+    """Inherit, and give it a `tool`."""
+
+    call: Call
+    """Something that it does quickly."""
+
+    endless: Call
+    """Something that goes on until it is stopped."""
+
+    lengthy: Call
+    """Something of which it has more to tell than a model can read."""
+
+    sets: Call
+    """Leaves something in the session."""
+
+    gets: Call
+    """Tells `left` of it, in the same session only."""
+
+    left: str
+
+    arguments: tuple[str, ...] = ()
+    """Names of arguments, beside those that the functions have."""
+
+    settings: tuple[str, ...] = ()
+    """Names of settings that it reads."""
+
+    @pytest.fixture
+    def tool(self) -> ServerTool:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def harmless(self, tool: ServerTool) -> ServerTool:
+        """The tool, in a way that lets it do whatever chance has written."""
+        return tool
+
+    @pytest.fixture
+    async def session(self, tool: ServerTool) -> AsyncIterator[Session]:
+        async with opened(tool) as session:
+            yield session
+
+    def test_its_functions_are_its_own(self, tool: ServerTool) -> None:
+        assert tool.functions
+        for function in tool.functions:
+            assert function.hosted is not None
+            assert function.hosted.type == tool.type
+            assert function.description
+            assert function.parameters["type"] == "object"
+            assert set(function.parameters["required"]) <= set(function.parameters["properties"])
+
+    async def test_it_does_what_it_is_asked_for(self, session: Session) -> None:
+        outcome = successful(await session.run(*self.call))
+        assert outcome.text
+        assert outcome.facts is not None
+
+    async def test_an_unknown_action_is_told_in_words(self, session: Session) -> None:
+        failure(await session.run("dance" * 10_000, self.call[1]))
+        successful(await session.run(*self.call))
+
+    async def test_no_arguments_are_told_in_words(self, tool: ServerTool, session: Session) -> None:
+        for function in tool.functions:
+            if function.hosted and function.parameters["required"]:
+                failure(await session.run(function.hosted.action, {}))
+
+    @given(st.data())
+    @anything
+    async def test_no_arguments_break_it(self, harmless: ServerTool, data: st.DataObject) -> None:
+        async with opened(harmless) as session:
+            for function in harmless.functions:
+                assert function.hosted is not None
+                names = (*function.parameters["properties"], *self.arguments)
+                outcome = await session.run(function.hosted.action, data.draw(objects(names)))
+                assert len(outcome.text) <= MAX_CHARS
+                outcome.text.encode()  # raises on half a surrogate pair
+
+    @given(st.data())
+    @anything
+    async def test_no_settings_break_it(self, tool: ServerTool, data: st.DataObject) -> None:
+        given: Mapping[str, Any] = data.draw(objects(self.settings or ("type",)))
+        refusal = refusal_of(tool, given)
+        if refusal is None:
+            await tool.open(given).close()
+        else:
+            assert refusal.status == 400
+            assert (refusal.param or "").startswith("tools[3]")
+
+    async def test_what_it_tells_is_bounded(self, session: Session) -> None:
+        outcome = await session.run(*self.lengthy)
+        assert 100 < len(outcome.text) <= MAX_CHARS
+
+    @pytest.mark.parametrize("seconds", [0, 0.01, 0.5])
+    async def test_a_call_can_be_cancelled_at_any_moment(self, tool: ServerTool, seconds: float) -> None:
+        session = tool.open({})
+        running = asyncio.create_task(session.run(*self.endless))
+        await asyncio.wait({running}, timeout=seconds)
+        assert not running.done()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await session.close()
+        async with opened(tool) as another:
+            successful(await another.run(*self.call))
+
+    async def test_others_go_on_meanwhile(self, tool: ServerTool, session: Session) -> None:
+        running = asyncio.create_task(session.run(*self.endless))
+        async with opened(tool) as another:
+            successful(await another.run(*self.call))
+        assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    async def test_a_session_keeps_what_is_left(self, session: Session) -> None:
+        successful(await session.run(*self.sets))
+        assert self.left in successful(await session.run(*self.gets)).text
+
+    async def test_sessions_are_apart(self, tool: ServerTool) -> None:
+        async with opened(tool) as mine, opened(tool) as yours:
+            successful(await mine.run(*self.sets))
+            assert self.left not in (await yours.run(*self.gets)).text
+            assert self.left in successful(await mine.run(*self.gets)).text
+
+    async def test_sessions_after_each_other_are_apart(self, tool: ServerTool) -> None:
+        async with opened(tool) as mine:
+            successful(await mine.run(*self.sets))
+        async with opened(tool) as yours:
+            assert self.left not in (await yours.run(*self.gets)).text
+
+    async def test_many_work_at_once(self, tool: ServerTool) -> None:
+        async def work() -> Outcome:
+            async with opened(tool) as session:
+                return await session.run(*self.call)
+
+        outcomes = await asyncio.gather(*(work() for _ in range(8)))
+        assert not [outcome for outcome in outcomes if outcome.failed]
+
+    async def test_a_session_goes_on_with_what_another_did(self, tool: ServerTool) -> None:
+        async with opened(tool) as first:
+            calls = [self.call, self.sets, ("dance", {}), (self.call[0], {})]
+            done = [(call, await first.run(*call)) for call in calls]
+        async with opened(tool) as second:
+            for call, outcome in done:
+                await second.recall(*call, outcome)
+            successful(await second.run(*self.call))
+
+    async def test_a_session_closes_twice(self, tool: ServerTool) -> None:
+        session = tool.open({})
+        await session.close()
+        await session.close()
+        session = tool.open({})
+        successful(await session.run(*self.call))
+        await session.close()
+        await session.close()
+
+    async def test_it_closes_twice(self, tool: ServerTool) -> None:
+        async with opened(tool) as session:
+            successful(await session.run(*self.call))
+        await tool.close()
+        await tool.close()

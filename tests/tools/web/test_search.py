@@ -1,0 +1,93 @@
+"""Searches are answered by a server that speaks SearXNG's JSON, as its documentation has it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from antiphon.core.errors import ToolError
+from antiphon.tools.web import search
+from antiphon.tools.web.page import Result
+from antiphon.tools.web.search import SearxngSearch
+from antiphon.tools.web.settings import Domains
+from tests.tools.web.site import Site, page, web
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with web() as site:
+        site.results = [
+            {"title": "A", "url": "https://a.org/1", "content": "of a"},
+            {"title": "B", "url": "https://b.org/", "content": ""},
+            {"title": "A again", "url": "https://a.org/1", "content": "of a"},
+            {"title": None, "url": "https://sub.a.org/2", "content": None},
+            {"title": "not a page", "url": "magnet:?xt=1"},
+            {"title": "nowhere"},
+        ]
+        yield site
+
+
+async def ask(site: Site, count: int = 10, domains: Domains | None = None) -> list[Result]:
+    provider = SearxngSearch(f"{site.url}/")
+    try:
+        return list(await provider.search("choirs & chants", count, domains or Domains()))
+    finally:
+        await provider.close()
+
+
+async def test_results_are_pages_of_the_web_each_once(site: Site) -> None:
+    found = await ask(site)
+    assert [result.url for result in found] == ["https://a.org/1", "https://b.org/", "https://sub.a.org/2"]
+    assert found[1] == Result("B", "https://b.org/")
+    assert site.queries() == ["choirs & chants"]
+
+
+async def test_no_more_results_come_than_are_wanted(site: Site) -> None:
+    assert [result.url for result in await ask(site, 1)] == ["https://a.org/1"]
+
+
+@pytest.mark.parametrize(
+    ("domains", "urls", "query"),
+    [
+        (Domains(("a.org",)), ["https://a.org/1", "https://sub.a.org/2"], "choirs & chants (site:a.org)"),
+        (Domains(("b.org", "c.org")), ["https://b.org/"], "choirs & chants (site:b.org OR site:c.org)"),
+        (Domains((), ("a.org",)), ["https://b.org/"], "choirs & chants -site:a.org"),
+        (
+            Domains(("a.org", *(f"d{n}.org" for n in range(20)))),
+            ["https://a.org/1", "https://sub.a.org/2"],
+            "choirs & chants",
+        ),
+    ],
+)
+async def test_domains_are_named_to_the_search_engine_and_held_to(
+    site: Site, domains: Domains, urls: list[str], query: str
+) -> None:
+    assert [result.url for result in await ask(site, 10, domains)] == urls
+    assert site.queries() == [query]
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8080", "http://", "http://[::1", "ftp://a.org"])
+def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ToolError, match="is not the URL of a search engine"):
+        SearxngSearch(url)
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b'{"results": 3}', b'{"results": [3]}', b'"\xff"'])
+async def test_an_answer_that_is_none_is_an_error(answer: bytes) -> None:
+    async with web(search=page(answer)) as broken:
+        with pytest.raises(ToolError, match="does not answer"):
+            await ask(broken)
+
+
+async def test_a_search_engine_that_refuses_or_hangs_or_is_gone_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "SEARCH_SECONDS", 0.2)
+    async with web(search=page("{}", status_code=403)) as site:
+        with pytest.raises(ToolError, match="does not answer"):
+            await ask(site)
+        hanging = SearxngSearch(f"{site.url}/slow")
+        with pytest.raises(ToolError, match="does not answer"):
+            await hanging.search("x", 1, Domains())
+        await hanging.close()
+    with pytest.raises(ToolError, match="does not answer"):
+        await ask(site)
