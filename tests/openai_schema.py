@@ -126,6 +126,10 @@ def _correct_responses(found: dict[str, Schema]) -> None:
     # Open Responses demands the key, and it is null while nothing was counted yet.
     properties = found["Response"]["allOf"][-1]["properties"]
     properties["usage"] = {"anyOf": [properties["usage"], {"type": "null"}]}
+    # A choice of the tool `web_search` is of the type of the tool; the document knows its older names.
+    found["ToolChoiceTypes"]["properties"]["type"]["enum"] += found["WebSearchTool"]["properties"]["type"][
+        "enum"
+    ]
 
 
 def _correct_open_responses(found: dict[str, Schema]) -> None:

@@ -50,7 +50,19 @@ _FIELDS = {
         "custom_tool_call",
         "input",
     ),
+    "response.code_interpreter_call_code.delta": (
+        "response.code_interpreter_call_code.done",
+        "code_interpreter_call",
+        "code",
+    ),
 }
+_STAGES = {
+    # the item's type: what is told of it, in this order; it waits for an answer behind the last but one
+    type_: [f"response.{type_}.{stage}" for stage in ("in_progress", at_work, "completed")]
+    for type_, at_work in (("code_interpreter_call", "interpreting"), ("web_search_call", "searching"))
+}
+_SERVED = (*_STAGES, "shell_call", "shell_call_output")
+"""The items of tools that the server runs: they may be cut without being the last."""
 
 
 def read_sse(body: bytes) -> list[bytes]:
@@ -113,22 +125,33 @@ def _last(events: list[Event]) -> Event:
     return response
 
 
-class _Follower:
-    """Rebuilds the items of a stream."""
+class _Item:
+    """Rebuilds one item."""
 
-    def __init__(self) -> None:
-        self.done: list[Event] = []
-        self.item: Event | None = None  # the one that is open
+    def __init__(self, item: Event, index: int) -> None:
+        self.value = item
+        self.index = index
         self.part: Event | None = None
-        self.whole: set[str] = set()  # the done events that the open item had
+        self.whole: set[str] = set()  # the done events that it had
+        self.stages: list[str] = []
+        self.told = 0  # how many commands are whole
+
+    @property
+    def waits(self) -> bool:
+        """The model has written it, and it is not answered yet."""
+        stages = _STAGES.get(self.value["type"], [])
+        return bool(stages) and self.stages == stages[:-1]
 
     def follow(self, event: Event) -> None:
         type_ = event["type"]
-        if type_ == "response.output_item.added":
-            self._add(event)
-        elif type_ == "response.output_item.done":
-            self._finish(event)
-        elif type_ in _PARTS:
+        assert event["output_index"] == self.index
+        if not type_.startswith("response.shell_call_command."):  # which have no id
+            assert event["item_id"] == self.value["id"]
+        if type_ in _STAGES.get(self.value["type"], ()):
+            self.stages.append(type_)
+            return
+        assert not self.waits, "it goes on while it waits"
+        if type_ in _PARTS:
             self._add_part(event, *_PARTS[type_][1:])
         elif type_ in {ends for ends, *_ in _PARTS.values()}:
             self._finish_part(event)
@@ -136,47 +159,51 @@ class _Follower:
             self._add_text(event, *_TEXTS[type_])
         elif type_ in _FIELDS:
             self._add_to_field(event, *_FIELDS[type_])
-        elif type_.endswith(".done"):
-            self._check_done(event)
+        elif type_.startswith("response.shell_call_"):
+            self._add_to_shell(event)
         else:
-            assert "response" in event or type_ == "error", f"an unknown event: {type_}"
+            assert type_.endswith(".done"), f"an unknown event: {type_}"
+            self._check_done(event)
 
-    def check_end(self, response: Event) -> None:
-        assert self.item is None, "an item never ended"
-        assert response["output"] == self.done, "the final items are not the streamed ones"
-        statuses = [item.get("status") for item in self.done]
-        assert "in_progress" not in statuses
-        assert "incomplete" not in statuses[:-1], "an incomplete item is not the last"
-        if "incomplete" in statuses:
-            assert response["status"] != "completed"
-        ids = [item["id"] for item in self.done]
-        assert len(set(ids)) == len(ids)
-
-    def _add(self, event: Event) -> None:
-        assert self.item is None, "items overlap"
-        assert event["output_index"] == len(self.done)
-        self.item, self.part = event["item"], None
-        self.whole = set()
-
-    def _finish(self, event: Event) -> None:
-        assert self.item is not None
-        assert event["output_index"] == len(self.done)
+    def check_final(self, final: Event) -> None:
+        """It ended as it was told."""
         assert self.part is None, "a part never ended"
-        final = event["item"]
-        for name in ("id", "type", "role", "call_id", "name", "namespace", "phase"):
-            assert final.get(name) == self.item.get(name), f"{name} changed"
-        for name in ("content", "summary", "arguments", "input"):
-            assert final.get(name) == self.item.get(name), f"{name} is not what was streamed"
+        for name in (
+            "id",
+            "type",
+            "role",
+            "call_id",
+            "name",
+            "namespace",
+            "phase",
+            "container_id",
+            "environment",
+        ):
+            assert final.get(name) == self.value.get(name), f"{name} changed"
+        for name in ("content", "summary", "arguments", "input", "code"):
+            assert final.get(name) == self.value.get(name), f"{name} is not what was streamed"
         for done, type_, _ in _FIELDS.values():
             assert type_ != final["type"] or done in self.whole, f"no {done}"
-        self.done.append(final)
-        self.item = None
+        self._check_stages(final)
+        self._check_shell(final)
+
+    def _check_stages(self, final: Event) -> None:
+        stages = _STAGES.get(final["type"], [])
+        assert self.stages == stages[: len(self.stages)], "stages are missing"
+        if stages:
+            assert (final["status"] == "completed") == (self.stages == stages), "it ended otherwise"
+
+    def _check_shell(self, final: Event) -> None:
+        if final["type"] == "shell_call":
+            assert self.value["action"] == final["action"]
+            assert self.told == len(final["action"]["commands"]), "a command never ended"
+        elif final["type"] == "shell_call_output":
+            assert self.value["output"] == final["output"]
+            assert self.told == len(final["output"]), "an output never ended"
 
     def _add_part(self, event: Event, field: str, index: str) -> None:
-        self._check_place(event)
-        assert self.item is not None
         assert self.part is None, "parts overlap"
-        parts = self.item[field]
+        parts = self.value[field]
         assert event[index] == len(parts)
         self.part = event["part"]
         assert self.part is not None
@@ -184,7 +211,6 @@ class _Follower:
         parts.append(self.part)
 
     def _finish_part(self, event: Event) -> None:
-        self._check_place(event)
         assert event["part"] == self.part
         assert self.part is not None
         text_done = {done for done, type_, _ in _TEXTS.values() if type_ == self.part["type"]}
@@ -193,7 +219,6 @@ class _Follower:
         self.part = None
 
     def _add_text(self, event: Event, done: str, type_: str, index: str) -> None:
-        self._check_place(event)
         assert self.part is not None
         assert self.part["type"] == type_
         assert event[index] == 0
@@ -203,22 +228,75 @@ class _Follower:
             self.part["logprobs"] += event["logprobs"]
 
     def _add_to_field(self, event: Event, done: str, type_: str, field: str) -> None:
-        self._check_place(event)
-        assert self.item is not None
-        assert self.item["type"] == type_
+        assert self.value["type"] == type_
         assert done not in self.whole, "a delta after the end"
-        self.item[field] += event["delta"]
+        self.value[field] += event["delta"]
+
+    def _add_to_shell(self, event: Event) -> None:
+        """Its commands, or its outputs, come one after the other."""
+        assert event["command_index"] == self.told
+        assert event["type"].startswith(f"response.{self.value['type']}_")
+        commands, outputs = self.value.get("action", {}).get("commands"), self.value.get("output")
+        match event["type"].removeprefix(f"response.{self.value['type']}_"):
+            case "command.added":
+                commands.append(event["command"])
+            case "command.delta":
+                assert len(commands) == self.told + 1, "a delta before the beginning"
+                commands[-1] += event["delta"]
+            case "command.done":
+                assert commands[self.told :] == [event["command"]], "it is not what was streamed"
+                self.told += 1
+            case "content.delta":
+                outputs.append(event["delta"])
+            case "content.done":
+                streamed = [event["output"][0] | output for output in outputs[self.told :]]
+                assert streamed == event["output"], "it is not what was streamed"
+                outputs[self.told :] = event["output"]
+                self.told += 1
 
     def _check_done(self, event: Event) -> None:
         """What is said to be whole is what was streamed."""
-        self._check_place(event)
-        assert self.item is not None
         self.whole.add(event["type"])
-        known = self.part if self.part is not None else self.item
-        for name in ("text", "arguments", "input", "logprobs", "name"):
+        known = self.part if self.part is not None else self.value
+        for name in ("text", "arguments", "input", "code", "logprobs", "name"):
             if name in event:
                 assert event[name] == known[name], f"{name} is not what was streamed"
 
-    def _check_place(self, event: Event) -> None:
-        assert self.item is not None, f"{event['type']} outside of an item"
-        assert (event["item_id"], event["output_index"]) == (self.item["id"], len(self.done))
+
+class _Follower:
+    """Rebuilds the items of a stream: one is written at a time, and others may wait for an answer."""
+
+    def __init__(self) -> None:
+        self.done: dict[int, Event] = {}
+        self.open: dict[int, _Item] = {}
+
+    def follow(self, event: Event) -> None:
+        type_ = event["type"]
+        if type_ == "response.output_item.added":
+            assert all(item.waits for item in self.open.values()), "items overlap"
+            index = len(self.done) + len(self.open)
+            assert event["output_index"] == index
+            self.open[index] = _Item(event["item"], index)
+        elif type_ == "response.output_item.done":
+            index = event["output_index"]
+            assert index in self.open, "an item ends that never began"
+            self.open.pop(index).check_final(event["item"])
+            self.done[index] = event["item"]
+        elif "output_index" in event:
+            assert event["output_index"] in self.open, f"{type_} outside of an item"
+            self.open[event["output_index"]].follow(event)
+        else:
+            assert "response" in event or type_ == "error", f"an unknown event: {type_}"
+
+    def check_end(self, response: Event) -> None:
+        assert not self.open, "an item never ended"
+        done = [self.done[index] for index in sorted(self.done)]
+        assert response["output"] == done, "the final items are not the streamed ones"
+        statuses = [item.get("status") for item in done]
+        assert "in_progress" not in statuses
+        cut = [item for item in done if item.get("status") == "incomplete" and item["type"] not in _SERVED]
+        assert cut in ([], done[-1:]), "an incomplete item is not the last"
+        if "incomplete" in statuses:
+            assert response["status"] != "completed"
+        ids = [item["id"] for item in done]
+        assert len(set(ids)) == len(ids)

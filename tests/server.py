@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from antiphon.http.app import build, connect
 from antiphon.http.context import Context, Options
 from antiphon.run.service import Service
 from antiphon.store.open import open_store
+from antiphon.tools.tool import ServerTool
 
 JOBS = 8
 
@@ -40,6 +41,7 @@ async def running(
     *,
     dialect: str = "hermes",
     date: str | None = None,
+    tools: Iterable[ServerTool] = (),
     parallel: int = 256,
     store: str = "memory",
     keys: tuple[str, ...] = (),
@@ -48,7 +50,7 @@ async def running(
 ) -> AsyncIterator[Running]:
     """Serve while the block runs."""
     engine = ScriptedEngine(script, parallel=parallel) if isinstance(script, list) else script
-    service = Service(engine, dialect=dialect, date=date)
+    service = Service(engine, dialect=dialect, date=date, tools=tools)
     context = connect(service, partial(open_store, store), Sealer(secrets), Options(**options), JOBS)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.tools.code_interpreter import CodeInterpreter
 from tests.server import running
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +29,11 @@ SCRIPT = [
         "when": "my parcel",
         "output": '<tool_call>{"name": "file_ticket", "arguments": {"topic": "delivery", "urgent": true}}</tool_call>',
     },
+    {"when": "121932631112635269", "output": "It has eighteen digits."},
+    {
+        "when": "123456789 * 987654321",
+        "output": '<tool_call>{"name": "python", "arguments": {"code": "123456789 * 987654321"}}</tool_call>',
+    },
     {"output": "<think>Rayleigh.</think>Because of the air."},
 ]
 PRINTED = {
@@ -42,6 +48,7 @@ user: And another one.
 assistant: Blue.
 """,
     "background_resume.py": "Once upon a time it rained.\nat first queued, then cancelled\n",
+    "server_tools.py": "123456789 * 987654321\n-> 121932631112635269\nIt has eighteen digits.\n",
     "structured_output.py": "name='Rome' country='Italy' inhabitants=2750000\n",
     "required_tool.py": "file_ticket {'topic': 'delivery', 'urgent': True}\n",
 }
@@ -63,7 +70,7 @@ async def run(*command: str, url: str) -> str:
 
 @pytest.mark.parametrize("example", PRINTED)
 async def test_example(example: str) -> None:
-    async with running(SCRIPT) as server:
+    async with running(SCRIPT, tools=[CodeInterpreter()]) as server:
         assert await run(str(ROOT / "examples" / example), url=server.url) == PRINTED[example]
 
 

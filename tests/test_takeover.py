@@ -31,7 +31,17 @@ STORY = (
     "Once upon a time there was a server that answered every question, one word after the other, "
     "and whenever it fell silent another one took a deep breath and went on right where it had stopped."
 )
+
+
+def python(code: str) -> str:
+    """A call of the code interpreter."""
+    return f"<tool_call>\n{json.dumps({'name': 'python', 'arguments': {'code': code}})}\n</tool_call>"
+
+
 SCRIPT: list[dict[str, Any]] = [
+    {"when": "it is 42", "output": "So it is 42.", "delay_ms": 40},
+    {"when": "kept", "output": python("print('it is', x + 1)"), "delay_ms": 40},
+    {"when": "count", "output": python("x = 41\nprint('ke' + 'pt')"), "delay_ms": 40},
     {"when": "a story", "output": f"<think>Which one?</think>{STORY}", "delay_ms": 40},
     {"when": "endless", "output": "word ", "tokens": 100_000, "delay_ms": 20},
     {"output": "Hello there, friend!"},
@@ -208,6 +218,25 @@ def test_a_server_may_be_killed_again_and_again(servers: Servers, sqlite: str, u
     payloads = events(server, response_id)
     assert_the_same(check(payloads), uninterrupted)
     assert payloads[: len(seen)] == seen
+
+
+@pytest.mark.parametrize("seen", [6, 22, 28, 40, 52])
+def test_an_answer_with_tools_goes_on_with_what_they_did(servers: Servers, sqlite: str, seen: int) -> None:
+    """Killed in the first call, in the second, and after it: variables are there, and no call comes twice."""
+    tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
+    first = servers.start(sqlite, "--code-interpreter", "--dialect", "hermes")
+    reader = asking(first, "count", background=True, tools=tools)
+    reader.until(seen)
+    first.kill()
+    before = reader.ended()
+
+    second = servers.start(sqlite, "--code-interpreter", "--dialect", "hermes")
+    payloads = events(second, reader.id)
+    assert payloads[: len(before)] == before
+    response = check(payloads)
+    assert text_of(response) == "So it is 42."
+    calls = [item for item in response["output"] if item["type"] == "code_interpreter_call"]
+    assert [call["outputs"][0]["logs"] for call in calls] == ["kept\n", "it is 42\n"]
 
 
 def test_what_was_queued_is_answered(servers: Servers, sqlite: str) -> None:

@@ -147,6 +147,17 @@ class Settings:
     """The names of the events of the Responses API that tell what the model thought: OpenAI's,
     response.reasoning_text.…, or those of Open Responses, response.reasoning.…"""
 
+    code_interpreter: bool = False
+    """Run Python for models that ask for it, in a sandbox (needs the extra `code-interpreter`)."""
+
+    web_search: str | None = None
+    """The address of a SearXNG server, to search the web with for models that ask for it
+    (needs the extra `web-search`): http://127.0.0.1:8888"""
+
+    shell: str | None = None
+    """The command that begins a shell in a sandbox, to run commands in for models that ask for
+    it. {workspace} in it stands for a folder that is made for each answer."""
+
     trust_chat_templates: bool = False
     """Let requests bring chat templates of their own."""
 

@@ -16,8 +16,8 @@ SPELLINGS = [
 ]  # fmt: skip
 
 
-def read(pieces: list[str]) -> str:
-    reader = InputReader()
+def read(pieces: list[str], name: str = "input") -> str:
+    reader = InputReader(name)
     return "".join(reader.read(piece) for piece in pieces)
 
 
@@ -79,6 +79,14 @@ def test_arguments_of_another_form_are_passed_on(value: object, at: list[int]) -
 )
 def test_the_input_of_known_arguments(arguments: str, text: str) -> None:
     assert to_input(arguments) == text == read(list(arguments))
+
+
+@given(name=st.sampled_from(["code", "c", "the_program"]), text=st.text(), at=cuts)
+def test_the_string_may_have_any_name(name: str, text: str, at: list[int]) -> None:
+    for arguments in (json.dumps({name: text}), json.dumps({name: text}, indent=1), f' {{"{name}" : "x"}}'):
+        wanted = json.loads(arguments)[name]
+        assert read(cut(arguments, at), name) == wanted == read(list(arguments), name)
+    assert read([json.dumps({"input": text})], name) == json.dumps({"input": text})
 
 
 def test_models_are_shown_a_function_with_one_string() -> None:

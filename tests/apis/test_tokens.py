@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from antiphon.apis.chat.accept import House
 from antiphon.apis.tokens import DetokenizeRequest, Rendered, Tokenized, accept_tokenize
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
@@ -14,7 +15,7 @@ from tests.apis.chat.requests import HI
 
 
 def accepted(**body: Any) -> tuple[Turn, bool]:
-    return accept_tokenize(json.dumps({"model": "m", **body}).encode(), "me")
+    return accept_tokenize(json.dumps({"model": "m", **body}).encode(), "me", lambda model: House())
 
 
 def test_a_text_is_a_prompt() -> None:

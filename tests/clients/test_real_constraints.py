@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import JsonSchema
+from antiphon.core.errors import RequestError
 from antiphon.core.fold import Fold, Output
-from antiphon.core.items import Message, Role, Status, TextPart
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Role, Status, TextPart
 from antiphon.core.turn import Calling, Function, Sampling, ToolChoice, Turn
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.models import resolve
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 SEEDS = 50 if os.environ.get("ANTIPHON_TEST_TEMPLATES") == "1" else 3
 """Fifty take minutes: `make test-all`."""
+MAY = max(SEEDS // 5, 5)
+"""Seeds of an answer that may call: of five, two or three do."""
 
 WEATHER: dict[str, Any] = {
     "type": "object",
@@ -82,12 +85,38 @@ async def model() -> AsyncIterator[Model]:
     await service.stop()
 
 
+def said(role: Role, text: str) -> Message:
+    return Message(role, (TextPart(text),))
+
+
+def looked_up(number: int, city: str) -> tuple[Item, ...]:
+    """The weather, asked for as a model would that has not read the schema."""
+    arguments = json.dumps({"city": city, "days": 20 + number})
+    return (
+        said(Role.USER, f"What is the weather in {city}?"),
+        said(Role.ASSISTANT, "Let me look."),
+        FunctionCall(f"call_{number}", "get_weather", arguments),
+        FunctionOutput(f"call_{number}", (TextPart("Sunny."),)),
+        said(Role.ASSISTANT, "It is sunny."),
+    )
+
+
+BEFORE = (*looked_up(0, "Rome"), *looked_up(1, "Paris"), *looked_up(2, "Berlin"))
+MAY_CALL = Turn("m", (*BEFORE, said(Role.USER, "What is the weather in Oslo?")), tools=TOOLS[:1])
+LOOSE = replace(MAY_CALL, tools=tuple(replace(tool, strict=None) for tool in MAY_CALL.tools))
+
+
 async def answers(model: Model, asked: Turn) -> list[Output]:
     """The answers that the limit did not cut, of one for each seed; at least half are whole."""
-    outputs = await asyncio.gather(*(_answer(model, asked, seed) for seed in range(SEEDS)))
+    outputs = await every(model, asked)
     whole = [output for output in outputs if output.reason is not FinishReason.LENGTH]
     assert len(whole) >= SEEDS // 2
     return whole
+
+
+async def every(model: Model, asked: Turn, seeds: int = SEEDS) -> list[Output]:
+    """An answer for each seed."""
+    return await asyncio.gather(*(_answer(model, asked, seed) for seed in range(seeds)))
 
 
 async def _answer(model: Model, asked: Turn, seed: int) -> Output:
@@ -119,3 +148,44 @@ async def test_text_fits_its_schema(model: Model) -> None:
     for output in await answers(model, asked):
         assert not output.calls
         jsonschema_rs.validate(PERSON, json.loads(output.text))
+
+
+# A form that waits for the beginning of a call
+
+
+async def test_a_call_that_may_come_is_held_once_it_begins_and_text_before_it_is_free(model: Model) -> None:
+    # One after the other: beside others an answer is computed otherwise, and rounds otherwise.
+    held = [await _answer(model, MAY_CALL, seed) for seed in range(MAY)]
+    free = [await _answer(model, LOOSE, seed) for seed in range(MAY)]
+
+    assert [output.text for output in held] == [output.text for output in free]
+    calls = [call for output in held for call in output.calls]
+    assert calls
+    assert all(fits(call) for call in calls if call.status is Status.COMPLETED)
+    assert not all(fits(call) for output in free for call in output.calls)
+    assert any(not output.calls and output.text for output in held)
+
+
+@pytest.mark.parametrize("begun", ["<tool_call>", '<tool_call>\n{"name": "get_weather", "arguments": {"ci'])
+async def test_a_call_that_the_client_begins_is_held_from_there_on(model: Model, begun: str) -> None:
+    prefix = f"Let me look.\n{begun}"
+    held = await every(model, replace(MAY_CALL, prefix=prefix), seeds=3)
+    free = await every(model, replace(LOOSE, prefix=prefix), seeds=2)
+
+    assert all(output.text == "" for output in held)
+    assert all(fits(output.calls[0]) for output in held)
+    assert not all(fits(call) for output in free for call in output.calls)
+
+
+async def test_a_call_that_the_client_begins_must_fit(model: Model) -> None:
+    with pytest.raises(RequestError) as raised:
+        await start(replace(MAY_CALL, prefix='<tool_call>\n{"name": "fly"'), model=model)
+    assert raised.value.param == "response_prefix"
+
+
+def fits(call: FunctionCall) -> bool:
+    """The arguments are JSON, and valid."""
+    try:
+        return jsonschema_rs.is_valid(SCHEMAS[call.name], json.loads(call.arguments))
+    except ValueError:
+        return False

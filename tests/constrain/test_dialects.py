@@ -180,6 +180,22 @@ def test_what_a_dialect_cannot_write_is_left_to_be_checked(name: str) -> None:
     assert [each.param for each in enforced.unenforced] == ["tool_choice"]
 
 
+@pytest.mark.parametrize("choice", [REQUIRED, ToolChoice(parallel=False)], ids=["required", "auto"])
+def test_tools_that_a_family_was_trained_with_are_called_in_their_own_place(choice: ToolChoice) -> None:
+    dialect = next(dialect for dialect in DIALECTS if named(dialect) == "openai")
+    assert dialect.renderer is not None
+    tools = [tool for tools in dialect.renderer(None).trained.values() for tool in tools]
+    enforced = constrain(Demand((*tools, TOOLS[0]), choice), dialect.grammar)
+    assert enforced.language is not None
+    seen = set()
+    for text in samples(enforced.language, 40):
+        for call in answer(dialect, text, None).calls:
+            assert call.status is Status.COMPLETED, text
+            assert (f" to={call.name} json" in text) == (call.name != "get_weather")
+            seen.add(call.name)
+    assert seen == {tool.name for tool in (*tools, TOOLS[0])}
+
+
 NOT_AS_TAUGHT = {
     ("inkling", "thinking_then_call"): "an empty text stands between",
     ("kimi_k2", "empty_arguments"): "the empty object is left out",

@@ -1,6 +1,8 @@
 """Numbers, patterns, markers in text and a client's own notations: each against what it must and must not let through."""
 
+import copy
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.constrain import gbnf
+from antiphon.constrain.compile import Demand, constrain
 from antiphon.constrain.form import (
     EMPTY,
     Form,
@@ -26,7 +29,9 @@ from antiphon.constrain.matcher import Matcher, matches, residual
 from antiphon.constrain.numbers import integers, numbers
 from antiphon.constrain.regex import UnsupportedRegexError, searched, whole
 from antiphon.constrain.tag_reader import read_tag
+from antiphon.core.constraint import TagFormat
 from antiphon.core.errors import RequestError
+from antiphon.dialects.registry import find
 from tests.constrain.sampler import samples
 
 small = st.integers(-1200, 1200)
@@ -278,11 +283,65 @@ def test_structural_tags_are_read(spec: dict[str, Any], text: str, expected: boo
 
 
 @pytest.mark.parametrize(
-    "spec", [{}, {"format": {"type": "magic"}}, {"format": 3}, {"format": {"type": "tag", "begin": "x"}}]
+    ("spec", "told"),
+    [
+        ({}, "missing required field `format`"),
+        ({"format": {"type": "magic"}}, "Invalid value 'magic'"),
+        ({"format": 3}, "Expected `object`"),
+        ({"format": {"type": "tag", "begin": "x"}}, "missing required field `content`"),
+        ({"format": {"type": "sequence", "elements": []}}, "length >= 1"),
+        ({"format": {"type": "triggered_tags", "triggers": ["<"], "tags": []}}, "No tag begins with"),
+        ({"structures": [{"begin": "<f>", "end": "</f>"}], "triggers": ["<f"]}, "field `schema`"),
+    ],
 )
-def test_a_broken_structural_tag_is_refused(spec: dict[str, Any]) -> None:
-    with pytest.raises(RequestError):
+def test_a_broken_structural_tag_is_refused(spec: dict[str, Any], told: str) -> None:
+    with pytest.raises(RequestError) as raised:
         read_tag(spec, {})
+    assert told in raised.value.message
+    assert raised.value.param == "format"
+
+
+def test_a_structural_tag_may_not_be_nested_for_ever() -> None:
+    for depth in (40, 5000):
+        inner: dict[str, Any] = {"type": "any_text"}
+        for _ in range(depth):
+            inner = {"type": "or", "elements": [inner]}
+        with pytest.raises(RequestError):
+            read_tag({"format": inner}, {})
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Everything in a JSON value: what holds it, and under which key."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+def refusal(tag: Any) -> RequestError | None:
+    """Why a demand of this tag is refused, if it is."""
+    try:
+        constrain(Demand(format=TagFormat(tag)), find("hermes").grammar)
+    except RequestError as error:
+        return error
+    return None
+
+
+JUNK = (
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from([[], {}, [[]], "<f="])
+)
+
+
+@given(st.sampled_from([TAG, OLDER, SEQUENCE]), st.lists(st.tuples(st.integers(0, 99), JUNK), max_size=3))
+def test_a_structural_tag_is_read_or_refused(spec: Any, changes: list[tuple[int, Any]]) -> None:
+    """Whatever is changed in one, and in the message there is nothing of our own."""
+    broken = copy.deepcopy(spec)
+    for number, junk in changes:
+        found = list(places(broken))
+        if found:
+            holder, key = found[number % len(found)]
+            holder[key] = junk
+    refused = refusal(broken)
+    assert refused is None or (refused.param == "format" and "Error" not in refused.message)
 
 
 def test_literals_keep_every_character() -> None:

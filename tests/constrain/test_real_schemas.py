@@ -1,6 +1,7 @@
 """A real engine held to schemas: SmolLM2-135M, from the wheel that the test setup installs. It answers what fits, or is cut."""
 
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -9,6 +10,7 @@ import xllamacpp
 
 from antiphon.constrain import gbnf
 from antiphon.constrain.compile import Demand, constrain
+from antiphon.constrain.form import Language, sequence
 from antiphon.core.constraint import Format, Gbnf, JsonObject, JsonSchema, OneOf, Regex
 from antiphon.core.turn import Calling, Function, ToolChoice
 from antiphon.dialects.registry import find
@@ -37,7 +39,7 @@ def answer(
     engine: Any, constraint: Gbnf, prompt: str = PROMPT, seed: int = 1, **more: Any
 ) -> tuple[str, bool]:
     """The text, and whether the model ended it itself."""
-    lazy = [{"type": 1, "value": trigger} for trigger in constraint.triggers]
+    lazy = [{"type": 2, "value": re.escape(trigger)} for trigger in constraint.triggers]
     found = engine.handle_completions(
         {
             "prompt": prompt,
@@ -113,7 +115,7 @@ def test_text_before_a_trigger_is_free_and_a_call_behind_it_is_held(engine: Any)
     enforced = constrain(Demand(TOOLS, ToolChoice(parallel=False)), HERMES)
     assert enforced.language is not None
     constraint = gbnf.write(enforced.language, enforced.triggers)
-    assert constraint.triggers == ("<tool_call>",)
+    assert constraint.triggers == ("<",)
     said, _ = answer(engine, constraint)
     assert said
     forced, whole = answer(
@@ -121,3 +123,14 @@ def test_text_before_a_trigger_is_free_and_a_call_behind_it_is_held(engine: Any)
     )
     assert forced
     assert whole or "<tool_call>" not in forced
+
+
+def test_a_token_that_holds_a_trigger_and_what_may_not_follow_it_is_not_drawn(engine: Any) -> None:
+    """llama.cpp looks for triggers in what was drawn: behind such a token it could only fail."""
+    constraint = gbnf.write(Language(sequence("is Par", "k")), ("is Par",))
+    asked = PROMPT.replace("Answer with a short JSON.", "What is the capital of France?")
+    free, _ = answer(engine, Gbnf('root ::= "Par"', ("no such text",)), asked, temperature=0)
+    assert "Paris" in free
+    said, _ = answer(engine, constraint, asked, temperature=0)
+    assert said.partition("is ")[0] == free.partition("is ")[0]
+    assert "Paris" not in said

@@ -124,6 +124,51 @@ def test_the_end_of_the_prompt_decides_where_the_answer_begins(tail: str, state:
 
 
 @pytest.mark.parametrize(
+    ("tail", "start"),
+    [
+        ("<tool_call>", ("text", "<tool_call>")),
+        ('Sure.\n<tool_call>\n{"na', ("text", '\n<tool_call>\n{"na')),
+        ("<think>Hm.<tool_call>", ("thinking", "<tool_call>")),
+        ('<tool_call>{"name": "f"}</tool_call><tool_call>{', ("text", "<tool_call>{")),
+        ('<tool_call>{"name": "f"}<tool_call>{', ("text", '<tool_call>{"name": "f"}<tool_call>{')),
+        ('<tool_call>{"name": "f"}</tool_call>', ("text", "")),
+        ("<tool_call>no", ("text", "")),
+    ],
+)  # fmt: skip
+def test_a_call_may_be_open_where_the_answer_begins(tail: str, start: tuple[str, str]) -> None:
+    found = start_after(hermes, tail)
+    assert (found.state, found.opened) == start
+
+
+CALLS = 'Hm.<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>\n<tool_call>{"name": "g"}</tool_call>'
+
+
+@given(begun=st.integers(0, len(CALLS)), at=cuts)
+def test_a_call_that_the_prompt_opened_is_whole_and_only_the_rest_of_its_text_is_new(
+    begun: int, at: list[int]
+) -> None:
+    start = start_after(hermes, CALLS[:begun])
+    check(hermes, CALLS[begun:], at, state=start.state, opened=start.opened)
+    whole = fold(decode(hermes, [CALLS])).calls
+    rest = fold(decode(hermes, [CALLS[begun:]], state=start.state, opened=start.opened)).calls
+    assert [(call.name, call.arguments) for call in rest] == [
+        (call.name, call.arguments) for call in whole[len(whole) - len(rest) :]
+    ]
+    assert bool(rest) >= bool(start.opened)
+
+
+@given(opened=st.integers(1, 30), text=model_text(PIECES), at=cuts)
+@settings(max_examples=300, deadline=None)
+def test_the_laws_hold_behind_an_opened_call(opened: int, text: str, at: list[int]) -> None:
+    check(hermes, text, at, state="text", opened='<tool_call>\n{"name": "f", "arg'[:opened])
+
+
+def test_a_call_that_the_prompt_opened_may_come_to_nothing() -> None:
+    assert answer("it is.", state="text", opened="<tool_call>\n") == ["it is."]
+    assert answer('"f"}', state="text", opened='<tool_call>{"x": ') == ['"f"}']
+
+
+@pytest.mark.parametrize(
     ("tail", "amid"),
     [
         ("", False),

@@ -58,7 +58,11 @@ def _known(body: Json) -> Json:
     """What Open Responses knows of a body."""
     tools = [tool for tool in body.get("tools", ()) if tool["type"] == "function"]
     output = [item for item in body.get("output", ()) if item["type"] in _OPEN_ITEMS]
-    return body | {name: value for name, value in (("tools", tools), ("output", output)) if name in body}
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice["type"] not in ("function", "allowed_tools"):
+        choice = "auto"
+    known = {"tools": tools, "output": output, "tool_choice": choice}
+    return body | {name: value for name, value in known.items() if name in body}
 
 
 def check_stream(payloads: list[bytes]) -> Json:

@@ -234,12 +234,17 @@ def of_response(response: Any) -> Answer:
         items[item["type"]].append(item)
     reasons = {"completed": "tool_calls" if items["function_call"] else "stop", "incomplete": "length"}
     return Answer(
-        "".join(part["text"] for item in items["reasoning"] for part in item["content"]),
-        "".join(part["text"] for item in items["message"] for part in item["content"]),
+        _paragraphs(items["reasoning"]),
+        _paragraphs(items["message"]),
         [(item["name"], item["arguments"]) for item in items["function_call"]],
         reasons[response["status"]],
         tuple(response.get("unmet", ())),
     )
+
+
+def _paragraphs(items: Iterable[Any]) -> str:
+    """The texts of items, as Chat Completions has them in one."""
+    return "\n\n".join("".join(part["text"] for part in item["content"]) for item in items)
 
 
 async def by_chat(client: httpx.AsyncClient, wish: Wish = PLAIN) -> Answer:

@@ -9,12 +9,12 @@ EVERYTHING = written(f"{ANALYSIS}Hm.", f"{PREAMBLE}Wait.", f"{CALL}{ROME}<|call|
 CASES: dict[str, tuple[str, Answer]] = {
     "an answer": (written(f"{FINAL}Hi."), Answer("", "Hi.")),
     "a thought": (written(f"{ANALYSIS}Hm.", f"{FINAL}Hi."), Answer("Hm.", "Hi.")),
-    "two thoughts": (written(f"{ANALYSIS}A.", f"{ANALYSIS}B.", f"{FINAL}Hi."), Answer("A.B.", "Hi.")),
+    "two thoughts": (written(f"{ANALYSIS}A.", f"{ANALYSIS}B.", f"{FINAL}Hi."), Answer("A.\n\nB.", "Hi.")),
     "a preamble": (
         written(f"{PREAMBLE}Wait.", f"{CALL}{ROME}", end="<|call|>"),
         Answer("", "Wait.", CALLED, "tool_calls"),
     ),
-    "everything": (EVERYTHING, Answer("Hm.", "Wait.Done.", CALLED, "tool_calls")),
+    "everything": (EVERYTHING, Answer("Hm.", "Wait.\n\nDone.", CALLED, "tool_calls")),
     "two calls": (
         f"{CALL}{ROME}<|call|>{START} to=functions.now<|channel|>commentary json<|message|>{{}}<|call|>",
         Answer("", "", [*CALLED, ("now", "{}")], "tool_calls"),
@@ -26,10 +26,13 @@ CASES: dict[str, tuple[str, Answer]] = {
     "nothing": ("", Answer()),
     "only a thought": (written(f"{ANALYSIS}Hm."), Answer("Hm.")),
     "an unknown channel": ("<|channel|>whisper<|message|>Hi.<|return|>", Answer("", "Hi.")),
-    "no channel": (f"<|message|>Hi.<|end|>{START}<|message|>You.<|return|>", Answer("", "Hi.You.")),
+    "no channel": (f"<|message|>Hi.<|end|>{START}<|message|>You.<|return|>", Answer("", "Hi.\n\nYou.")),
     "no header": ("There is no format here.", Answer("", "There is no format here.")),
     "a token in prose": (written(f"{FINAL}The <|start|> of it."), Answer("", "The <|start|> of it.")),
-    "a header that is none": (f"{FINAL}Hi.<|end|><|start|>no header", Answer("", "Hi.<|start|>no header")),
+    "a header that is none": (
+        f"{FINAL}Hi.<|end|><|start|>no header",
+        Answer("", "Hi.\n\n<|start|>no header"),
+    ),
     "an unknown recipient": (
         f"<|channel|>analysis to=someone<|message|>Hm.<|end|>{START}{FINAL}Hi.",
         Answer("Hm.", "Hi."),

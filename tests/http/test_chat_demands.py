@@ -102,7 +102,7 @@ async def test_calls_of_tools_that_are_not_allowed_are_hidden(api: ChatApi) -> N
     choice = await api.choice("both?", tools=TOOLS, tool_choice=allowed("auto", G))
 
     assert (called(choice), choice["finish_reason"]) == (["g"], "tool_calls")
-    assert choice["message"]["content"] == "Let me look.Done."
+    assert choice["message"]["content"] == "Let me look.\n\nDone."
     assert "f" in api.seen.prompt.text
 
 
@@ -122,7 +122,7 @@ async def test_one_call_ends_the_answer_if_it_must_be_the_only_one(api: ChatApi)
 async def test_without_calls_nothing_of_them_shows(api: ChatApi) -> None:
     choice = await api.choice("both?", tools=TOOLS, tool_choice="none")
 
-    assert choice["message"]["content"] == "Let me look.Done."
+    assert choice["message"]["content"] == "Let me look.\n\nDone."
     assert (called(choice), choice["finish_reason"]) == ([], "stop")
     assert "<tools>" not in api.seen.prompt.text
 
@@ -351,9 +351,25 @@ async def test_calls_that_may_come_are_enforced_once_they_begin(
 
     assert choice["message"]["content"] == "Hello."
     assert "unmet" not in choice
-    assert held.seen.constraint.triggers == ("<tool_call>",)
+    assert held.seen.constraint.triggers == ("<",)
     assert all(admits(held, text) for text in admitted)
     assert not any(admits(held, text) for text in barred)
+
+
+async def test_a_call_that_the_client_begins_is_enforced_from_there_on(held: ChatApi) -> None:
+    begun = '<tool_call>\n{"name": "f", '
+    for fields in ({}, {"tool_choice": "required"}):
+        await held.ask("Hi", tools=STRICT, response_prefix=begun, **fields)
+        assert not held.seen.constraint.triggers
+        assert admits(held, GOOD.removeprefix(begun))
+        assert not admits(held, WRONG.removeprefix(begun))
+        assert not admits(held, "Hello.")
+
+    error = await held.refused("Hi", tools=STRICT, response_prefix='<tool_call>\n{"name": "h"')
+    assert error["param"] == "response_prefix"
+    assert (await held.choice("Hi", tools=TOOLS, response_prefix="<tool_call>"))["message"][
+        "content"
+    ] == "Hello."
 
 
 async def test_nothing_is_enforced_where_nothing_is_demanded(held: ChatApi) -> None:

@@ -26,6 +26,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"when": "brood", "output": f"{BROODING}\n</think>\n\nNever said."},
     {"when": "weather?", "output": WEATHER},
     {"when": "emoji", "output": "Grüße 👋🏽 an 日本語.", "split": "chars"},
+    {"when": "finish it", "output": '"Rome"}}\n</tool_call>'},
     {"when": "go on", "output": " and they lived happily."},
     {"output": "Hello there, friend!"},
 ]
@@ -309,6 +310,17 @@ async def test_an_answer_begins_as_the_client_says(api: ChatApi) -> None:
 
     echoed = await api.choice("go on", response_prefix="Once they married", echo=True)
     assert echoed["message"]["content"] == "Once they married and they lived happily."
+
+
+async def test_a_call_that_the_client_begins_is_a_call(api: ChatApi) -> None:
+    begun = 'Let me look.\n<tool_call>\n{"name": "f", "arguments": {"city": '
+    choice = await api.choice("finish it", response_prefix=begun, tools=[function("f")])
+    [call] = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "f", "arguments": '{"city": "Rome"}'}
+    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
+
+    plain = await api.choice("finish it", response_prefix=begun)
+    assert plain["message"]["content"] == '"Rome"}}\n</tool_call>'
 
 
 async def test_a_transcript_has_no_beginning_of_an_answer(api: ChatApi) -> None:

@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from antiphon.apis.fields import REFUSED
 from antiphon.engines.script import pieces_of, token_id
+from antiphon.engines.scripted import ScriptedEngine
 from tests.http.chat_api import CHAT, ChatApi, assistant, chat, chatting, completion, function, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -239,6 +240,16 @@ async def test_a_conversation_and_its_tokens(api: ChatApi) -> None:
     assert tuple(rendered["token_ids"]) == tuple(tokens["tokens"]) == api.seen.prompt.ids
     assert rendered["count"] == tokens["count"] == body["usage"]["prompt_tokens"]
     assert tokens["token_strs"] is None
+
+
+async def test_prompts_are_counted_and_shown_however_long_they_are() -> None:
+    async with chatting(ScriptedEngine(SCRIPT, context=100)) as api:
+        long = chat("word " * 200)
+        rendered = await api.post(f"{CHAT}/render", long)
+        tokens = await api.post("/tokenize", long)
+        assert rendered["count"] == tokens["count"] > tokens["max_model_len"] == 100
+        assert (await api.post("/tokenize", {"model": "scripted", "prompt": "word " * 200}))["count"] > 100
+        assert (await api.refused("word " * 200))["code"] == "context_length_exceeded"
 
 
 async def test_a_prompt_as_an_answer_would_get_it(api: ChatApi) -> None:

@@ -95,7 +95,7 @@ async def test_an_answer_may_be_cut_anywhere(client: httpx.AsyncClient, engine: 
         seen = await way(client, Wish(limit=count))
         assert seen.reason == "length"
         assert "Hm.".startswith(seen.thoughts)
-        assert "Wait.Done.".startswith(seen.text)
+        assert "Wait.\n\nDone.".startswith(seen.text)
         assert all(name == "get_weather" and ROME.startswith(written) for name, written in seen.calls)
 
 
@@ -127,7 +127,7 @@ async def test_no_call_is_seen_where_none_is_wanted(
 ) -> None:
     for tools in ((), Wish().tools):
         engine.says(EVERYTHING)
-        assert await way(client, Wish(choice="none", tools=tools)) == Answer("Hm.", "Wait.Done.")
+        assert await way(client, Wish(choice="none", tools=tools)) == Answer("Hm.", "Wait.\n\nDone.")
         assert "# Tools" not in engine.prompt
 
 
@@ -273,7 +273,7 @@ async def test_choices_are_decoded_apart(client: httpx.AsyncClient, engine: Said
     engine.says(EVERYTHING, written(f"{FINAL}Hi."))
     choices = (await chat(client, Wish(more={"n": 2})))["choices"]
     assert [len(choice["message"].get("tool_calls", ())) for choice in choices] == [1, 0]
-    assert [choice["message"]["content"] for choice in choices] == ["Wait.Done.", "Hi."]
+    assert [choice["message"]["content"] for choice in choices] == ["Wait.\n\nDone.", "Hi."]
 
 
 async def test_a_stop_string_ends_the_text_and_no_thought(client: httpx.AsyncClient, engine: Said) -> None:

@@ -251,7 +251,7 @@ async def test_a_message_of_the_client_s_goes_on(
         client, Wish(more={"input": [{"role": "user", "content": "q"}, begun]})
     )
     assert engine.prompt.endswith(f"{START}{opening}It is ")
-    assert seen == Answer("", "warm.So.")
+    assert seen == Answer("", "warm.\n\nSo.")
 
 
 async def test_a_final_message_goes_on(client: httpx.AsyncClient, engine: Said) -> None:

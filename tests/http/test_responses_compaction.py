@@ -258,7 +258,6 @@ async def test_what_was_made_short_can_be_made_shorter(api: Api, server: Running
         ({"model": "nobody", "input": "Hi"}, "model", 404),
         ({"model": "scripted", "previous_response_id": "resp_nothing"}, "previous_response_id", 404),
         ({"model": "scripted", "input": [{"type": "compaction"}]}, "input[0].encrypted_content", 400),
-        ({"model": "scripted", "input": "word " * 400}, "input", 400),
     ],
 )
 @pytest.mark.parametrize("path", ["compact", "input_tokens"])
@@ -267,3 +266,10 @@ async def test_what_cannot_be_made_short_or_measured(
 ) -> None:
     async with running(ScriptedEngine(SCRIPT, context=200)) as server, client(server) as api:
         assert (await api.post(f"/responses/{path}", body, status))["error"]["param"] == param
+
+
+async def test_what_is_too_long_can_be_measured_and_not_made_short() -> None:
+    body = {"model": "scripted", "input": "word " * 400}
+    async with running(ScriptedEngine(SCRIPT, context=200)) as server, client(server) as api:
+        assert (await api.post("/responses/input_tokens", body))["input_tokens"] > 200
+        assert (await api.post("/responses/compact", body, 400))["error"]["param"] == "input"

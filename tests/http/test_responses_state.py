@@ -320,6 +320,7 @@ async def test_a_conversation_that_is_too_long_is_refused(small: Running) -> Non
         for fields in ({}, {"truncation": "disabled"}):
             error = await api.refused(long, **fields)
             assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
+        assert (await api.post("/responses/input_tokens", ask(long)))["input_tokens"] > 100
         background = await api.create(long, background=True)
         done = await api.finished(background["id"])
         assert done["status"] == "failed"

@@ -210,6 +210,25 @@ def test_tools_of_a_server_s_own_are_built_in_like_the_others() -> None:
     assert "<|start|>container.exec to=assistant<|channel|>analysis<|message|>ok<|end|>" in text
 
 
+def test_tools_that_the_server_runs_are_told_in_the_words_of_the_family() -> None:
+    hosted = [function for functions in RENDERER.trained.values() for function in functions]
+    text = RENDERER.render(turn(user("1"), tools=(*hosted, WEATHER)))
+    asked = {"builtin_tools": ["browser", "container", "python"]}
+    assert text == RENDERER.render(turn(user("1"), tools=(WEATHER,), variables=asked))
+    assert "type search = (_: {" in text
+    assert "type exec = (_: {" in text
+    assert "Calls to these tools must go to the commentary channel: 'functions'." in text
+
+
+def test_tools_that_the_server_runs_are_called_and_answered_as_they_were_learned() -> None:
+    for functions in RENDERER.trained.values():
+        name = functions[0].name
+        items = (FunctionCall("1", name, "{}"), FunctionOutput("1", (TextPart("ok"),), name))
+        text = RENDERER.render(turn(user("1"), *items, tools=functions))
+        assert f"<|start|>assistant to={name}<|channel|>analysis json<|message|>{{}}<|call|>" in text
+        assert f"<|start|>{name} to=assistant<|channel|>analysis<|message|>ok<|end|>" in text
+
+
 ROLES = st.lists(st.sampled_from(["system", "developer", "user", "assistant", "call", "think"]))
 
 

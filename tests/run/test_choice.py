@@ -19,8 +19,9 @@ from antiphon.dialects.registry import find
 from antiphon.engines.engine import Engine
 from antiphon.run.choice import Choice, Guards, ThinkingLimit
 from antiphon.run.choices import join
-from antiphon.run.loop import Recording, start
-from antiphon.run.tape import Tape, read_chunks
+from antiphon.run.loop import start
+from antiphon.run.round import Recording
+from antiphon.run.tape import Tape, read_entries
 from tests.run.support import STOP, Speaker, chunk, chunks, generation, scripted, served, turn
 
 TABLE = Table(find("hermes").grammar)
@@ -172,7 +173,7 @@ async def test_an_answer_that_is_played_again_is_the_same(cut: int, fresh: bool)
     after: list[Event] = []
     await run(whole_tape, whole, 10_000)
     await run(tape, before, cut)
-    await run(Tape(read_chunks([tape.new()])), after, 10_000)
+    await run(Tape(read_entries([tape.new()])), after, 10_000)
 
     assert after == whole
     assert before == whole[: len(before)]

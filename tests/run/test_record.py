@@ -14,7 +14,7 @@ from antiphon.core.errors import StoreError
 from antiphon.core.events import TextDelta, TextEnded
 from antiphon.run import record as module
 from antiphon.run.record import Desk, LostError, Past, Recorder
-from antiphon.run.tape import Tape, read_chunks
+from antiphon.run.tape import Tape, read_entries
 from antiphon.store.open import open_store
 from antiphon.store.records import ConversationRecord, Lease, Paging, ResponseStatus, Verdict
 from antiphon.store.store import Store
@@ -123,13 +123,13 @@ async def test_prompt_and_chunks_come_with_the_events(store: Outage, desk: Desk)
     with desk.lying(recorder):
         recorder.prompt_ids = b"\1\0\0\0"
         for char in "abc":
-            tape.chunks.append(chunk(char))
+            tape.write(chunk(char))
             recorder.push(say(char))
             await until_written(store, len(tape.chunks))
     record = await store.responses.get(OWNER, "resp_1")
     assert record is not None
     assert record.prompt_ids == b"\1\0\0\0"
-    assert read_chunks(entry.chunks for entry in await store.log.read("resp_1")) == tape.chunks
+    assert read_entries(entry.chunks for entry in await store.log.read("resp_1")) == tape.chunks
 
 
 async def test_whoever_asks_meanwhile_sees_the_items_that_are_done(store: Outage, desk: Desk) -> None:

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from antiphon.constrain import gbnf, structural_tag
 from antiphon.constrain.compile import Enforced
-from antiphon.constrain.form import Language, choice, sequence
+from antiphon.constrain.form import EMPTY, Language, Until, choice, sequence
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import Constraint
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Generation
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.plan import Held
-from antiphon.run.tape import Tape, read_chunks
+from antiphon.run.tape import Tape, read_entries
 from tests.run.support import PROMPT, STOP, Speaker, chunk, chunks, generation
 
 FREE = Held()
@@ -58,11 +58,11 @@ async def went_on(
 def test_what_is_stored_piece_by_piece_is_all_there_is(said: list[Chunk], cuts: list[int]) -> None:
     tape, pieces, at = Tape(), [], 0
     for cut in [*sorted(cuts), len(said)]:
-        tape.chunks += said[at:cut]
+        tape.write(*said[at:cut])
         at = max(at, cut)
         pieces.append(tape.new())
 
-    read = read_chunks(pieces)
+    read = read_entries(pieces)
     assert read == said[: len(read)]
     assert not any(each.text or each.finish for each in said[len(read) :])
     assert tape.new() == b""
@@ -71,12 +71,12 @@ def test_what_is_stored_piece_by_piece_is_all_there_is(said: list[Chunk], cuts: 
 
 def test_a_character_that_has_only_begun_waits() -> None:
     tape = Tape()
-    tape.chunks += [chunk("a", 1), Chunk("", (Token(7, ""),))]
+    tape.write(chunk("a", 1), Chunk("", (Token(7, ""),)))
     first = tape.new()
-    tape.chunks += [chunk("é", 8)]
+    tape.write(chunk("é", 8))
 
-    assert read_chunks([first]) == [chunk("a", 1)]
-    assert read_chunks([first, tape.new()]) == tape.chunks
+    assert read_entries([first]) == [chunk("a", 1)]
+    assert read_entries([first, tape.new()]) == tape.chunks
 
 
 # Going on
@@ -192,6 +192,17 @@ async def test_a_form_that_waits_for_its_trigger_goes_on_waiting() -> None:
     held = Held(Enforced(AB_OR_CD, ("a", "x")), gbnf.write(AB_OR_CD, ("a", "x")))
     assert await constraint_after("12", held) == held.constraint
     assert await constraint_after("12xy", held) == gbnf.write(Language(sequence("z")))
+
+
+@pytest.mark.parametrize("write", [gbnf.write, structural_tag.write])
+async def test_a_trigger_that_has_only_begun_is_read_on(write: type) -> None:
+    held = Held(
+        Enforced(Language(sequence("<f>", "12")), ("<f>",)), write(Language(sequence("12")), ("<f>",))
+    )
+    half = await constraint_after("a <", held)
+    assert half == write(Language(choice(Until((("<f>", sequence("12")),), open=True, begun="<"), EMPTY)))
+    assert await constraint_after("a <f>1", held) == write(Language(sequence("2")))
+    assert await constraint_after("a <f>3", held) is None
 
 
 async def test_nothing_is_held_to_nothing() -> None:

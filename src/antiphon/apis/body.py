@@ -51,8 +51,9 @@ PromptLogprobs = list[dict[int, PromptAlternative] | None]
 
 
 def total(prompt_tokens: int, usages: Iterable[Usage]) -> CompletionUsage:
-    """The usage of a request whose choices used this. They share one prompt."""
+    """The usage of a request whose choices used this. They share the first prompt."""
     seen = list(usages)
+    prompt_tokens += sum(usage.prompt_tokens for usage in seen)
     completion = sum(usage.completion_tokens for usage in seen)
     return CompletionUsage(
         prompt_tokens=prompt_tokens,

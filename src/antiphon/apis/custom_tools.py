@@ -4,7 +4,8 @@ Models are taught functions, so that is what they are shown: a function with
 one string, `input`. What the model then writes is `{"input": "…"}`, and its
 string is what the client gets. It is read as it comes, so that it can be
 streamed. Arguments that look otherwise are passed on as they are: the client
-sees what its tool was called with.
+sees what its tool was called with. Tools of the server that take one string
+are read in the same way.
 """
 
 import re
@@ -20,8 +21,6 @@ TextForm = GrammarFormat | Regex
 
 MAX_OPENING = 256
 """Characters that the opening of the arguments may take; the space in it is the model's."""
-_OPENING = '{"input":"'
-_GAPS = frozenset({0, 1, 8, 9})  # where space may stand in it
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
 _UNWRITTEN = "\ufffd"  # stands for half a character, which no text can hold
 _PIECES = re.compile(
@@ -67,11 +66,14 @@ def to_input(arguments: str) -> str:
 
 
 class InputReader:
-    """Reads the input of one call from its arguments, in any pieces."""
+    """Reads the one string in the arguments of one call, that of this name, in any pieces."""
 
-    __slots__ = ("_half", "_held", "_matched", "_read")
+    __slots__ = ("_gaps", "_half", "_held", "_matched", "_opening", "_read")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "input") -> None:
+        self._opening = f'{{"{name}":"'
+        colon = len(self._opening) - 2
+        self._gaps = (0, 1, colon, colon + 1)  # where space may stand in it
         self._held = ""  # the opening so far, or an escape that was cut
         self._matched = 0  # characters of the opening that were found
         self._half: int | None = None  # the first half of a character of two escapes
@@ -83,12 +85,12 @@ class InputReader:
 
     def _open(self, arguments: str) -> str:
         for position, character in enumerate(arguments):
-            if character == _OPENING[self._matched]:
+            if character == self._opening[self._matched]:
                 self._matched += 1
             elif not self._may_skip(character, position):
                 self._read = _as_it_is
                 return self._held + arguments
-            if self._matched == len(_OPENING):
+            if self._matched == len(self._opening):
                 self._held, self._read = "", self._unescape
                 return self._unescape(arguments[position + 1 :])
         self._held += arguments
@@ -96,7 +98,8 @@ class InputReader:
 
     def _may_skip(self, character: str, position: int) -> bool:
         """The character is space, in a place for it, and not more than there may be."""
-        return character.isspace() and self._matched in _GAPS and len(self._held) + position < MAX_OPENING
+        fits = len(self._held) + position < MAX_OPENING
+        return fits and character.isspace() and self._matched in self._gaps
 
     def _unescape(self, arguments: str) -> str:
         text = self._held + arguments

@@ -51,7 +51,6 @@ REFUSED: Mapping[str, str] = {
     "suffix": "Antiphon does not fill in the middle.",
     "vllm_xargs": _NO_EXTENSION,
     "watermarking": "Antiphon does not watermark.",
-    "web_search_options": "Antiphon does not search the web in Chat Completions. Give the model a tool.",
 }
 """Parameter → what to do instead."""
 

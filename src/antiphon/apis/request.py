@@ -170,4 +170,3 @@ class Request(Drawing, kw_only=True):
     suffix: Any = None
     vllm_xargs: Any = None
     watermarking: Any = None
-    web_search_options: Any = None

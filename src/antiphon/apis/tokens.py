@@ -1,8 +1,10 @@
 """Prompts as tokens: /tokenize, /detokenize and /v1/chat/completions/render, in vLLM's shapes."""
 
+from collections.abc import Callable
+
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from antiphon.apis.chat.accept import accept
+from antiphon.apis.chat.accept import House, accept
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.request import Count
 from antiphon.apis.wire import decode
@@ -61,12 +63,15 @@ class _Which(Struct):
     messages: Raw | UnsetType = UNSET
 
 
-def accept_tokenize(body: bytes, owner: str) -> tuple[Turn, bool]:
-    """The turn whose prompt is asked for, and whether with the texts of its tokens. Raises RequestError."""
+def accept_tokenize(body: bytes, owner: str, house: Callable[[str], House]) -> tuple[Turn, bool]:
+    """The turn whose prompt is asked for, and whether with the texts of its tokens. Raises RequestError.
+
+    `house` tells what the server brings to a request for a model.
+    """
     if decode(body, _Which).messages is UNSET:
         text = decode(body, TokenizeTextRequest)
         return Turn(text.model, prompt=text.prompt, owner=owner, source="prompt"), bool(
             text.return_token_strs
         )
     chat = decode(body, TokenizeChatRequest)
-    return accept(chat, owner).turn, bool(chat.return_token_strs)
+    return accept(chat, owner, house(chat.model)).turn, bool(chat.return_token_strs)

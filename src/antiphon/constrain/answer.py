@@ -142,7 +142,7 @@ class Answer:
         """From inside the header of a message."""
         ways = [] if self._calls is None else [self._calls.headed(self._name_of(header), spoken)]
         headings = headings_of(header)
-        for text, to in headings.headings:
+        for text, to, _ in headings.headings:
             state = self._states[to]
             begun = text if spoken else text.removeprefix(headings.speaker)
             lead = sequence(
@@ -199,7 +199,7 @@ class Answer:
         def make() -> Form:
             ways = [] if self._calls is None else [self._calls.headed(self._name_of(header), spoken)]
             headings = headings_of(header)
-            for text, to in headings.headings:
+            for text, to, _ in headings.headings:
                 begun = text if spoken else text.removeprefix(headings.speaker)
                 lead = optional(" ") if begun.startswith(" ") else EMPTY
                 if "NAME" not in text:

@@ -57,10 +57,14 @@ _PLACES = re.compile(r"(?<![A-Z_])(NAME|KEY|NUMBER|ID)(?![A-Z_])")
 
 
 class Offered(Struct, frozen=True):
-    """A function that may be called: its name, and the shapes of its arguments."""
+    """A function that may be called: its name, and the shapes of its arguments.
+
+    A `native` one is a tool that the model's family was trained with.
+    """
 
     name: str
     shapes: Shapes
+    native: bool = False
 
 
 class UnwritableError(Exception):

@@ -58,6 +58,8 @@ class Calls:
             each.name: Arguments(grammar, each, rules, str(index), self.after)
             for index, each in enumerate(offered)
         }
+        self._natives = [each.name for each in offered if each.native]
+        self._others = [each.name for each in offered if not each.native]
 
     def missed(self, name: str) -> list[str]:
         """What this format cannot hold the arguments of a function to."""
@@ -96,10 +98,10 @@ class Calls:
     def _headings(self, header: Header, spoken: bool) -> Form:
         headings = headings_of(header)
         ways: list[Form] = []
-        for text, to in headings.headings:
+        for text, to, native in headings.headings:
             if "NAME" in text:
                 begun = text if spoken else text.removeprefix(headings.speaker)
-                for function in self._arguments:
+                for function in self._natives if native else self._others:
                     written = filled(begun.removeprefix(" "), {"NAME": Literal(function)})
                     lead = optional(" ") if begun.startswith(" ") else EMPTY
                     ways.append(sequence(lead, written, header.ends[0], self.sent(to, function)))

@@ -17,9 +17,11 @@ from antiphon.constrain.form import Form, Language
 from antiphon.constrain.json_schema import read
 from antiphon.constrain.kinds import objects
 from antiphon.constrain.language import check, pruned
+from antiphon.constrain.matcher import Matcher
 from antiphon.constrain.merging import TooLarge
 from antiphon.constrain.shape import ANY_OBJECT, Object, Shapes
 from antiphon.constrain.unenforced import Unenforced, refuse
+from antiphon.constrain.waiting import first_letters, waiting
 from antiphon.core.constraint import Format
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
@@ -55,6 +57,19 @@ class Enforced(Struct, frozen=True):
     language: Language | None = None
     triggers: tuple[str, ...] = ()
     unenforced: tuple[Unenforced, ...] = ()
+
+    def after(self, written: str) -> "Enforced | None":
+        """What holds the rest of an answer of which this much is written; None if it broke the rules."""
+        if self.language is None or not self._woken_by(written):
+            return self
+        matcher = Matcher(waiting(self.language, self.triggers) if self.triggers else self.language)
+        if not matcher.feed(written):
+            return None
+        return Enforced(matcher.residual(), unenforced=self.unenforced)
+
+    def _woken_by(self, written: str) -> bool:
+        """Whether a trigger stands in what is written, or has begun."""
+        return not self.triggers or any(letter in written for letter in first_letters(self.triggers))
 
 
 def constrain(demand: Demand, grammar: Grammar) -> Enforced:
@@ -131,11 +146,15 @@ class _Compiler:
         return Calls(self._grammar, functions, self._choice.parallel, self._rules)
 
     def _offered(self, tool: Function) -> Offered:
-        """A function with the shapes of its arguments: any object, if nothing holds it to its schema."""
+        native = tool.hosted is not None and tool.hosted.native
+        return Offered(tool.name, self._shapes(tool), native)
+
+    def _shapes(self, tool: Function) -> Shapes:
+        """The shapes of a function's arguments: any object, if nothing holds it to its schema."""
         if not tool.parameters:
-            return Offered(tool.name, Shapes(Object()))
+            return Shapes(Object())
         if not tool.strict and self._choice.calling is Calling.AUTO:
-            return Offered(tool.name, Shapes(ANY_OBJECT))
+            return Shapes(ANY_OBJECT)
         try:
             shapes, missed = read(tool.parameters)
         except TooLarge:
@@ -144,7 +163,7 @@ class _Compiler:
         if not objects(shapes.shape, shapes.named):
             message = "No object fits this schema: a function's arguments are one."
             raise RequestError(message, param=tool.source)
-        return Offered(tool.name, shapes)
+        return shapes
 
     def _body(self, format_: Format) -> Form:
         try:

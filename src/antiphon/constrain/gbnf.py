@@ -23,6 +23,7 @@ from antiphon.constrain.form import (
     united,
     without,
 )
+from antiphon.constrain.waiting import awake, first_letters
 from antiphon.core.constraint import Gbnf
 
 MANY = 2
@@ -33,8 +34,15 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
 
 def write(language: Language, triggers: tuple[str, ...] = ()) -> Gbnf:
-    """The grammar of the language; with triggers, one that holds from these on."""
-    return Gbnf(_Writer(language).text, triggers)
+    """The grammar of the language; with triggers, one that holds from these on.
+
+    llama.cpp looks for triggers in what was drawn already: a token with the end of one in it, and more
+    that does not fit, would be an error. So it wakes where a trigger may begin, and reads on from there.
+    Triggers are longer than the tokens that text is made of: none holds a whole one and more.
+    """
+    if not triggers:
+        return Gbnf(_Writer(language).text)
+    return Gbnf(_Writer(awake(language, triggers)).text, first_letters(triggers))
 
 
 class _Writer:

@@ -5,14 +5,33 @@ Both notations are read: `{"type": "structural_tag", "format": …}`, and the ol
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from antiphon.constrain.form import EMPTY, Form, Ref, Until, choice, optional, repeat, sequence
 from antiphon.constrain.gbnf_reader import read_gbnf
 from antiphon.constrain.json_schema import read
 from antiphon.constrain.notation import Json
 from antiphon.constrain.regex import matching
+from antiphon.constrain.tag_schema import (
+    AnyText,
+    Bounded,
+    ConstString,
+    Format,
+    GrammarFormat,
+    OlderStructuralTag,
+    OrFormat,
+    RegexFormat,
+    SchemaFormat,
+    SequenceFormat,
+    StructuralTag,
+    Tag,
+    TagFormat,
+    TagsWithSeparator,
+    TriggeredTags,
+)
 from antiphon.core.errors import RequestError
 
 MAX_DEPTH = 32
@@ -24,12 +43,20 @@ Missed = list[tuple[str, str]]
 def read_tag(spec: Mapping[str, Any], rules: dict[str, Form]) -> tuple[Form, Missed]:
     """The form of all the text, and what it does not hold. Raises RequestError, `TooLarge`."""
     reader = _Reader(rules)
+    return reader.form(_decoded(spec).format, "", 0), reader.missed
+
+
+def _decoded(spec: Mapping[str, Any]) -> StructuralTag | OlderStructuralTag:
+    notation: type[StructuralTag | OlderStructuralTag] = (
+        OlderStructuralTag if "structures" in spec else StructuralTag
+    )
     try:
-        if "structures" in spec:
-            return reader.older(spec), reader.missed
-        return reader.form(spec["format"], "", 0), reader.missed
-    except (KeyError, TypeError, AttributeError) as wrong:
-        raise RequestError(f"This structural tag is not valid: {wrong!r}.", param="format") from wrong
+        return msgspec.convert(spec, notation)
+    except msgspec.ValidationError as error:
+        message = f"This structural tag is not valid: {error}. Write it as xgrammar's notation has it."
+        raise RequestError(message, param="format") from error
+    except RecursionError as error:
+        raise _too_deep() from error
 
 
 class _Reader:
@@ -38,68 +65,66 @@ class _Reader:
     def __init__(self, rules: dict[str, Form]) -> None:
         self._rules = rules
         self.missed: Missed = []
-        self._kinds: dict[str, Callable[[Any, str, int], Form]] = {
-            "const_string": lambda spec, end, depth: sequence(spec["value"], end),
-            "json_schema": lambda spec, end, depth: sequence(self._schema(spec["json_schema"]), end),
-            "regex": lambda spec, end, depth: sequence(matching(spec["pattern"]), end),
-            "grammar": lambda spec, end, depth: sequence(read_gbnf(spec["grammar"], self._rules), end),
-            "any_text": lambda spec, end, depth: _free(end),
-            "sequence": self._sequence,
-            "or": lambda spec, end, depth: choice(*(self.form(e, end, depth) for e in spec["elements"])),
-            "tag": lambda spec, end, depth: sequence(self._tag(spec, depth), end),
-            "triggered_tags": self._triggered,
-            "tags_with_separator": self._separated,
-        }
 
-    def form(self, spec: Mapping[str, Any], end: str, depth: int) -> Form:
+    def form(self, spec: Format, end: str, depth: int) -> Form:
         """A format, with the text behind it."""
-        if spec["type"] not in self._kinds or depth > MAX_DEPTH:
-            what = "is nested too deeply" if depth > MAX_DEPTH else "is not supported in structural tags"
-            raise RequestError(f"The format '{spec['type']}' {what}.", param="format")
-        return self._kinds[spec["type"]](spec, end, depth + 1)
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        match spec:
+            case AnyText():
+                return _free(end)
+            case SequenceFormat(elements):
+                ends = [*("" for _ in elements[1:]), end]
+                return sequence(*(self.form(*each, depth + 1) for each in zip(elements, ends, strict=True)))
+            case OrFormat(elements):
+                return choice(*(self.form(each, end, depth + 1) for each in elements))
+            case TriggeredTags():
+                return self._triggered(spec, end, depth + 1)
+            case _:
+                return sequence(self._bounded(spec, depth + 1), end)
 
-    def older(self, spec: Mapping[str, Any]) -> Form:
-        """The notation that came first."""
-        tags = [
-            {
-                "begin": each["begin"],
-                "content": {"type": "json_schema", "json_schema": each["schema"]},
-                "end": each["end"],
-            }
-            for each in spec["structures"]
-        ]
-        return self._triggered({"triggers": spec["triggers"], "tags": tags}, "", 0)
+    def _bounded(self, spec: Bounded, depth: int) -> Form:
+        """A format that says itself where it ends."""
+        match spec:
+            case ConstString(value):
+                return sequence(value)
+            case SchemaFormat(schema):
+                return self._schema(schema)
+            case RegexFormat(pattern):
+                return matching(pattern)
+            case GrammarFormat(grammar):
+                return read_gbnf(grammar, self._rules)
+            case TagFormat():
+                return self._tag(spec, spec.begin, depth)
+            case TagsWithSeparator():
+                return self._separated(spec, depth)
 
-    def _sequence(self, spec: Any, end: str, depth: int) -> Form:
-        *first, last = spec["elements"]
-        return sequence(*(self.form(each, "", depth) for each in first), self.form(last, end, depth))
+    def _tag(self, tag: Tag, begin: str, depth: int) -> Form:
+        return sequence(begin, choice(*(self.form(tag.content, end, depth) for end in tag.ends)))
 
-    def _tag(self, spec: Any, depth: int) -> Form:
-        ends = spec["end"] if isinstance(spec["end"], list) else [spec["end"]]
-        return sequence(spec["begin"], choice(*(self.form(spec["content"], end, depth) for end in ends)))
-
-    def _triggered(self, spec: Any, end: str, depth: int) -> Form:
-        """Free text, in which each trigger begins one of the tags that begin with it."""
+    def _triggered(self, spec: TriggeredTags, end: str, depth: int) -> Form:
         if end:
             raise RequestError("Text behind triggered tags cannot be told from theirs.", param="format")
         name = f"tags {len(self._rules)}"
         self._rules[name] = EMPTY
-        again = EMPTY if spec.get("stop_after_first") else Ref(name)
+        again = EMPTY if spec.stop_after_first else Ref(name)
         ways = []
-        for trigger in spec["triggers"]:
-            tags = [tag for tag in spec["tags"] if tag["begin"].startswith(trigger)]
-            rests = [self._tag({**tag, "begin": tag["begin"][len(trigger) :]}, depth) for tag in tags]
+        for trigger in dict.fromkeys(spec.triggers):
+            tags = [tag for tag in spec.tags if tag.begin.startswith(trigger)]
+            if not tags:
+                raise RequestError(f"No tag begins with the trigger '{trigger}': add one.", param="format")
+            rests = [self._tag(tag, tag.begin[len(trigger) :], depth) for tag in tags]
             ways.append((trigger, sequence(choice(*rests), again)))
-        self._rules[name] = Until(tuple(ways), open=not spec.get("at_least_one"))
+        self._rules[name] = Until(tuple(ways), open=not spec.at_least_one)
         return Ref(name)
 
-    def _separated(self, spec: Any, end: str, depth: int) -> Form:
-        one = choice(*(self._tag(tag, depth) for tag in spec["tags"]))
-        more = EMPTY if spec.get("stop_after_first") else repeat(sequence(spec["separator"], one))
+    def _separated(self, spec: TagsWithSeparator, depth: int) -> Form:
+        one = choice(*(self._tag(tag, tag.begin, depth) for tag in spec.tags))
+        more = EMPTY if spec.stop_after_first else repeat(sequence(spec.separator, one))
         several = sequence(one, more)
-        return sequence(several if spec.get("at_least_one") else optional(several), end)
+        return several if spec.at_least_one else optional(several)
 
-    def _schema(self, schema: Any) -> Form:
+    def _schema(self, schema: Mapping[str, Any] | bool) -> Form:
         shapes, missed = read(schema)
         self.missed += missed
         scope = f"tag {len(self._rules)} {json.dumps(schema)[:20]}"
@@ -108,3 +133,9 @@ class _Reader:
 
 def _free(end: str) -> Form:
     return Until(((end, EMPTY),)) if end else Until((), open=True)
+
+
+def _too_deep() -> RequestError:
+    return RequestError(
+        f"This structural tag has more than {MAX_DEPTH} formats inside each other.", param="format"
+    )

@@ -11,22 +11,34 @@ the events of one generation, whatever the chunking, and tests hold them:
 
 Items never interleave: a text, a reasoning or a call starts, gets its deltas
 and ends before the next starts. So deltas carry no index.
+
+An answer may take several generations: where the model calls tools that the
+server runs, the generation ends with `Paused` and not with `Finished`, the
+calls are `Answered`, and another generation follows.
 """
 
 from collections.abc import Iterable
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from antiphon.core.chunks import FinishReason, Token
+from antiphon.core.outcome import Outcome
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens of one generation. `completion_tokens` includes `reasoning_tokens`."""
+    """Tokens of one answer. `completion_tokens` includes `reasoning_tokens`.
+
+    `prompt_tokens` are those of the prompts that followed the first, where the answer took several.
+    """
 
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     cached_tokens: int = 0
+    prompt_tokens: int = 0
+
+    def __add__(self, more: "Usage") -> "Usage":
+        return Usage(*(mine + its for mine, its in zip(astuple(self), astuple(more), strict=True)))
 
 
 class TextStarted(Struct, frozen=True, gc=False):
@@ -75,12 +87,13 @@ class ReasoningEnded(Struct, frozen=True, gc=False):
 
 
 class CallStarted(Struct, frozen=True, gc=False):
-    """The model calls a function. `call_id` and `name` are final."""
+    """The model calls a function. `call_id` and `name` are final. The server answers a `hosted` call."""
 
     call_id: str
     name: str
     raw: str = ""
     tokens: tuple[Token, ...] = ()
+    hosted: bool = False
 
 
 class ArgumentsDelta(Struct, frozen=True, gc=False):
@@ -114,8 +127,24 @@ class Malformed(Struct, frozen=True, gc=False):
     tokens: tuple[Token, ...] = ()
 
 
+class Paused(Struct, frozen=True, gc=False):
+    """A generation is over, and its hosted calls are being answered."""
+
+    raw: str = ""
+    tokens: tuple[Token, ...] = ()
+
+
+class Answered(Struct, frozen=True):
+    """The server answered a hosted call."""
+
+    call_id: str
+    outcome: Outcome
+    raw: str = ""
+    tokens: tuple[Token, ...] = ()
+
+
 class Finished(Struct, frozen=True, gc=False):
-    """The generation is over. Always the last event, and always there.
+    """The answer is over. Always the last event, and always there. `usage` counts all its generations.
 
     `error` says what to tell the client of an engine that failed. `unmet` says
     which demands of the request the answer does not meet, where the engine
@@ -143,6 +172,8 @@ Event = (
     | CallEnded
     | Markup
     | Malformed
+    | Paused
+    | Answered
     | Finished
 )
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from antiphon.core.chunks import FinishReason
 from antiphon.core.events import (
+    Answered,
     ArgumentsDelta,
     CallEnded,
     CallStarted,
@@ -17,6 +18,7 @@ from antiphon.core.events import (
     Finished,
     Malformed,
     Markup,
+    Paused,
     ReasoningDelta,
     ReasoningEnded,
     ReasoningStarted,
@@ -25,13 +27,16 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning, Role, Status, TextPart
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
+
+PARAGRAPH = "\n\n"
+"""What stands between two messages, or thoughts, where a client knows only one text."""
 
 
 class Output(Struct, frozen=True):
-    """One whole generation."""
+    """One whole answer."""
 
-    items: tuple[OutputItem, ...]
+    items: tuple[Item, ...]
     reason: FinishReason
     usage: Usage
     stop: str | int | None = None
@@ -40,25 +45,25 @@ class Output(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Everything visible that the model said."""
-        return "".join(item.text for item in self.items if isinstance(item, Message))
+        """Everything visible that the model said: each message is a paragraph."""
+        return PARAGRAPH.join(item.text for item in self.items if isinstance(item, Message))
 
     @property
     def reasoning(self) -> str:
-        """Everything that the model thought."""
-        return "".join(item.text for item in self.items if isinstance(item, Reasoning))
+        """Everything that the model thought: each thought is a paragraph."""
+        return PARAGRAPH.join(item.text for item in self.items if isinstance(item, Reasoning))
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """The functions called, in order, incomplete ones included."""
-        return tuple(item for item in self.items if isinstance(item, FunctionCall))
+        """The client's functions that were called, in order, incomplete ones included."""
+        return tuple(item for item in self.items if isinstance(item, FunctionCall) and not item.hosted)
 
 
 class Fold:
     """Collects events; `output` is ready once `Finished` was pushed."""
 
     def __init__(self) -> None:
-        self._items: list[OutputItem] = []
+        self._items: list[Item] = []
         self._pieces: list[str] = []
         self._opened: TextStarted | CallStarted | None = None
         self._finished: Finished | None = None
@@ -80,11 +85,16 @@ class Fold:
             case CallEnded():
                 assert isinstance(self._opened, CallStarted)
                 status = Status.COMPLETED if event.complete else Status.INCOMPLETE
-                call = FunctionCall(self._opened.call_id, self._opened.name, self._take(), status)
+                call = FunctionCall(
+                    self._opened.call_id, self._opened.name, self._take(), status, self._opened.hosted
+                )
                 self._items.append(call)
+            case Answered():
+                text = TextPart(event.outcome.text)
+                self._items.append(FunctionOutput(event.call_id, (text,)))
             case Finished():
                 self._finished = event
-            case ReasoningStarted() | Markup() | Malformed():
+            case ReasoningStarted() | Markup() | Malformed() | Paused():
                 pass
             case _:
                 assert_never(event)

@@ -101,10 +101,14 @@ class KeySpelling(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A header, and the state of the message behind it. With NAME in it, it belongs to a call."""
+    """A header, and the state of the message behind it. With NAME in it, it belongs to a call.
+
+    A `native` one is for calls of the tools that a family was trained with, which have their own place.
+    """
 
     text: str
     to: str
+    native: bool = False
 
 
 class Headings(NamedTuple):

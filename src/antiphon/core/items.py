@@ -59,13 +59,14 @@ class Reasoning(Struct, frozen=True, tag="reasoning"):
 class FunctionCall(Struct, frozen=True, tag="function_call"):
     """A function that the model wants called. `arguments` is JSON text as the model wrote it.
 
-    An incomplete call was cut or is broken: its arguments may not be JSON.
+    An incomplete call was cut or is broken: its arguments may not be JSON. A `hosted` one is the server's.
     """
 
     call_id: str
     name: str
     arguments: str
     status: Status = Status.COMPLETED
+    hosted: bool = False
 
 
 class FunctionOutput(Struct, frozen=True, tag="function_call_output"):

@@ -9,8 +9,10 @@ nothing that a model writes raises.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from antiphon.core.chunks import Chunk, Finish, FinishReason
-from antiphon.core.events import Event
+from antiphon.core.events import Event, ReasoningDelta, TextDelta
 from antiphon.core.grammar import Grammar, Header, Kind, Span, State, TextArguments
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
@@ -32,24 +34,37 @@ def header_of(opening: str, grammar: Grammar) -> str:
 
 
 class Start(NamedTuple):
-    """Where an answer begins: None for the grammar's start. `amid`: in the middle of what is said there."""
+    """Where an answer begins: None for the grammar's start. `amid`: in the middle of what is said there.
+
+    `opened` is what the prompt already holds of calls that the answer goes on with.
+    """
 
     state: str | None = None
     amid: bool = False
+    opened: str = ""
 
 
 def start_after(table: Table, tail: str) -> Start:
     """Where an answer begins whose prompt already holds its first words, `tail`.
 
     A template may open a thought (`<think>`) or close one (`<think></think>`) for the model, and
-    a client may have begun the text. The tail is decoded as the answer that it is.
+    a client may have begun the text, or a call. The tail is decoded as the answer that it is.
     """
     decoder = Decoder(table, state=table.grammar.start)
     decoder.feed(Chunk(tail))
     entry = table[decoder.state]
     if entry.shows or isinstance(entry.state, Header):
         return Start(decoder.state, decoder.amid)
-    return Start(table.grammar.text)
+    if entry.outside or decoder.opening is None:
+        return Start(table.grammar.text)
+    return Start(decoder.opening.state, opened=tail[decoder.opening.at :])
+
+
+class Opening(NamedTuple):
+    """Where calls began: the state that was left for them, and how many characters were read before."""
+
+    state: str
+    at: int
 
 
 def state_after(table: Table, tail: str) -> str:
@@ -64,7 +79,8 @@ class Decoder:
     grammar's start. `stop` strings end what is said, and are part of it if `shown`.
     `ids` makes the ids of calls, given the index of the call
     in this answer. `tools` are the functions that the request offers: name →
-    JSON Schema.
+    JSON Schema. `opened` is what the prompt holds of a call: the events tell the whole call,
+    but their raw text is only what comes after.
     """
 
     def __init__(  # noqa: PLR0913 - all but the table may be left out
@@ -76,6 +92,7 @@ class Decoder:
         shown: bool = False,
         ids: CallIds | None = None,
         tools: Mapping[str, Schema] | None = None,
+        opened: str = "",
     ) -> None:
         self._table = table
         self._ledger = Ledger()
@@ -83,11 +100,17 @@ class Decoder:
         stopper = Stopper(Lexer(stops), shown) if stops else None
         self._sink = Sink(self._ledger, ids or ids_by(openai_call_id), stopper, tools or {})
         self._origin: tuple[str, SpanReader] | None = None  # where the call that is being read began
+        self.opening: Opening | None = None
+        """Where the last calls that stand together began."""
+        self._given = 0  # characters of the prompt that no event has told yet
         self.state = table.grammar.text
         self._reader: Reader = table[self.state].make(self._sink)
         self._arrive(state or table.grammar.start)
         if state is None:
             self.keep_space()
+        if opened:
+            self._read(Chunk(opened))
+            self._given = len(opened)
 
     @property
     def amid(self) -> bool:
@@ -117,12 +140,15 @@ class Decoder:
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
+        self._read(chunk)
+        return self._drain()
+
+    def _read(self, chunk: Chunk) -> None:
         self._ledger.add(chunk)
         self._sink.cached_tokens += chunk.cached_tokens
         text = chunk.text
         while text and (step := self._reader.feed(text)):
             text = self._follow(step)
-        return self._sink.drain()
 
     def finish(self, finish: Finish) -> list[Event]:
         """The last events. Whatever was held back comes out."""
@@ -132,7 +158,25 @@ class Decoder:
         if self._sink.in_call and not self._may_end_here(finish):
             self._sink.give_up_call("the call was cut")
         self._sink.finish(finish)
-        return self._sink.drain()
+        return self._drain()
+
+    def _drain(self) -> list[Event]:
+        """What the sink has. What the prompt holds of it is not the model's."""
+        events = self._sink.drain()
+        if self._given:
+            events = [kept for event in events if (kept := self._without_given(event))]
+        return events
+
+    def _without_given(self, event: Event) -> Event | None:
+        """The event without the text of the prompt; None if it has no other."""
+        given = min(self._given, len(event.raw))
+        self._given -= given
+        if not given:
+            return event
+        if not isinstance(event, TextDelta | ReasoningDelta):
+            return replace(event, raw=event.raw[given:])
+        new = event.raw[given:]
+        return replace(event, text=new, raw=new) if new else None
 
     def _may_end_here(self, finish: Finish) -> bool:
         """Only the closing markers of the call are missing, and it was the model that left them out."""
@@ -166,6 +210,8 @@ class Decoder:
         """A call may begin: remember where to come back to if there is none."""
         shows, reader = self._table[self.state].shows, self._reader
         self._origin = (self.state, reader) if shows and isinstance(reader, SpanReader) else None
+        if self._origin:
+            self.opening = Opening(self.state, self._ledger.read)
         if self._sink.in_call:
             self._sink.close()
         self._sink.begin_call(marker)

@@ -99,6 +99,7 @@ def harmony(channels: Mapping[str, str], guess: str, arguments: str, code: str) 
     calls = (
         Heading("assistant<|channel|>commentary to=functions.NAME <|constrain|>json", arguments),
         Heading("assistant to=functions.NAME<|channel|>commentary json", arguments),
+        Heading("assistant<|channel|>analysis to=NAME json", arguments, native=True),
     )
     return Spelled(route, Headings("<|start|>", "assistant", (*known, *calls)))
 

@@ -45,6 +45,11 @@ class Ledger:
             taken.append(tokens.popleft()[1])
         return tuple(taken)
 
+    @property
+    def read(self) -> int:
+        """How many characters were read."""
+        return self._read
+
     def rest(self) -> tuple[Token, ...]:
         """All that was not taken: what came after the last character."""
         rest = tuple(token for _, token in self._tokens)

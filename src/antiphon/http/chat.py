@@ -43,7 +43,7 @@ async def create(request: Request) -> AnswerResponse | StreamResponse:
     """Answer a conversation."""
     context = context_of(request)
     wire = decode(await read_json(request), ChatRequest)
-    accepted = accept(wire, owner_of(request), context.view)
+    accepted = accept(wire, owner_of(request), context.house(wire.model))
     turn, view = accepted.turn, accepted.view
     refuse_foreign_template(context, turn.template)
     _note(accepted.mended)
@@ -64,7 +64,7 @@ async def create_batch(request: Request) -> AnswerResponse:
     """Answer several conversations, each with one choice."""
     context = context_of(request)
     wire = decode(await read_json(request), BatchRequest)
-    accepted = accept_batch(wire, owner_of(request), context.view)
+    accepted = accept_batch(wire, owner_of(request), context.house(wire.model))
     refuse_foreign_template(context, wire.chat_template)
     _note(accepted.mended)
     run = await start(*accepted.turns, model=context.service.model(wire.model))
@@ -77,10 +77,10 @@ async def render(request: Request) -> Response:
     """The prompt that a request would give."""
     context = context_of(request)
     wire = decode(await read_json(request), ChatRequest)
-    turn = accept(wire, owner_of(request)).turn
+    turn = accept(wire, owner_of(request), context.house(wire.model)).turn
     refuse_foreign_template(context, turn.template)
     model = context.service.model(turn.model)
-    prompt = await model.prompt(turn)
+    prompt = await model.compose(turn)
     rendered = Rendered(turn.model, prompt.text, prompt.ids, len(prompt.ids), model.card.context)
     return Response(msgspec.json.encode(rendered), media_type="application/json")
 

@@ -44,10 +44,10 @@ async def create(request: Request) -> AnswerResponse | StreamResponse:
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, or of a conversation as the model reads it."""
     context = context_of(request)
-    turn, with_texts = accept_tokenize(await read_json(request), owner_of(request))
+    turn, with_texts = accept_tokenize(await read_json(request), owner_of(request), context.house)
     refuse_foreign_template(context, turn.template)
     model = context.service.model(turn.model)
-    ids = (await model.prompt(turn)).ids
+    ids = (await model.compose(turn)).ids
     tokens = Tokenized(len(ids), model.card.context, ids)
     if with_texts:
         tokens.token_strs = [await model.engine.detokenize((token,)) for token in ids]

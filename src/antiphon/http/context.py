@@ -1,11 +1,17 @@
 """What every request handler may use: one object, made when the application is built."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec import Struct
 from starlette.requests import HTTPConnection
 
+from antiphon.apis.chat.accept import House
 from antiphon.apis.envelope import REASONING_NAMES, UsageReports, View
+from antiphon.apis.hosted import Hosts
 from antiphon.apis.responses.output.thoughts import RAW, ThoughtForm
 from antiphon.apis.responses.sealing import Sealer
+from antiphon.run.model import Model
 from antiphon.run.service import Service
 from antiphon.run.worker import Worker
 
@@ -40,11 +46,24 @@ class Context(Struct, frozen=True):
     sealer: Sealer
     options: Options
 
+    def house(self, model: str) -> House:
+        """What the server brings to a chat request. Raises NotFoundError, EngineNotReadyError."""
+        return House(self.view, hosts_of(self.service.model(model)))
+
     @property
     def view(self) -> View:
         """How chat answers and completions are shown, unless a request says otherwise."""
         usage = UsageReports.LAST if self.options.force_usage else UsageReports.NONE
         return View(usage=usage, reasoning=self.options.reasoning_fields)
+
+
+def hosts_of(model: Model) -> Hosts:
+    """The tools that the server runs, as the model is offered them."""
+
+    def check(type_: str, settings: Mapping[str, Any], where: str) -> None:
+        model.tools[type_].check(settings, where)
+
+    return Hosts(model.hosted, check)
 
 
 def context_of(request: HTTPConnection) -> Context:

@@ -32,6 +32,8 @@ from antiphon.log import configure
 from antiphon.run.service import Health, Service
 from antiphon.store.open import default_path, open_store
 from antiphon.store.store import Store
+from antiphon.tools.shell import Shell
+from antiphon.tools.tool import ServerTool
 
 KEEP_ALIVE_SECONDS = 75
 """How long an idle connection stays open. Longer than common clients keep theirs."""
@@ -54,6 +56,7 @@ def serve(settings: Settings) -> None:
         dialect=settings.dialect,
         chat_template=template,
         date=settings.date,
+        tools=_tools(settings),
     )
     context = connect(
         service,
@@ -192,6 +195,30 @@ def _engine(settings: Settings) -> Engine:
         parallel=settings.parallel,
         threads=settings.threads,
     )
+
+
+def _tools(settings: Settings) -> Iterator[ServerTool]:
+    """The tools that the settings name. What they are made with are optional extras: imported when chosen."""
+    if settings.code_interpreter:
+        with _extra("code-interpreter"):
+            from antiphon.tools.code_interpreter import CodeInterpreter  # noqa: PLC0415
+        yield CodeInterpreter()
+    if settings.web_search is not None:
+        with _extra("web-search"):
+            from antiphon.tools.web.search import SearxngSearch  # noqa: PLC0415
+            from antiphon.tools.web_search import WebSearch  # noqa: PLC0415
+        yield WebSearch(SearxngSearch(settings.web_search))
+    if settings.shell is not None:
+        yield Shell(settings.shell)
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Say which extra is needed for what is imported, if it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise AntiphonError(f"--{name} needs an extra: `pip install 'antiphon[{name}]'`.") from error
 
 
 def _options(settings: Settings) -> Options:

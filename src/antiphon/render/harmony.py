@@ -22,12 +22,22 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.core.constraint import Format, JsonSchema
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role
 from antiphon.core.turn import Calling, Ending, Function, Turn
-from antiphon.render.harmony_tools import BROWSER, FUNCTIONS, PYTHON, Namespace, comment, tools_section
+from antiphon.render.harmony_tools import (
+    BROWSER,
+    CONTAINER,
+    FUNCTIONS,
+    NATIVE,
+    PYTHON,
+    Namespace,
+    comment,
+    tools_section,
+)
 from antiphon.render.messages import PARAGRAPH, text_of
 from antiphon.render.renderer import until_last_word
 from antiphon.render.seams import ANY_MODEL
@@ -61,12 +71,17 @@ class HarmonyRenderer:
 
     `date` is what the model takes for today, ISO 8601; it is the same for every
     prompt, so that an engine may keep their beginnings, and by default the day
-    on which this was made. `built_in` are the tools that a turn may offer by
-    name, in the variable `builtin_tools`. The variables `reasoning_effort` and
+    on which this was made. `built_in` are the tools that a turn may offer beside
+    functions: those that the server runs, and by name, in the variable
+    `builtin_tools`, those that the client does. The variables `reasoning_effort` and
     `model_identity` are read, too.
     """
 
-    def __init__(self, date: str | None = None, built_in: Iterable[Namespace] = (BROWSER, PYTHON)) -> None:
+    trained: Mapping[str, tuple[Function, ...]] = NATIVE
+
+    def __init__(
+        self, date: str | None = None, built_in: Iterable[Namespace] = (BROWSER, CONTAINER, PYTHON)
+    ) -> None:
         self._date = date or calendar.today().isoformat()
         self._built_in = {namespace.name: namespace for namespace in built_in}
 
@@ -84,18 +99,22 @@ class HarmonyRenderer:
 
     def transcript(self, turn: Turn) -> str:
         """See `Renderer`. Raises `RequestError` for what the format cannot say."""
-        functions = turn.tools if turn.tool_choice.calling is not Calling.NONE else ()
+        offered = turn.tools if turn.tool_choice.calling is not Calling.NONE else ()
+        functions = [tool for tool in offered if not _is_native(tool)]
+        native = [tool for tool in offered if _is_native(tool)]
         leading = [item for item in takewhile(_is_instruction, turn.items) if isinstance(item, Message)]
         messages = [
-            _message("system", self._system(turn.variables, functions)),
+            _message("system", self._system(turn.variables, functions, native)),
             *_developer(_instructions(leading), functions, turn.format),
             *self._history(turn, len(leading)),
         ]
         return "".join(messages)
 
-    def _system(self, variables: Mapping[str, Any], functions: Sequence[Function]) -> str:
+    def _system(
+        self, variables: Mapping[str, Any], functions: Sequence[Function], native: Sequence[Function]
+    ) -> str:
         identity = variables.get("model_identity") or IDENTITY
-        tools = self._offered(variables.get("builtin_tools") or ())
+        tools = self._offered(variables.get("builtin_tools") or (), native)
         sections = [
             f"{identity}\nKnowledge cutoff: {KNOWLEDGE_CUTOFF}\nCurrent date: {self._date}",
             f"Reasoning: {_effort(variables.get('reasoning_effort'))}",
@@ -104,17 +123,22 @@ class HarmonyRenderer:
         ]
         return PARAGRAPH.join(sections)
 
-    def _offered(self, names: Any) -> list[Namespace]:
-        """The built-in tools of these names, in the order of the alphabet."""
+    def _offered(self, names: Any, native: Sequence[Function]) -> list[Namespace]:
+        """The built-in tools of these names, the client's and the server's, in the order of the alphabet.
+
+        What a server says of one that is called itself stands behind what the models know of it.
+        """
         known = self._built_in.keys()
         if not isinstance(names, list | tuple) or not all(str(name) in known for name in names):
             message = f"Unknown built-in tools. Give a list of some of: {', '.join(sorted(known))}."
             raise RequestError(message, param="builtin_tools")
-        return [self._built_in[name] for name in sorted(known & set(names))]
+        told = {tool.name: tool.description for tool in native}
+        wanted = {*names, *(_namespace_of(tool.name) for tool in native)}
+        return [_with(self._built_in[name], told.get(name)) for name in sorted(known & wanted)]
 
     def _history(self, turn: Turn, start: int) -> Iterator[str]:
         """The messages from `start` on, without the thoughts that led to a final answer."""
-        declared = {function.name for function in turn.tools}
+        declared = {tool.name for tool in turn.tools if not _is_native(tool)}
         callers: dict[str, tuple[str, str]] = {}
         answered = _last_answer(turn)
         for index, (item, following) in enumerate(pairwise((*turn.items, None))):
@@ -135,7 +159,7 @@ class HarmonyRenderer:
     def _address(self, name: str, declared: set[str]) -> tuple[str, str]:
         """Where calls of a function go: the recipient, and the channel."""
         word = _word(name)
-        if name not in declared and word.partition(".")[0] in self._built_in:
+        if name not in declared and _namespace_of(word) in self._built_in:
             return word, "analysis"
         return f"{FUNCTIONS}.{word}", "commentary"
 
@@ -148,6 +172,11 @@ class HarmonyRenderer:
     def _caller(self, name: str | None, declared: set[str]) -> tuple[str, str]:
         """Who a result is for whose call is not in the conversation any more."""
         return self._address(name, declared) if name else (FUNCTIONS, "commentary")
+
+
+def _with(namespace: Namespace, more: str | None) -> Namespace:
+    """The namespace with more to its description."""
+    return replace(namespace, description=f"{namespace.description}{PARAGRAPH}{more}") if more else namespace
 
 
 def _open(header: str, text: str) -> str:
@@ -186,6 +215,15 @@ def _response_format(format_: JsonSchema) -> str:
     schema = msgspec.json.encode(format_.schema).decode()
     described = "\n".join([*comment(format_.description or ""), schema])
     return PARAGRAPH.join(["# Response Formats", f"## {format_.name}", described])
+
+
+def _is_native(function: Function) -> bool:
+    return function.hosted is not None and function.hosted.native
+
+
+def _namespace_of(name: str) -> str:
+    """What stands before the point; all of it, if there is none."""
+    return name.partition(".")[0]
 
 
 def _effort(wanted: Any) -> str:

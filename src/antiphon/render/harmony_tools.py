@@ -1,15 +1,17 @@
 """How harmony tells a model of functions: namespaces of TypeScript-like types.
 
 A client's functions are the namespace `functions`. The models were trained with
-tools of their own, too, whose descriptions they know word for word.
+tools of their own, too, whose descriptions they know word for word. `NATIVE` says
+which of the server's tools do their work.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from antiphon.core.turn import Function
+from antiphon.core.turn import Function, Hosted
 from antiphon.render.typescript import declaration
 
 FUNCTIONS = "functions"
@@ -121,3 +123,52 @@ notebook environment. python will respond with the output of the execution or ti
 The drive at '/mnt/data' can be used to save and persist user files. Internet access for this session is \
 UNKNOWN. Depends on the cluster.""",
 )
+
+CONTAINER = Namespace(
+    "container",
+    (
+        Function(
+            "exec",
+            "Runs a command in the container, and returns what it prints.",
+            {
+                "type": "object",
+                "properties": {
+                    "cmd": {"type": "array", "items": _TEXT},
+                    "workdir": _TEXT,
+                    "env": {"type": "object", "additionalProperties": _TEXT},
+                    "timeout": {"type": "number", "description": "in milliseconds"},
+                },
+                "required": ["cmd"],
+            },
+        ),
+    ),
+    "A container in which commands can be run. Its files stay until the answer is given.",
+)
+"""What the models were told of this one is not published."""
+
+
+def _native(namespace: Namespace, type_: str) -> tuple[Function, ...]:
+    """The functions of a namespace under their full names, as a tool of the server runs them."""
+    return tuple(
+        replace(
+            function,
+            name=f"{namespace.name}.{function.name}",
+            hosted=Hosted(type_, function.name, native=True),
+        )
+        for function in namespace.functions
+    )
+
+
+NATIVE: Mapping[str, tuple[Function, ...]] = {
+    "web_search": _native(BROWSER, "web_search"),
+    "code_interpreter": (
+        Function(
+            PYTHON.name,
+            None,
+            {"type": "object", "properties": {"code": _TEXT}, "required": ["code"]},
+            hosted=Hosted("code_interpreter", "python", native=True),
+        ),
+    ),
+    "shell": _native(CONTAINER, "shell"),
+}
+"""Type of a server's tool → what these models call it by."""

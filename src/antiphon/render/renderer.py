@@ -8,6 +8,7 @@ that it takes (see `messages`, `tool_prompt`).
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -36,6 +37,11 @@ CHATML = """\
 class Renderer(Protocol):
     """Conversation → prompt."""
 
+    @property
+    def trained(self) -> Mapping[str, tuple[Function, ...]]:
+        """The server's tools that the models know by names of their own: type → what they are offered."""
+        ...
+
     def render(self, turn: Turn) -> str:
         """The prompt, special tokens included, with the end that the turn asks for, and seams in it.
 
@@ -57,6 +63,8 @@ class ChatTemplateRenderer:
     it spells (see `seams`); what the template writes is not.
     Raises `EngineError` if a template does not compile.
     """
+
+    trained: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
 
     def __init__(self, source: str | None, *, bos: str, eos: str, tool_prompt: ToolPrompt | None) -> None:
         self._template = Template(CHATML if source is None else source)

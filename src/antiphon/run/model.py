@@ -1,9 +1,10 @@
 """A model that is being served: an engine, and how to speak with what it runs."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
+from types import MappingProxyType
 
 import msgspec
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.grammar import Grammar, Kind, Span, State
 from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
-from antiphon.core.turn import Turn
+from antiphon.core.turn import Function, Turn
 from antiphon.decode.decoder import Decoder, Start, header_of, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
@@ -20,7 +21,8 @@ from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.engines.engine import Engine, ModelCard, Prompt
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.render.seams import pieces
-from antiphon.run.plan import Held, demand_of, demands_nothing, hold, param_of
+from antiphon.run.plan import Held, demand_of, demands_nothing, held_after, hold, param_of
+from antiphon.tools.tool import ServerTool
 
 MANY_ITEMS = 64
 """Items from which on a conversation is rendered beside the event loop: it may take milliseconds."""
@@ -38,10 +40,20 @@ class Model:
     """Knows how a turn becomes a prompt, and how what the engine answers is decoded.
 
     `thinks` says whether the model may begin an answer with a thought, where its dialect has any.
+    `tools` are those of the server, by type.
     """
 
-    def __init__(self, engine: Engine, renderer: Renderer, dialect: Dialect, *, thinks: bool = True) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        dialect: Dialect,
+        *,
+        thinks: bool = True,
+        tools: Mapping[str, ServerTool] = MappingProxyType({}),
+    ) -> None:
         self.engine = engine
+        self.tools = tools
         self.dialect = dialect
         self.markers = dialect.grammar.markers
         self._renderer = renderer
@@ -55,6 +67,15 @@ class Model:
         self._foreign = lru_cache(TEMPLATES)(self._compile)
 
     @property
+    def hosted(self) -> Mapping[str, tuple[Function, ...]]:
+        """What the model is offered of each of the server's tools: what it was trained with, if anything."""
+        trained = self._renderer.trained
+        return {
+            type_: tuple(_described(function, tool) for function in trained.get(type_, tool.functions))
+            for type_, tool in self.tools.items()
+        }
+
+    @property
     def card(self) -> ModelCard:
         """The engine's model."""
         return self.engine.card
@@ -64,14 +85,19 @@ class Model:
 
         Raises RequestError if it leaves no room to answer.
         """
+        prompt = await self.compose(turn, ids)
+        if len(prompt.ids) >= self.card.context:
+            raise _too_long(len(prompt.ids), self.card.context, turn.source)
+        return prompt
+
+    async def compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
+        """The same, however long it is: to be looked at, or counted. Raises RequestError."""
         prompt = await self._whole(turn)
         if ids is not None and ids != prompt.ids:  # templates may tell the time
             return Prompt(await self.engine.detokenize(ids), ids)
         if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
             last = prompt.ids[-self._limit(turn) :]
             prompt = Prompt(await self.engine.detokenize(last), last)
-        if len(prompt.ids) >= self.card.context:
-            raise _too_long(len(prompt.ids), self.card.context, turn.source)
         return prompt
 
     async def _whole(self, turn: Turn) -> Prompt:
@@ -150,6 +176,7 @@ class Model:
             shown=turn.stop_shown,
             ids=ids_by(self.dialect.ids, calls, dice),
             tools={tool.name: tool.parameters for tool in turn.tools},
+            opened=start.opened,
         )
         if start.amid:
             decoder.keep_space()
@@ -160,7 +187,18 @@ class Model:
         if demands_nothing(turn):
             return Held()
         table = self.table(turn)
-        demand = demand_of(turn, self.begun(table, prompt.text).state)
+        start = self.begun(table, prompt.text)
+        held = await self._held(turn, table, start.state)
+        if not start.opened:
+            return held
+        rest = await asyncio.to_thread(held_after, held, start.opened)
+        if rest is None:
+            raise _unfitting(turn)
+        return rest
+
+    async def _held(self, turn: Turn, table: Table, state: str | None) -> Held:
+        """How an answer is held that begins in this state."""
+        demand = demand_of(turn, state)
         key = msgspec.msgpack.encode((demand, turn.prompt is None))
         if key not in self._demands:
             grammar = table.grammar if self._thinks else self._thoughtless(table)
@@ -210,6 +248,14 @@ class Model:
 _PLAIN = Table(TEXT)
 
 
+def _described(function: Function, tool: ServerTool) -> Function:
+    """The function with what the tool says of it, where the family has no words of its own."""
+    told = {own.hosted.action: own.description for own in tool.functions if own.hosted}
+    if function.description or function.hosted is None:
+        return function
+    return replace(function, description=told.get(function.hosted.action))
+
+
 def _is_thought(state: State) -> bool:
     return isinstance(state, Span) and state.kind is Kind.REASONING
 
@@ -240,6 +286,14 @@ def _too_long(tokens: int, context: int, param: str) -> RequestError:
         f"{context} tokens, answer included. Shorten the conversation."
     )
     return RequestError(message, param=param, code="context_length_exceeded")
+
+
+def _unfitting(turn: Turn) -> RequestError:
+    message = (
+        "The call that the prompt begins is none that the request demands: its tool choice and the "
+        "strict schemas of its tools hold that call, too. Begin another, or leave it to the model."
+    )
+    return RequestError(message, param="response_prefix" if turn.prefix else turn.source)
 
 
 def _answer_header(renderer: Renderer, grammar: Grammar) -> str:

@@ -97,10 +97,25 @@ def hold(demand: Demand, grammar: Grammar, capabilities: Capabilities) -> Held:
 
 def held_to(enforced: Enforced, capabilities: Capabilities) -> Held:
     """What an engine of these capabilities can be held to."""
-    if enforced.language is None or not capabilities.constraints:
+    if not capabilities.constraints:
         return Held(enforced)
-    write = gbnf.write if capabilities.constraints[0] is Gbnf else structural_tag.write
-    return Held(enforced, write(enforced.language, enforced.triggers))
+    return Held(enforced, _written(enforced, capabilities.constraints[0]))
+
+
+def held_after(held: Held, written: str) -> Held | None:
+    """What holds the rest of an answer of which this much is written; None if it broke the rules."""
+    enforced = held.enforced.after(written)
+    if enforced is None or held.constraint is None:
+        return None if enforced is None else replace(held, enforced=enforced)
+    return replace(held, enforced=enforced, constraint=_written(enforced, type(held.constraint)))
+
+
+def _written(enforced: Enforced, notation: type[Constraint]) -> Constraint | None:
+    """What holds an engine that takes this notation."""
+    if enforced.language is None:
+        return None
+    write = gbnf.write if notation is Gbnf else structural_tag.write
+    return write(enforced.language, enforced.triggers)
 
 
 def param_of(param: str | None, turn: Turn) -> str | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 
 import structlog
@@ -14,6 +15,7 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.run.model import Model
+from antiphon.tools.tool import ServerTool
 
 log = structlog.get_logger()
 
@@ -33,9 +35,10 @@ class Service:
     engine's own. `dialect` is a name from the registry, None to choose by the
     chat template. `chat_template` replaces the model's own. `date` is the one that
     prompts tell, where a family's prompts tell any; by default, that of the start.
+    `tools` are those that the server runs for a model that calls them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what models are served with
         self,
         engine: Engine,
         *,
@@ -43,8 +46,10 @@ class Service:
         dialect: str | None = None,
         chat_template: str | None = None,
         date: str | None = None,
+        tools: Iterable[ServerTool] = (),
     ) -> None:
         self._engine = engine
+        self._tools = {tool.type: tool for tool in tools}
         self._dialect = dialect
         self._chat_template = chat_template
         self._date = date
@@ -62,7 +67,8 @@ class Service:
         _report(detection)
         dialect = detection.dialect
         thinks = self._dialect is not None or _thinks(dialect, template)
-        self._model = Model(self._engine, self._renderer(dialect, card), dialect, thinks=thinks)
+        renderer = self._renderer(dialect, card)
+        self._model = Model(self._engine, renderer, dialect, thinks=thinks, tools=self._tools)
         self.names = self.names or (card.name,)
         self.health = Health.READY
 
@@ -76,9 +82,11 @@ class Service:
         return jinja if template is not None and _says_it_otherwise(jinja, native) else native
 
     async def stop(self) -> None:
-        """Free the model."""
+        """Free the model and the tools."""
         self.health = Health.DRAINING
         await self._engine.stop()
+        for tool in self._tools.values():
+            await tool.close()
 
     def model(self, name: str) -> Model:
         """The model of that name. Raises NotFoundError, EngineNotReadyError."""

@@ -1,62 +1,107 @@
-"""The chunks of one generation, as they were recorded: to play them again, and to go on after them.
+"""What happened in one answer, as it was recorded: to play it again, and to go on after it.
 
 A generation that was interrupted continues from what it had written. The same
 happens whether a server died in the middle of an answer, or a thought was cut
 short on purpose: what is on the tape is played to a new decoder, and the
 engine goes on after prompt and tape.
+
+An answer that calls the server's tools takes several generations. Between the
+chunks of two of them stand the outcomes of the calls, and the next prompt.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.constrain import gbnf, structural_tag
-from antiphon.constrain.matcher import Matcher
 from antiphon.core.chunks import Chunk, Finish, FinishReason
-from antiphon.core.constraint import Constraint, Gbnf
+from antiphon.core.constraint import Constraint
+from antiphon.core.outcome import Outcome
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Engine, Generation, Prompt
-from antiphon.run.plan import Held
+from antiphon.run.plan import Held, held_after
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Chunk]).decode
+_decode = msgspec.msgpack.Decoder(list[Chunk | dict[str, Any]]).decode
+
+
+class ToolAnswer(Struct, frozen=True, tag="answer"):
+    """A call of the last generation was answered: the next one in their order."""
+
+    outcome: Outcome
+
+
+class NextPrompt(Struct, frozen=True, tag="prompt"):
+    """Another generation begins, with this prompt."""
+
+    ids: tuple[int, ...]
+
+
+Entry = Chunk | ToolAnswer | NextPrompt
 
 
 class Tape:
-    """Plays what was recorded before, then records what follows."""
+    """Plays what was recorded before, then records what follows.
 
-    def __init__(self, played: Iterable[Chunk] = ()) -> None:
-        self.chunks = list(played)
-        self._stored = len(self.chunks)
+    `chunks` are those of the generation that is under way.
+    """
+
+    def __init__(self, played: Iterable[Entry] = ()) -> None:
+        self._entries = list(played)
+        self._stored = len(self._entries)
+        self._later = deque(self._entries)  # recorded before, and not played yet
+        self.chunks = self._next_chunks()
+
+    def _next_chunks(self) -> list[Chunk]:
+        chunks = []
+        while self._later and isinstance(self._later[0], Chunk):
+            chunks.append(self._later.popleft())
+        return chunks  # type: ignore[return-value]
 
     def new(self) -> bytes:
-        """The chunks since this was last called, to be stored.
+        """The entries since this was last called, to be stored.
 
         Tokens at the end that have no text yet wait: they may have begun a character, which an engine
         that goes on after them cannot end.
         """
-        end = len(self.chunks)
-        while end > self._stored and not (self.chunks[end - 1].text or self.chunks[end - 1].finish):
+        end = len(self._entries)
+        while end > self._stored and _may_be_half(self._entries[end - 1]):
             end -= 1
-        fresh, self._stored = self.chunks[self._stored : end], end
+        fresh, self._stored = self._entries[self._stored : end], end
         return _encode(fresh) if fresh else b""
+
+    def play_answer(self) -> Outcome | None:
+        """The outcome of the next call, if it was recorded."""
+        entry = self._later.popleft() if self._later else None
+        assert entry is None or isinstance(entry, ToolAnswer)
+        return None if entry is None else entry.outcome
+
+    def play_prompt(self) -> tuple[int, ...] | None:
+        """The prompt of the next generation, if it was recorded: that generation is under way now."""
+        entry = self._later.popleft() if self._later else None
+        assert entry is None or isinstance(entry, NextPrompt)
+        self.chunks = self._next_chunks()
+        return None if entry is None else entry.ids
+
+    def write(self, *entries: Entry) -> None:
+        """Record what happens. Chunks may be the engine's, or what the model shall believe that it wrote."""
+        self._entries += entries
+        self.chunks += [entry for entry in entries if isinstance(entry, Chunk)]
 
     async def go_on(
         self, engine: Engine, generation: Generation, held: Held
     ) -> AsyncGenerator[list[Chunk], None]:
-        """Generate what comes after the tape, and record it. `held` is what the whole answer is held to."""
+        """Generate what comes after the chunks, and record it. `held` is what the generation is held to."""
         batches = self._after(engine, generation, held) if self.chunks else engine.generate(generation)
         async with aclosing(batches):
             async for batch in batches:
-                self.chunks += batch
+                self.write(*batch)
                 yield batch
-
-    def write(self, chunk: Chunk) -> None:
-        """Record what the model did not write, but shall believe that it did."""
-        self.chunks.append(chunk)
 
     async def _after(
         self, engine: Engine, generation: Generation, held: Held
@@ -88,24 +133,24 @@ class Tape:
         return text, ids
 
 
-def read_chunks(stored: Iterable[bytes]) -> list[Chunk]:
-    """The chunks in what `Tape.new` gave, in order."""
-    return [chunk for piece in stored if piece for chunk in _decode(piece)]
+def read_entries(stored: Iterable[bytes]) -> list[Entry]:
+    """The entries in what `Tape.new` gave, in order."""
+    return [_read(entry) for piece in stored if piece for entry in _decode(piece)]
+
+
+def _read(entry: Chunk | dict[str, Any]) -> Entry:
+    """Chunks are arrays, what stands between them are objects."""
+    return entry if isinstance(entry, Chunk) else msgspec.convert(entry, ToolAnswer | NextPrompt)
+
+
+def _may_be_half(entry: Entry) -> bool:
+    return isinstance(entry, Chunk) and not (entry.text or entry.finish)
 
 
 def _constraint_after(held: Held, written: str) -> Constraint | None:
     """What holds the engine for the rest of an answer; nothing, if what is written broke the rules."""
-    language, triggers = held.enforced.language, held.enforced.triggers
-    if held.constraint is None or language is None:
-        return held.constraint
-    begins = [at for trigger in triggers if (at := written.find(trigger)) >= 0]
-    if triggers and not begins:
-        return held.constraint
-    matcher = Matcher(language)
-    if not matcher.feed(written[min(begins, default=0) :]):
-        return None
-    write = gbnf.write if isinstance(held.constraint, Gbnf) else structural_tag.write
-    return write(matcher.residual())
+    rest = held_after(held, written)
+    return None if rest is None else rest.constraint
 
 
 def _sampling_after(sampling: Sampling, written: int) -> Sampling:

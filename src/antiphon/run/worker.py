@@ -28,10 +28,11 @@ from antiphon.core.errors import (
     StoreError,
 )
 from antiphon.core.turn import Turn
-from antiphon.run.loop import Recording, start
+from antiphon.run.loop import start
 from antiphon.run.model import Model
 from antiphon.run.record import Desk, LostError, Past, Projection, Recorder
-from antiphon.run.tape import Tape, read_chunks
+from antiphon.run.round import Recording
+from antiphon.run.tape import Tape, read_entries
 from antiphon.store.records import Entry, ItemRecord, Lease, Outcome, ResponseRecord, ResponseStatus, Verdict
 from antiphon.store.store import JOBS, Store, cancel_of
 from antiphon.store.watching import Signal
@@ -211,7 +212,7 @@ class Worker:
         """Run a response to its end, whatever that is. Raises what kept it from ending."""
         try:
             job = await self._driven(record.id, self._prepare(record))
-            tape = Tape(read_chunks([entry.chunks for entry in await self._log(record)]))
+            tape = Tape(read_entries([entry.chunks for entry in await self._log(record)]))
         except _NOT_NOW:
             raise
         except Exception as why:  # it cannot be run any more: its model is gone, or its history

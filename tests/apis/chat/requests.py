@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
-from antiphon.apis.chat.accept import Accepted, accept
+from antiphon.apis.chat.accept import Accepted, House, accept
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.envelope import DEFAULT_VIEW, View
+from antiphon.apis.hosted import Hosts
 from antiphon.apis.wire import decode
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Turn
@@ -16,13 +17,14 @@ def text(*words: str) -> tuple[TextPart, ...]:
     return tuple(TextPart(word) for word in words)
 
 
+NO_HOSTS = Hosts()
 HI = (Message(Role.USER, text("Hi")),)
 
 
-def accepted(house: View = DEFAULT_VIEW, **more: Any) -> Accepted:
+def accepted(house: View = DEFAULT_VIEW, hosts: Hosts = NO_HOSTS, **more: Any) -> Accepted:
     """A request that says Hi, and more."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **more}
-    return accept(decode(json.dumps(body).encode(), ChatRequest), "me", house)
+    return accept(decode(json.dumps(body).encode(), ChatRequest), "me", House(house, hosts))
 
 
 def turn(**more: Any) -> Turn:

@@ -116,7 +116,7 @@ def test_what_was_wrong_is_mended_and_told(messages: list[Any], items: list[Item
     assert list(made.mended) == mended
 
 
-ANYTHING = st.none() | st.text() | st.dictionaries(st.text(), st.integers())
+ANYTHING = st.none() | st.text() | st.dictionaries(st.text(), st.integers(-(2**63), 2**63 - 1))
 CALLS = st.fixed_dictionaries(
     {"function": st.fixed_dictionaries({"name": st.none() | st.text()}, optional={"arguments": ANYTHING})},
     optional={"id": st.none() | st.text(), "type": st.sampled_from(["function", "custom"])},

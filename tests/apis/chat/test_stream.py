@@ -247,7 +247,7 @@ def test_without_usage_the_chunks_have_no_such_key() -> None:
         ('<tool_call>{"name": "f"}</tool_call>', FinishReason.LENGTH, None, "length"),
         ('<tool_call>{"name": "f", "arguments": {"a"', FinishReason.LENGTH, None, "length"),
         ('<tool_call>{"name": "f", "arguments": {"a"', FinishReason.STOP, None, "stop"),
-        ('A<tool_call>{"name": "f"}</tool_call>B', FinishReason.STOP, "AB", "tool_calls"),
+        ('A<tool_call>{"name": "f"}</tool_call>B', FinishReason.STOP, "A\n\nB", "tool_calls"),
     ],
 )
 def test_content_and_finish_reason(text: str, reason: FinishReason, content: str | None, finish: str) -> None:

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from antiphon.apis.custom_tools import as_function
+from antiphon.apis.hosted import Hosts
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.core.turn import Calling, Function, Hosted, ToolChoice
 from tests.apis.chat.requests import accepted, turn
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -126,3 +127,84 @@ def test_what_names_no_tool_is_refused_by_name(more: dict[str, Any], param: str)
 
     assert raised.value.param == param
     assert raised.value.message.endswith(".")
+
+
+# Tools that the server runs
+
+
+FIND = Function("browser.find", hosted=Hosted("web_search", "find"))
+SEARCH = Function("browser.search", hosted=Hosted("web_search", "search"))
+PYTHON = Function("python", hosted=Hosted("code_interpreter", "python"))
+
+
+def refuse_filters(type_: str, settings: Any, where: str) -> None:
+    if "filters" in settings:
+        raise RequestError("Leave it out.", param=f"{where}.filters")
+
+
+HOSTS = Hosts({"web_search": (SEARCH, FIND), "code_interpreter": (PYTHON,)}, refuse_filters)
+WEB = {"type": "web_search"}
+CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
+
+
+def test_a_tool_of_the_server_is_offered_as_the_functions_that_the_model_knows() -> None:
+    asked = turn(hosts=HOSTS, tools=[F, WEB, CODE], max_tool_calls=3)
+    assert [tool.name for tool in asked.tools] == ["f", "browser.search", "browser.find", "python"]
+    assert [tool.source for tool in asked.tools][1:] == ["tools[1]", "tools[1]", "tools[2]"]
+    assert asked.tools[3].hosted == Hosted("code_interpreter", "python", CODE)
+    assert asked.tool_limit == 3
+
+
+def test_the_older_way_to_ask_for_a_search() -> None:
+    place = {"type": "approximate", "approximate": {"city": "Rome"}}
+    asked = turn(hosts=HOSTS, web_search_options={"search_context_size": "low", "user_location": place})
+    assert asked.tools[0].hosted is not None
+    assert asked.tools[0].hosted.settings == {
+        "type": "web_search",
+        "search_context_size": "low",
+        "user_location": {
+            "type": "approximate",
+            "city": "Rome",
+            "country": None,
+            "region": None,
+            "timezone": None,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        ({"type": "web_search"}, ToolChoice(Calling.REQUIRED, frozenset({"browser.search", "browser.find"}))),
+        ({"type": "web_search_preview"}, ToolChoice(Calling.REQUIRED, frozenset({"browser.search", "browser.find"}))),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [CODE, F]}}, ToolChoice(Calling.AUTO, frozenset({"python", "f"}))),
+        ("required", ToolChoice(Calling.REQUIRED)),
+    ],
+)  # fmt: skip
+def test_a_tool_of_the_server_is_chosen_by_its_type(choice: Any, wanted: ToolChoice) -> None:
+    assert turn(hosts=HOSTS, tools=[F, WEB, CODE], tool_choice=choice).tool_choice == wanted
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tools": [{"type": "shell"}]}, "tools[0].type"),
+        ({"tools": [{**WEB, "external_web_access": False}]}, "tools[0].type"),
+        ({"tools": [F, {**WEB, "filters": {"allowed_domains": []}}]}, "tools[1].filters"),
+        ({"tools": [CODE, CODE]}, "tools[1]"),
+        ({"tools": [CODE, {"type": "function", "function": {"name": "python"}}]}, "tools[1].function.name"),
+        ({"tools": [WEB], "web_search_options": {}}, "web_search_options"),
+        ({"tools": [F], "tool_choice": WEB}, "tool_choice.type"),
+        ({"tools": [WEB], "tool_choice": {"type": "function", "function": {"name": "browser.find"}}}, "tool_choice.function.name"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_tool_of_the_server_is_refused_by_name(more: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        turn(hosts=HOSTS, **more)
+    assert refused.value.param == param
+
+
+def test_a_server_without_a_search_says_so() -> None:
+    with pytest.raises(RequestError, match="does not search the web") as refused:
+        turn(web_search_options={})
+    assert refused.value.param == "web_search_options"

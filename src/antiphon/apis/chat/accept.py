@@ -10,6 +10,7 @@ from antiphon.apis.chat.schema import ChatOptions, ChatRequest, RequestMessage
 from antiphon.apis.chat.tools import Tools, tools_of
 from antiphon.apis.envelope import DEFAULT_VIEW, View
 from antiphon.apis.formats import answer_format
+from antiphon.apis.hosted import Hosts
 from antiphon.apis.sampling import check, sampling, stops, variables
 from antiphon.apis.view import shared_view
 from antiphon.core.errors import RequestError
@@ -31,20 +32,31 @@ class Accepted(Struct, frozen=True):
     request_id: str | None = None
 
 
-def accept(request: ChatRequest, owner: str, house: View = DEFAULT_VIEW) -> Accepted:
-    """What the request asks for, on behalf of `owner`; `house` is the server's view. Raises RequestError."""
+class House(Struct, frozen=True):
+    """What the server brings to every request: its view of answers, and the tools that it runs."""
+
+    view: View = DEFAULT_VIEW
+    hosts: Hosts = Hosts()
+
+
+DEFAULT_HOUSE = House()
+"""A server without tools."""
+
+
+def accept(request: ChatRequest, owner: str, house: House = DEFAULT_HOUSE) -> Accepted:
+    """What the request asks for, on behalf of `owner`. Raises RequestError."""
     return accept_messages(request, request.messages, "messages", owner, house)
 
 
 def accept_messages(
-    options: ChatOptions, messages: list[RequestMessage], where: str, owner: str, house: View
+    options: ChatOptions, messages: list[RequestMessage], where: str, owner: str, house: House
 ) -> Accepted:
     """What these options ask for in this conversation, which came as the parameter `where`."""
     check(options)
     if options.best_of not in (None, options.n or 1):
         raise RequestError("'best_of' is available in Completions only. Use 'n'.", param="best_of")
     logprobs = _logprobs(options)
-    tools, history, ending = tools_of(options), History(messages, where), _ending(options)
+    tools, history, ending = tools_of(options, house.hosts), History(messages, where), _ending(options)
     if ending is Ending.CONTINUED and not _last_words(history.items):
         message = "'continue_final_message' needs a last message of the assistant that has text."
         raise RequestError(message, param=f"{where}[{len(messages) - 1}]")
@@ -55,6 +67,7 @@ def accept_messages(
         items=tuple(history.items),
         tools=tools.functions,
         tool_choice=tools.choice,
+        tool_limit=options.max_tool_calls,
         format=form,
         format_source=format_source,
         sampling=sampling(options, max_tokens=max_tokens, logprobs=logprobs),
@@ -70,7 +83,7 @@ def accept_messages(
         owner=owner,
         source=where,
     )
-    view = _view(options, house, logprobs, tools, turn)
+    view = _view(options, house.view, logprobs, tools, turn)
     return Accepted(turn, view, tuple(history.mended), bool(options.store), options.request_id)
 
 

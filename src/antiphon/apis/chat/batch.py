@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
-from antiphon.apis.chat.accept import accept_messages
+from antiphon.apis.chat.accept import DEFAULT_HOUSE, House, accept_messages
 from antiphon.apis.chat.schema import BatchRequest
-from antiphon.apis.envelope import DEFAULT_VIEW, View
+from antiphon.apis.envelope import View
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Turn
 
@@ -20,8 +20,8 @@ class AcceptedBatch(Struct, frozen=True):
     request_id: str | None = None
 
 
-def accept_batch(request: BatchRequest, owner: str, house: View = DEFAULT_VIEW) -> AcceptedBatch:
-    """What the request asks for, on behalf of `owner`; `house` is the server's view. Raises RequestError."""
+def accept_batch(request: BatchRequest, owner: str, house: House = DEFAULT_HOUSE) -> AcceptedBatch:
+    """What the request asks for, on behalf of `owner`. Raises RequestError."""
     for name in _NOT_IN_BATCHES:
         if getattr(request, name):
             raise RequestError(f"'{name}' is not available in batches. Leave it out.", param=name)

@@ -104,11 +104,20 @@ class RequestCustom(Struct):
 
 
 class RequestTool(Struct):
-    """A tool: a function or a custom tool."""
+    """A tool: a function, a custom tool, or one that the server runs.
+
+    The settings of the last kind are those that the tool of this type has in the Responses API.
+    """
 
     type: str
     function: RequestFunction | None = None
     custom: RequestCustom | None = None
+    container: Any = None
+    environment: Any = None
+    external_web_access: Any = None
+    filters: Any = None
+    search_context_size: Any = None
+    user_location: Any = None
 
 
 class NamedTool(Struct):
@@ -118,7 +127,7 @@ class NamedTool(Struct):
 
 
 class ToolReference(Struct):
-    """A tool, as a tool choice names it."""
+    """A tool, as a tool choice names it: one that the server runs by its type alone."""
 
     type: str | None = None
     function: NamedTool | None = None
@@ -141,12 +150,36 @@ class ToolChoiceObject(Struct):
     allowed_tools: AllowedTools | None = None
 
 
+class Place(Struct):
+    """Where the user is, about: texts."""
+
+    city: str | None = None
+    country: str | None = None
+    region: str | None = None
+    timezone: str | None = None
+
+
+class ApproximatePlace(Struct, tag="approximate"):
+    """The only way to say it."""
+
+    approximate: Place
+
+
+class WebSearchOptions(Struct):
+    """Asks for a search of the web, and says how."""
+
+    search_context_size: Literal["low", "medium", "high"] | None = None
+    user_location: ApproximatePlace | None = None
+
+
 class ChatOptions(Request, kw_only=True):
     """Everything that a request may say but its messages."""
 
     tools: Annotated[list[RequestTool], Meta(min_length=1)] | None = None
     tool_choice: str | ToolChoiceObject | None = None
     parallel_tool_calls: bool | None = None
+    max_tool_calls: TokenLimit | None = None
+    web_search_options: WebSearchOptions | None = None
     functions: Annotated[list[RequestFunction], Meta(min_length=1)] | None = None
     function_call: str | NamedTool | None = None
     best_of: Choices | None = None

@@ -1,10 +1,11 @@
 """A turn's events → chat completion chunks.
 
 How chunks are written is known to `apis/chunks.py`; here it is what comes when: the
-role first, ids and names once, the finish reason in a chunk of its own, usage last.
+role first, ids and names once, the finish reason in a chunk of its own, usage last. Where
+an answer has several messages, they are paragraphs of its one `content`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import assert_never
 
@@ -17,6 +18,7 @@ from antiphon.apis.chat.logprobs import choice_logprobs
 from antiphon.apis.chunks import Piece, Saying, Tokens, Usages, chunks_for
 from antiphon.apis.envelope import DEFAULT_VIEW, Envelope, PromptView, View
 from antiphon.core.events import (
+    Answered,
     ArgumentsDelta,
     CallEnded,
     CallStarted,
@@ -24,6 +26,7 @@ from antiphon.core.events import (
     Finished,
     Malformed,
     Markup,
+    Paused,
     ReasoningDelta,
     ReasoningEnded,
     ReasoningStarted,
@@ -33,6 +36,7 @@ from antiphon.core.events import (
     Usage,
 )
 from antiphon.core.finish import finish_reason
+from antiphon.core.fold import PARAGRAPH
 
 
 class _ChoiceState:
@@ -44,9 +48,11 @@ class _ChoiceState:
         "complete_calls",
         "content",
         "index",
+        "messages",
         "read",
         "reasoning",
         "said",
+        "thoughts",
         "usage",
     )
 
@@ -58,6 +64,8 @@ class _ChoiceState:
         self.read: Callable[[str], str] = str
         self.calls = 0
         self.complete_calls = 0
+        self.messages = 0
+        self.thoughts = 0
         self.said = False
         self.usage = Usage()
 
@@ -145,16 +153,22 @@ class Stream:
     def _push_rare(self, state: _ChoiceState, event: Event, out: list[bytes]) -> None:
         self._chunks.note(state.index, event)
         match event:
+            case CallStarted(hosted=True):
+                state.read = _unseen
             case CallStarted():
                 out.append(self._begin_call(state, event))
             case CallEnded():
-                state.complete_calls += event.complete
+                state.complete_calls += event.complete and state.read is not _unseen
             case Finished():
                 state.usage = event.usage
                 self._chunks.settle(state.index, event.usage)
                 out.extend(self._finish_choice(state, event))
-            case TextStarted() | TextEnded() | ReasoningStarted() | ReasoningEnded() | Markup() | Malformed():
+            case TextStarted() | ReasoningStarted():
+                out.extend(_paragraph(state, event))
+            case TextEnded() | ReasoningEnded() | Markup() | Malformed():
                 pass
+            case Paused() | Answered():
+                pass  # what the server's tools do is between the model and them
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
                 pass  # nothing of it is shown
             case _:
@@ -182,6 +196,23 @@ class Stream:
             # An empty answer is an empty text, as in the full answer, not null.
             chunks.append(self._chunks.single(ChunkChoice(state.index, Delta(content=""))))
         return [*chunks, self._chunks.single(last)]
+
+
+def _paragraph(state: _ChoiceState, event: TextStarted | ReasoningStarted) -> Iterator[bytes]:
+    """What stands between a message, or a thought, and the one before it."""
+    if isinstance(event, TextStarted):
+        if state.messages:
+            yield state.content(PARAGRAPH, ())
+        state.messages += 1
+    elif state.reasoning:
+        if state.thoughts:
+            yield state.reasoning(PARAGRAPH, ())
+        state.thoughts += 1
+
+
+def _unseen(arguments: str) -> str:
+    """Nothing of a call that the server answers is shown."""
+    return ""
 
 
 def _thought(names: tuple[str, ...], text: str) -> Delta:

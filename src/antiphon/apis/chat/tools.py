@@ -1,7 +1,12 @@
-"""The tools of a request, and which of them an answer may or must call."""
+"""The tools of a request, and which of them an answer may or must call.
+
+A tool that the server runs is named by its type; the model may know it as several functions.
+"""
 
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.apis.chat.schema import (
@@ -14,8 +19,10 @@ from antiphon.apis.chat.schema import (
     RequestTool,
     ToolChoiceObject,
     ToolReference,
+    WebSearchOptions,
 )
 from antiphon.apis.custom_tools import TextForm, as_function
+from antiphon.apis.hosted import WEB_SEARCH, Hosts, canonical
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Calling, Function, ToolChoice
@@ -23,7 +30,7 @@ from antiphon.core.turn import Calling, Function, ToolChoice
 _MODES = {calling.value: calling for calling in Calling}
 _UNKNOWN_CHOICE = (
     "Unknown tool choice. Use 'none', 'auto', 'required', "
-    "or an object of type 'function', 'custom' or 'allowed_tools'."
+    "or an object of type 'function', 'custom', 'allowed_tools', or of a tool that the server runs."
 )
 
 
@@ -36,14 +43,12 @@ class Tools(Struct, frozen=True):
     legacy: bool = False
 
 
-def tools_of(request: ChatOptions) -> Tools:
-    """The request's tools and its tool choice. Raises RequestError."""
+def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:
+    """The request's tools and its tool choice; `hosts` are the tools of the server. Raises RequestError."""
     if request.functions is not None or request.function_call is not None:
         return _legacy(request)
-    functions = tuple(_function(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ()))
-    _refuse_duplicates(functions, "tools[{}].function.name")
-    names = frozenset(function.name for function in functions)
-    choice = _choice(request.tool_choice, names)
+    functions = tuple(_offered(request, hosts))
+    choice = _choice(request.tool_choice, functions)
     if request.parallel_tool_calls is False:
         choice = ToolChoice(choice.calling, choice.names, parallel=False)
     custom = frozenset(
@@ -63,11 +68,10 @@ def _legacy(request: ChatOptions) -> Tools:
     functions = tuple(
         _described(function, f"functions[{index}]") for index, function in enumerate(request.functions or ())
     )
-    _refuse_duplicates(functions, "functions[{}].name")
-    names = frozenset(function.name for function in functions)
+    _refuse_duplicates(functions)
     match request.function_call:
         case NamedTool(name=name):
-            wanted = ToolChoice(Calling.REQUIRED, frozenset({_known(name, names, "function_call.name")}))
+            wanted = ToolChoice(Calling.REQUIRED, frozenset({_known(name, functions, "function_call.name")}))
         case None | "auto":
             wanted = ToolChoice()
         case "none":
@@ -78,17 +82,61 @@ def _legacy(request: ChatOptions) -> Tools:
     return Tools(functions, ToolChoice(wanted.calling, wanted.names, parallel=False), legacy=True)
 
 
+def _offered(request: ChatOptions, hosts: Hosts) -> Iterator[Function]:
+    """The functions that the model is offered. No two have one name."""
+    seen: set[str] = set()
+    offers = [(f"tools[{index}]", tool) for index, tool in enumerate(request.tools or ())]
+    for where, functions in [
+        *((where, _functions(tool, where, hosts)) for where, tool in offers),
+        ("web_search_options", _web_search(request.web_search_options, hosts)),
+    ]:
+        for function in functions:
+            if function.name in seen:
+                param = where if function.hosted else f"{where}.function.name"
+                message = f"There are two tools with the name '{function.name}'. Give each its own."
+                raise RequestError(message, param=param)
+            seen.add(function.name)
+            yield function
+
+
+def _functions(tool: RequestTool, where: str, hosts: Hosts) -> tuple[Function, ...]:
+    """What the model is offered of a tool."""
+    if tool.type in ("function", "custom"):
+        return (_function(tool, where),)
+    settings: dict[str, Any] = msgspec.structs.asdict(tool)
+    functions = hosts.offered({name: value for name, value in settings.items() if value is not None}, where)
+    if not functions:
+        known = ", ".join(f"'{type_}'" for type_ in ("function", "custom", *hosts.functions))
+        message = f"Tools of type '{tool.type}' are not run here. Use one of {known}."
+        raise RequestError(message, param=f"{where}.type")
+    return functions
+
+
+def _web_search(options: WebSearchOptions | None, hosts: Hosts) -> tuple[Function, ...]:
+    """What the model is offered for the older way to ask for a search."""
+    if options is None:
+        return ()
+    settings: dict[str, Any] = {"type": WEB_SEARCH}
+    if options.search_context_size is not None:
+        settings["search_context_size"] = options.search_context_size
+    if options.user_location is not None:
+        place = msgspec.structs.asdict(options.user_location.approximate)
+        settings["user_location"] = {"type": "approximate", **place}
+    functions = hosts.offered(settings, "web_search_options")
+    if not functions:
+        message = "This server does not search the web. Give the model a tool of your own."
+        raise RequestError(message, param="web_search_options")
+    return functions
+
+
 def _function(tool: RequestTool, where: str) -> Function:
     match tool:
         case RequestTool(type="function", function=RequestFunction() as function):
             return _described(function, f"{where}.function")
         case RequestTool(type="custom", custom=RequestCustom() as custom):
             return as_function(custom.name, custom.description, _form(custom), f"{where}.custom.format")
-        case RequestTool(type="function" | "custom"):
-            param = f"{where}.{tool.type}"
-            raise RequestError(f"Missing required parameter: '{param}'.", param=param)
-    message = f"Tools of type '{tool.type}' are not supported. Use 'function' or 'custom'."
-    raise RequestError(message, param=f"{where}.type")
+    param = f"{where}.{tool.type}"
+    raise RequestError(f"Missing required parameter: '{param}'.", param=param)
 
 
 def _described(function: RequestFunction, where: str) -> Function:
@@ -105,48 +153,61 @@ def _form(custom: RequestCustom) -> TextForm | None:
     return None
 
 
-def _refuse_duplicates(functions: tuple[Function, ...], where: str) -> None:
+def _refuse_duplicates(functions: tuple[Function, ...]) -> None:
     seen: set[str] = set()
     for index, function in enumerate(functions):
         if function.name in seen:
             message = f"There are two tools with the name '{function.name}'. Give each its own."
-            raise RequestError(message, param=where.format(index))
+            raise RequestError(message, param=f"functions[{index}].name")
         seen.add(function.name)
 
 
-def _choice(asked: str | ToolChoiceObject | None, names: frozenset[str]) -> ToolChoice:
-    """Which calls are wanted of the tools with these names."""
-    match asked:
-        case None:
-            return ToolChoice()
-        case "none" | "auto":
-            return ToolChoice(_MODES[asked])
-        case str() if asked != "required":
-            raise RequestError(_UNKNOWN_CHOICE, param="tool_choice")
-    if not names:
+def _choice(asked: str | ToolChoiceObject | None, offered: tuple[Function, ...]) -> ToolChoice:
+    """Which calls are wanted of the tools that are offered."""
+    if asked is None:
+        return ToolChoice()
+    if isinstance(asked, str) and asked not in _MODES:
+        raise RequestError(_UNKNOWN_CHOICE, param="tool_choice")
+    if not offered and asked not in ("none", "auto"):
         message = "'tool_choice' is only allowed when 'tools' are specified."
         raise RequestError(message, param="tool_choice")
+    if isinstance(asked, str):
+        return ToolChoice(_MODES[asked])
+    if asked.type == "allowed_tools" and asked.allowed_tools:
+        return ToolChoice(_MODES[asked.allowed_tools.mode], frozenset(_allowed(asked.allowed_tools, offered)))
+    return ToolChoice(Calling.REQUIRED, _named(asked, offered))
+
+
+def _named(asked: ToolChoiceObject, offered: tuple[Function, ...]) -> frozenset[str]:
+    """What the model knows the one tool by that must be called."""
     match asked:
         case ToolChoiceObject(type="function", function=NamedTool(name=name)):
-            return ToolChoice(Calling.REQUIRED, frozenset({_known(name, names, "tool_choice.function.name")}))
+            return frozenset({_known(name, offered, "tool_choice.function.name")})
         case ToolChoiceObject(type="custom", custom=NamedTool(name=name)):
-            return ToolChoice(Calling.REQUIRED, frozenset({_known(name, names, "tool_choice.custom.name")}))
-        case ToolChoiceObject(type="allowed_tools", allowed_tools=AllowedTools() as allowed):
-            return ToolChoice(_MODES[allowed.mode], frozenset(_allowed(allowed, names)))
+            return frozenset({_known(name, offered, "tool_choice.custom.name")})
         case ToolChoiceObject(type="function" | "custom" | "allowed_tools"):
             param = f"tool_choice.{asked.type}"
             raise RequestError(f"Missing required parameter: '{param}'.", param=param)
-        case ToolChoiceObject():
-            raise RequestError(_UNKNOWN_CHOICE, param="tool_choice.type")
-    return ToolChoice(Calling.REQUIRED)
+    hosted = _hosted(asked.type, offered)
+    if not hosted:
+        raise RequestError(_UNKNOWN_CHOICE, param="tool_choice.type")
+    return hosted
 
 
-def _allowed(allowed: AllowedTools, names: frozenset[str]) -> Iterator[str]:
+def _hosted(type_: str | None, offered: tuple[Function, ...]) -> frozenset[str]:
+    """What the model knows a tool of the server by: nothing, if it is not offered."""
+    wanted = canonical(type_ or "")
+    return frozenset(tool.name for tool in offered if tool.hosted and tool.hosted.type == wanted)
+
+
+def _allowed(allowed: AllowedTools, offered: tuple[Function, ...]) -> Iterator[str]:
     for index, tool in enumerate(allowed.tools):
         where = f"tool_choice.allowed_tools.tools[{index}]"
         match tool:
             case ToolReference(function=NamedTool(name=name)) | ToolReference(custom=NamedTool(name=name)):
-                yield _known(name, names, where)
+                yield _known(name, offered, where)
+            case ToolReference(type=type_) if hosted := _hosted(type_, offered):
+                yield from hosted
             case _:
                 message = (
                     f"'{where}' names no tool. Use an object of type 'function' or 'custom' with a 'name'."
@@ -154,7 +215,8 @@ def _allowed(allowed: AllowedTools, names: frozenset[str]) -> Iterator[str]:
                 raise RequestError(message, param=where)
 
 
-def _known(name: str, names: frozenset[str], param: str) -> str:
-    if name not in names:
+def _known(name: str, offered: tuple[Function, ...], param: str) -> str:
+    """The name of one of the client's tools."""
+    if not any(tool.name == name and not tool.hosted for tool in offered):
         raise RequestError(f"There is no tool with the name '{name}' in the request.", param=param)
     return name

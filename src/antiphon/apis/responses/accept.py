@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from antiphon.apis.hosted import Hosts
 from antiphon.apis.responses.conversation import Unseal, check_outputs, to_core
 from antiphon.apis.responses.echo import settings, summary_of
 from antiphon.apis.responses.formats import read_format
@@ -24,6 +25,7 @@ from antiphon.core.turn import Ending, Turn
 
 LOGPROBS = "message.output_text.logprobs"
 SEALED_THOUGHTS = "reasoning.encrypted_content"
+SOURCES = "web_search_call.action.sources"
 INCLUDABLE = (
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -31,7 +33,7 @@ INCLUDABLE = (
     "message.input_image.image_url",
     LOGPROBS,
     SEALED_THOUGHTS,
-    "web_search_call.action.sources",
+    SOURCES,
     "web_search_call.results",
 )
 """What `include` may ask for. The others belong to items that are always told whole."""
@@ -47,7 +49,8 @@ class Context(Struct, frozen=True):
     `id` is that of the response to come; `owner` the identity behind the
     request. `history` are the payloads of the items before its input, oldest
     first, `referred` those of the items that its input refers to, by id.
-    `raw_thoughts` is how thoughts are shown if no summary is asked for.
+    `raw_thoughts` is how thoughts are shown if no summary is asked for. `hosts`
+    has the tools that the server runs.
     """
 
     id: str
@@ -56,6 +59,7 @@ class Context(Struct, frozen=True):
     referred: Mapping[str, bytes] = {}
     unseal: Unseal = _sealed_elsewhere
     raw_thoughts: ThoughtForm = RAW
+    hosts: Hosts = Hosts()
 
 
 class Conversation(NamedTuple):
@@ -88,7 +92,7 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
     """What the request asks for. Raises RequestError."""
     _refuse(request)
     conversation = read_conversation(request, context)
-    tools, include = toolbox(request.tools), _include(request)
+    tools, include = toolbox(request.tools, context.hosts), _include(request)
     logprobs = (request.top_logprobs or 0) if LOGPROBS in include else None
     turn = msgspec.structs.replace(
         _turn(request, context, conversation, tools),
@@ -96,6 +100,7 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
         stop=stops(request),
         stop_shown=bool(request.include_stop_str_in_output),
         thinking_limit=request.thinking_token_budget,
+        tool_limit=request.max_tool_calls,
     )
     return Accepted(
         context.id,
@@ -111,7 +116,8 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
 
 def prompting(request: Prompting, context: Context) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
-    return _turn(request, context, read_conversation(request, context), toolbox(request.tools))
+    tools = toolbox(request.tools, context.hosts)
+    return _turn(request, context, read_conversation(request, context), tools)
 
 
 def read_conversation(request: Prompting, context: Context) -> Conversation:
@@ -128,7 +134,7 @@ def read_conversation(request: Prompting, context: Context) -> Conversation:
 def _turn(request: Prompting, context: Context, conversation: Conversation, tools: Toolbox) -> Turn:
     shown = (
         *_instructions(request),
-        *to_core([*conversation.history, *conversation.items], context.unseal),
+        *to_core([*conversation.history, *conversation.items], context.unseal, tools),
     )
     if not shown:
         message = "There is nothing to answer. Send 'input' with at least one message."
@@ -225,4 +231,5 @@ def _shown(request: CreateResponse, context: Context, include: frozenset[str]) -
         None if request.include_reasoning is False else thoughts,
         logprobs=LOGPROBS in include,
         sealed=SEALED_THOUGHTS in include,
+        sources=SOURCES in include,
     )

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from msgspec import Raw, Struct
 
-from antiphon.apis.responses.resource import Item, OutputText, ReasoningText, Response, SummaryText
+from antiphon.apis.responses.resource import (
+    Item,
+    OutputText,
+    ReasoningText,
+    Response,
+    ShellOutput,
+    SummaryText,
+)
 
 
 class Event(Struct, tag_field="type"):
@@ -217,3 +224,88 @@ class InputDone(CallEvent, tag="response.custom_tool_call_input.done"):
     """All input of a custom tool."""
 
     input: str
+
+
+# The server's tools
+
+
+class CodeInProgress(CallEvent, tag="response.code_interpreter_call.in_progress"):
+    """A program begins."""
+
+
+class CodeDelta(CallEvent, tag="response.code_interpreter_call_code.delta"):
+    """More of a program."""
+
+    delta: str
+
+
+class CodeDone(CallEvent, tag="response.code_interpreter_call_code.done"):
+    """The whole program."""
+
+    code: str
+
+
+class CodeInterpreting(CallEvent, tag="response.code_interpreter_call.interpreting"):
+    """The program is being run."""
+
+
+class CodeCompleted(CallEvent, tag="response.code_interpreter_call.completed"):
+    """The program was run."""
+
+
+class WebInProgress(CallEvent, tag="response.web_search_call.in_progress"):
+    """Something is to be done in the web."""
+
+
+class WebSearching(CallEvent, tag="response.web_search_call.searching"):
+    """It is being done."""
+
+
+class WebCompleted(CallEvent, tag="response.web_search_call.completed"):
+    """It was done."""
+
+
+class CommandEvent(Event):
+    """Something happened to a command of a shell call. Its item is that of the index."""
+
+    output_index: int
+    command_index: int
+
+
+class CommandAdded(CommandEvent, tag="response.shell_call_command.added"):
+    """A command begins."""
+
+    command: str
+
+
+class CommandDelta(CommandEvent, tag="response.shell_call_command.delta"):
+    """More of a command."""
+
+    delta: str
+
+
+class CommandDone(CommandEvent, tag="response.shell_call_command.done"):
+    """The whole command."""
+
+    command: str
+
+
+class Printed(Struct):
+    """What a command printed since it was last told."""
+
+    stdout: str
+    stderr: str
+
+
+class ShellOutputDelta(CallEvent, tag="response.shell_call_output_content.delta"):
+    """More output of a command."""
+
+    command_index: int
+    delta: Printed
+
+
+class ShellOutputDone(CallEvent, tag="response.shell_call_output_content.done"):
+    """All output of a command."""
+
+    command_index: int
+    output: tuple[ShellOutput, ...]

@@ -57,5 +57,13 @@ REFERENCE = "item_reference"
 
 def item_id(type_: str, owner: str, place: str) -> str:
     """The id of the item at this place of what `owner` is the id of."""
-    digest = sha256(f"{owner}\0{place}".encode()).hexdigest()
-    return f"{KINDS[type_].prefix}_{digest[:ID_DIGITS]}"
+    return f"{KINDS[type_].prefix}_{_digest(owner, place)}"
+
+
+def container_id(type_: str, owner: str) -> str:
+    """The id of the container in which the tool of this type works for the response `owner`."""
+    return f"cntr_{_digest(owner, f'container.{type_}')}"
+
+
+def _digest(owner: str, place: str) -> str:
+    return sha256(f"{owner}\0{place}".encode()).hexdigest()[:ID_DIGITS]

@@ -94,7 +94,125 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
     namespace: str | UnsetType = UNSET
 
 
-Item = OutputMessage | ReasoningItem | FunctionCallItem | CustomCallItem
+# What the server's tools did
+
+
+class Logs(Struct, tag_field="type", tag="logs"):
+    """All that a program printed."""
+
+    logs: str
+
+
+class CodeCallItem(Struct, tag_field="type", tag="code_interpreter_call"):
+    """A program that the server ran. Before it has ended there are no outputs."""
+
+    id: str
+    status: str
+    container_id: str
+    code: str
+    outputs: tuple[Logs, ...] = ()
+
+
+class Source(Struct, tag_field="type", tag="url"):
+    """A page that a search found."""
+
+    url: str
+
+
+class SearchAction(Struct, tag_field="type", tag="search"):
+    """The web was searched. `sources` are there if they were asked for."""
+
+    query: str
+    queries: tuple[str, ...]
+    sources: tuple[Source, ...] | UnsetType = UNSET
+
+
+class OpenPageAction(Struct, tag_field="type", tag="open_page"):
+    """A page was opened; null if nobody knows which."""
+
+    url: str | None
+
+
+class FindAction(Struct, tag_field="type", tag="find_in_page"):
+    """A page was searched for a text; empty if nobody knows which."""
+
+    url: str
+    pattern: str
+
+
+WebAction = SearchAction | OpenPageAction | FindAction
+
+
+class WebCallItem(Struct, tag_field="type", tag="web_search_call"):
+    """Something that the server did in the web."""
+
+    id: str
+    status: str
+    action: WebAction
+
+
+class ShellAction(Struct):
+    """Commands, and their limits, in milliseconds and characters, null if the model gave none."""
+
+    commands: tuple[str, ...]
+    timeout_ms: int | None
+    max_output_length: int | None
+
+
+class Container(Struct, tag_field="type", tag="container_reference"):
+    """Where commands are run."""
+
+    container_id: str
+
+
+class ShellCallItem(Struct, tag_field="type", tag="shell_call"):
+    """Commands that the server runs."""
+
+    id: str
+    status: str
+    call_id: str
+    action: ShellAction
+    environment: Container
+
+
+class Exit(Struct, tag_field="type", tag="exit"):
+    """A command ended by itself."""
+
+    exit_code: int
+
+
+class Timeout(Struct, tag_field="type", tag="timeout"):
+    """The time of a command was up."""
+
+
+class ShellOutput(Struct):
+    """What a command printed, and how it ended."""
+
+    stdout: str
+    stderr: str
+    outcome: Exit | Timeout
+
+
+class ShellOutputItem(Struct, tag_field="type", tag="shell_call_output"):
+    """What came of a shell call."""
+
+    id: str
+    status: str
+    call_id: str
+    output: tuple[ShellOutput, ...]
+    max_output_length: int | None
+
+
+Item = (
+    OutputMessage
+    | ReasoningItem
+    | FunctionCallItem
+    | CustomCallItem
+    | CodeCallItem
+    | WebCallItem
+    | ShellCallItem
+    | ShellOutputItem
+)
 
 # The response
 

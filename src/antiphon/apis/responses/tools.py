@@ -3,8 +3,9 @@
 Functions are offered as they are. A custom tool is offered as a function with
 one string. The tools of a namespace are offered under flat names,
 `namespace__name`, and are called by both names towards the client. Tools that
-a server would run (web search, file search, MCP, …) are told back and not
-offered: a client that lists them by habit works without them.
+the server runs are offered as the functions that they have for this model. Those
+that it does not run (file search, MCP, …) are told back and not offered: a
+client that lists them by habit works without them.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.apis.custom_tools import TextForm, as_function
+from antiphon.apis.hosted import Hosts, canonical
 from antiphon.apis.responses.given import Given, Object, given
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
@@ -24,7 +26,10 @@ _MODES = {calling.value: calling for calling in Calling}
 
 
 class Tool(Struct, frozen=True):
-    """A tool that the model is offered. `name` and `namespace` are what the client knows it by."""
+    """A tool that the model is offered. `name` and `namespace` are what the client knows it by.
+
+    One that the server runs is a tool for each of its functions, all of its type.
+    """
 
     type: str
     name: str
@@ -47,6 +52,10 @@ class Toolbox:
         """The tool that the model called. One that it made up is a function."""
         return self._tools.get(name) or Tool(FUNCTION, name, UNSET, Function(name))
 
+    def hosted(self, type_: str) -> tuple[Function, ...]:
+        """What the model is offered of a tool that the server runs."""
+        return tuple(tool.function for tool in self._tools.values() if tool.type == type_)
+
     def named(self, choice: Given) -> str:
         """The flat name of the tool that a tool choice names. Raises RequestError without exactly one."""
         name, space = choice.text("name"), choice.text_or_none("namespace")
@@ -66,26 +75,40 @@ class Toolbox:
         return bool(self._tools)
 
 
+NO_TOOLS = Toolbox({})
+
+
 def flat_name(namespace: str | None, name: str) -> str:
     """What the model knows a tool by."""
     return f"{namespace}__{name}" if namespace else name
 
 
-def toolbox(tools: list[Any] | None) -> Toolbox:
-    """The tools of a request. Raises RequestError."""
+def toolbox(tools: list[Any] | None, hosts: Hosts) -> Toolbox:
+    """The tools of a request, those among them that the server runs. Raises RequestError."""
     found: dict[str, Tool] = {}
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
-        for offered in _offered(where):
-            if offered.function.name in found:
-                message = f"There are two tools of the name '{offered.function.name}'. Rename one."
-                raise RequestError(message, param=where.where)
-            found[offered.function.name] = offered
+        for offered in _offered(where, hosts):
+            name = offered.function.name
+            if name in found:
+                raise RequestError(_twins(found[name], offered), param=where.where)
+            found[name] = offered
     return Toolbox(found)
 
 
-def _offered(tool: Given) -> Iterator[Tool]:
-    """What the model is offered of a tool: nothing, if a server would have to run it."""
+def _twins(first: Tool, second: Tool) -> str:
+    """Why two tools cannot both be offered: the model knows them by one name."""
+    name, hosted = second.function.name, [tool for tool in (first, second) if tool.function.hosted]
+    match hosted:
+        case []:
+            return f"There are two tools of the name '{name}'. Rename one."
+        case [tool]:
+            return f"The model knows '{tool.type}' as '{name}'. Rename the function of that name."
+    return f"There are two tools of the type '{second.type}'. Leave one out."
+
+
+def _offered(tool: Given, hosts: Hosts) -> Iterator[Tool]:
+    """What the model is offered of a tool: nothing, if a server that is not this one would have to run it."""
     match tool.text("type"):
         case "function" | "custom":
             yield _tool(tool, None)
@@ -93,6 +116,9 @@ def _offered(tool: Given) -> Iterator[Tool]:
             namespace = tool.named("name")
             for inner in tool.objects("tools"):
                 yield _tool(inner, namespace)
+        case type_:
+            for function in hosts.offered(tool.value, tool.where):
+                yield Tool(canonical(type_), function.name, UNSET, function)
 
 
 def _tool(tool: Given, namespace: str | None) -> Tool:
@@ -153,20 +179,23 @@ def _choice(choice: object, tools: Toolbox) -> tuple[Calling, frozenset[str] | N
         return _MODES[choice], None
     wanted = given(choice, "tool_choice")
     if wanted.text("type") != "allowed_tools":
-        return Calling.REQUIRED, frozenset({_allowed(wanted, tools)})
+        return Calling.REQUIRED, _allowed(wanted, tools)
     mode = wanted.text_or_none("mode") or Calling.AUTO.value
     if mode not in _MODES:
         raise wanted.wrong("mode", "Use 'auto' or 'required'.")
     allowed = wanted.objects("tools")
     if not allowed:
         raise wanted.wrong("tools", "Name at least one tool.")
-    return _MODES[mode], frozenset(_allowed(tool, tools) for tool in allowed)
+    return _MODES[mode], frozenset[str]().union(*(_allowed(tool, tools) for tool in allowed))
 
 
-def _allowed(wanted: Given, tools: Toolbox) -> str:
-    """The flat name of a tool that a choice allows."""
+def _allowed(wanted: Given, tools: Toolbox) -> frozenset[str]:
+    """The flat names of a tool that a choice allows: one that the server runs may have several."""
     type_ = wanted.text("type")
-    if type_ not in (FUNCTION, CUSTOM):
-        message = f"Tools of type '{type_}' are not offered to the model. Use 'function' or 'custom'."
+    if type_ in (FUNCTION, CUSTOM):
+        return frozenset({tools.named(wanted)})
+    names = frozenset(function.name for function in tools.hosted(canonical(type_)))
+    if not names:
+        message = f"Tools of type '{type_}' are not offered to the model. Use one of those that are."
         raise wanted.wrong("type", message)
-    return tools.named(wanted)
+    return names

@@ -5,7 +5,10 @@ from antiphon.core import events
 
 
 class Tally:
-    """What was counted so far. `usage` is None until a generation is over."""
+    """What was counted so far. `usage` is None until an answer is over.
+
+    `prompt_tokens` are those of the first prompt of each; an answer counts its others itself.
+    """
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
@@ -20,11 +23,12 @@ class Tally:
         """The usage of the response."""
         if not self._generations:
             return None
+        prompts = self.prompt_tokens + sum(usage.prompt_tokens for usage in self._generations)
         output = sum(usage.completion_tokens for usage in self._generations)
         return Usage(
-            self.prompt_tokens,
+            prompts,
             InputTokensDetails(sum(usage.cached_tokens for usage in self._generations)),
             output,
             OutputTokensDetails(sum(usage.reasoning_tokens for usage in self._generations)),
-            self.prompt_tokens + output,
+            prompts + output,
         )

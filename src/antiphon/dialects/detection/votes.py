@@ -131,7 +131,7 @@ def read(
     text = specimen.behind(specimen.opening if begun else header)
     for event in [*decoder.feed(Chunk(text)), *decoder.finish(_STOP)]:
         fold.push(event)
-    return fold.output.items
+    return tuple(item for item in fold.output.items if isinstance(item, OutputItem))
 
 
 def unused(dialect: Dialect, source: str) -> tuple[int, int]:

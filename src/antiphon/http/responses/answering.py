@@ -22,8 +22,9 @@ from antiphon.http.responses.asking import Asked
 from antiphon.http.responses.compacting import shorten
 from antiphon.http.responses.projection import ResponseProjection, as_records
 from antiphon.run.choices import Batch
-from antiphon.run.loop import Recording, Run, start
+from antiphon.run.loop import Run, start
 from antiphon.run.record import Past, Recorder
+from antiphon.run.round import Recording
 from antiphon.store.records import Append, Entry, ItemRecord, Outcome, ResponseRecord, ResponseStatus
 
 Payloads = AsyncGenerator[list[bytes], None]

@@ -11,7 +11,7 @@ from antiphon.apis.responses.accept import Context as Reading
 from antiphon.apis.responses.input import references
 from antiphon.apis.responses.schema import CreateResponse, Prompting
 from antiphon.core.errors import NotFoundError, RequestError
-from antiphon.http.context import Context
+from antiphon.http.context import Context, hosts_of
 from antiphon.http.projecting import refuse_foreign_template
 from antiphon.run.model import Model
 from antiphon.store.records import ItemRecord
@@ -64,6 +64,7 @@ async def read(
         await context.worker.store.responses.items(owner, wanted) if wanted else {},
         partial(context.sealer.unseal, owner),
         context.options.thoughts,
+        hosts_of(context.service.model(request.model)),
     )
 
 

@@ -24,12 +24,12 @@ from antiphon.http.sse import AnswerResponse
 
 
 async def count_input_tokens(request: Request) -> Response:
-    """How many tokens the prompt of such a request has."""
+    """How many tokens the prompt of such a request has, also if that is too many."""
     context, owner = context_of(request), owner_of(request)
     wire = decode(await read_json(request), CountTokens)
     model = context.service.model(wire.model)
     turn = prompting(wire, await read(context, wire, owner, random_id("resp_", 48)))
-    return json(msgspec.json.encode(TokenCounts(len((await model.prompt(turn)).ids))))
+    return json(msgspec.json.encode(TokenCounts(len((await model.compose(turn)).ids))))
 
 
 async def compact(request: Request) -> AnswerResponse:

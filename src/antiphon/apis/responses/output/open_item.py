@@ -49,6 +49,10 @@ class Frame(NamedTuple):
     tail: bytes
 
 
+NO_DELTAS = Frame(b"", b"", b"")
+"""Of items that are told whole."""
+
+
 def frame(event: Callable[..., Event], *fields: object) -> Frame:
     """The frame of events like this one, whose text comes after these fields."""
     before, tail = encode(event(0, *fields, _MARK)).split(_ENCODED_MARK)

@@ -1,0 +1,105 @@
+"""What the server's tools are asked to do: the arguments of a call → what the client is shown of them.
+
+Models write what they like, so nothing here raises: what cannot be read is
+shown as empty, and the tool tells the model what was wrong.
+"""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.apis.responses.resource import (
+    FindAction,
+    OpenPageAction,
+    SearchAction,
+    ShellAction,
+    WebAction,
+)
+from antiphon.core.outcome import Facts, Found, Opened, Searched
+
+LOGIN_SHELL = ("bash", "-lc")
+"""What runs a command line where a tool wants programs with their arguments."""
+
+_SHELLS = frozenset({"bash", "sh"})
+_SCRIPTS = frozenset({"-c", "-lc"})
+_LARGEST = 2**53
+"""Not every reader of JSON knows larger numbers."""
+
+
+def web_action(action: str, arguments: str) -> WebAction:
+    """What the model asks for in the web, by a tool that knows it as `action`."""
+    given = _object(arguments)
+    match action:
+        case "open":
+            page = given.get("id")
+            return OpenPageAction(page if isinstance(page, str) else None)
+        case "find":
+            return FindAction("", _text(given, "pattern"))
+    query = _text(given, "query")
+    return SearchAction(query, (query,))
+
+
+def as_done(facts: Facts | None) -> WebAction | None:
+    """What was done in the web, None if nobody says."""
+    match facts:
+        case Searched():
+            return SearchAction(facts.query, (facts.query,))
+        case Opened():
+            return OpenPageAction(facts.url)
+        case Found():
+            return FindAction(facts.url or "", facts.pattern)
+    return None
+
+
+def shell_action(arguments: str) -> ShellAction:
+    """The commands of a call: command lines in `commands`, or the words of one in `cmd`."""
+    given = _object(arguments)
+    words = _texts(given.get("cmd"))
+    commands = (_command_line(words),) if words else _texts(given.get("commands"))
+    timeout = _number(given, "timeout_ms") or _number(given, "timeout")
+    return ShellAction(commands, timeout, _number(given, "max_output_length"))
+
+
+def shell_arguments(action: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call with this action, for a function with these properties."""
+    if "cmd" not in properties:
+        return {name: value for name, value in action.items() if value is not None}
+    words = [*LOGIN_SHELL, "\n".join(_texts(action.get("commands")))]
+    timeout = action.get("timeout_ms")
+    return {"cmd": words} if timeout is None else {"cmd": words, "timeout": timeout}
+
+
+def _command_line(words: tuple[str, ...]) -> str:
+    """The words of a command as a shell reads them; the script alone, where a shell is all that they call."""
+    match words:
+        case (shell, flag, script) if shell.rpartition("/")[2] in _SHELLS and flag in _SCRIPTS:
+            return script
+    return shlex.join(words)
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """The texts of a list; one alone stands for a list of it."""
+    values = value if isinstance(value, list) else [value]
+    return tuple(each for each in values if isinstance(each, str))
+
+
+def _number(given: Mapping[str, Any], name: str) -> int | None:
+    value = given.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < _LARGEST else None

@@ -1,0 +1,91 @@
+"""Tools of the server, and events of answers that call them, for the tests of the Responses API."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from antiphon.apis.hosted import Hosts
+from antiphon.apis.responses.stream import Responder
+from antiphon.core.chunks import Token
+from antiphon.core.events import Answered, ArgumentsDelta, CallEnded, CallStarted, Event
+from antiphon.core.outcome import Executed, Found, Opened, Outcome, Printed, Searched
+from antiphon.core.turn import Function, Hosted
+from tests.apis.responses.support import responder
+from tests.openai_schema import OPENAI_RESPONSES, validate, validate_event
+from tests.response_invariants import check
+
+SDK_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+SOURCED = {"include": ["web_search_call.action.sources"]}
+
+PYTHON = Function("python", "Runs Python.", {"type": "object"}, hosted=Hosted("code_interpreter", "python"))
+SEARCH, OPEN, FIND = (
+    Function(f"browser.{action}", hosted=Hosted("web_search", action))
+    for action in ("search", "open", "find")
+)
+EXEC = Function(
+    "container.exec", parameters={"properties": {"cmd": {"type": "array"}}}, hosted=Hosted("shell", "exec")
+)
+SHELL = Function("shell", parameters={"properties": {"commands": {}}}, hosted=Hosted("shell", "run"))
+HOSTED: Mapping[str, tuple[Function, ...]] = {
+    "code_interpreter": (PYTHON,),
+    "web_search": (SEARCH, OPEN, FIND),
+    "shell": (EXEC,),
+}
+CONTEXT = {"hosts": Hosts(HOSTED)}
+TOOLS = [
+    {"type": "code_interpreter", "container": {"type": "auto"}},
+    {"type": "web_search"},
+    {"type": "shell"},
+]
+OWN = {"type": "function", "name": "f"}
+
+PRINTED = Outcome("42\n", Printed("42\n"))
+SEARCHED = Outcome("1. A", Searched("cats", ("https://a.example/", "https://b.example/")))
+OPENED = Outcome("A page.", Opened("https://a.example/"))
+FOUND = Outcome("Here.", Found("https://a.example/", "cat"))
+RAN = Outcome("a", Executed("a\n", "b", 3))
+TIMED_OUT = Outcome("Too long.", Executed("a", "", None), failed=True)
+BROKEN = Outcome("It is no JSON.", failed=True)
+
+SOUND = {
+    "python": ({"code": "print(6 * 7)"}, PRINTED),
+    "browser.search": ({"query": "cats"}, SEARCHED),
+    "browser.open": ({"id": 1}, OPENED),
+    "browser.find": ({"pattern": "cat"}, FOUND),
+    "container.exec": ({"cmd": ["bash", "-lc", "ls | wc"], "timeout": 1000}, RAN),
+}
+"""Name of a function → arguments of a call, and what may come of it."""
+
+
+def call(call_id: str, name: str, arguments: Any = None, *, broken: bool = False) -> list[Event]:
+    """A call that the server answers; its arguments come in two pieces, and without their end if `broken`."""
+    text = json.dumps(SOUND[name][0] if arguments is None else arguments)
+    text = text[:-1] if broken else text
+    pieces = [ArgumentsDelta(piece, piece) for piece in (text[:12], text[12:]) if piece]
+    return [CallStarted(call_id, name, hosted=True), *pieces, CallEnded(complete=not broken)]
+
+
+def numbered(events: Sequence[Event]) -> list[Event]:
+    """The events, each that the model wrote with a token, numbered from 0."""
+    return [
+        event if isinstance(event, Answered) else replace(event, tokens=(Token(number, ""),))
+        for number, event in enumerate(events)
+    ]
+
+
+def serving(**fields: Any) -> Responder:
+    return responder(CONTEXT, **({"tools": [*TOOLS, OWN]} | fields))
+
+
+def checked(payloads: Sequence[bytes]) -> dict[str, Any]:
+    """The response that a sound stream ends with."""
+    for payload in payloads:
+        validate_event(payload, OPENAI_RESPONSES)
+        assert SDK_EVENT.validate_json(payload).type == json.loads(payload)["type"]
+    response = check(payloads)
+    validate("Response", response, OPENAI_RESPONSES)
+    return response

@@ -1,0 +1,364 @@
+"""Calls that the server answers: the items of each kind, their events, and what becomes of those that are cut."""
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.apis.responses.stored import unpack
+from antiphon.apis.responses.stream import Responder
+from antiphon.core.chunks import FinishReason
+from antiphon.core.errors import EngineError
+from antiphon.core.events import (
+    Answered,
+    CallEnded,
+    CallStarted,
+    Event,
+    Finished,
+    Markup,
+    Paused,
+    Usage,
+)
+from antiphon.core.outcome import Found, Opened, Outcome
+from tests.apis.responses.served import (
+    BROKEN,
+    FOUND,
+    OPENED,
+    PRINTED,
+    RAN,
+    SEARCHED,
+    SOUND,
+    SOURCED,
+    TIMED_OUT,
+    call,
+    checked,
+    numbered,
+    serving,
+)
+from tests.apis.responses.support import streamed, types
+from tests.apis.responses.test_stream import CALL, LENGTH, STOP, TEXT, THOUGHT
+
+
+def whole(*events: Event, **fields: Any) -> dict[str, Any]:
+    """The response that these events make; its stream is checked."""
+    answering = serving(**fields)
+    payloads = streamed(answering, events)
+    response = checked(payloads)
+    assert json.loads(answering.resource) == response
+    return response
+
+
+def item_of(name: str, outcome: Outcome, arguments: Any = None, **fields: Any) -> dict[str, Any]:
+    """The first item of an answer with one call, without what identifies it."""
+    events = [*call("call_1", name, arguments), Paused(), Answered("call_1", outcome), *TEXT, STOP]
+    item: dict[str, Any] = whole(*events, **fields)["output"][0]
+    return {key: value for key, value in item.items() if key not in ("id", "container_id", "environment")}
+
+
+# Golden sequences
+
+
+def test_a_program_is_streamed_and_done_when_it_was_run() -> None:
+    answering = serving()
+    answering.start()
+    ran = call("call_1", "python")
+
+    before, end = types(answering.push(ran[:-1])), types(answering.push([ran[-1], Paused()]))
+    after = types(answering.push([Answered("call_1", PRINTED)]))
+
+    assert before == [
+        "output_item.added",
+        "code_interpreter_call.in_progress",
+        "code_interpreter_call_code.delta",
+        "code_interpreter_call_code.delta",
+    ]
+    assert end == ["code_interpreter_call_code.done", "code_interpreter_call.interpreting"]
+    assert after == ["code_interpreter_call.completed", "output_item.done"]
+
+
+def test_a_search_is_announced_when_it_is_known_what_is_searched_for() -> None:
+    answering = serving()
+    answering.start()
+    searched = call("call_1", "browser.search")
+
+    assert answering.push(searched[:-1]) == []
+    assert json.loads(answering.resource)["output"] == []
+    announced = answering.push(searched[-1:])
+    assert types(announced) == [
+        "output_item.added",
+        "web_search_call.in_progress",
+        "web_search_call.searching",
+    ]
+    assert json.loads(announced[0])["item"]["action"] == {
+        "type": "search",
+        "query": "cats",
+        "queries": ["cats"],
+    }
+    assert types(answering.push([Paused()])) == []
+    assert types(answering.push([Answered("call_1", SEARCHED)])) == [
+        "web_search_call.completed",
+        "output_item.done",
+    ]
+
+
+def test_a_command_is_an_item_and_its_output_another() -> None:
+    answering = serving()
+    answering.start()
+
+    asked = answering.push([*call("call_1", "container.exec"), Paused()])
+    answered = answering.push([Answered("call_1", RAN)])
+
+    assert types(asked) == [
+        "output_item.added",
+        "shell_call_command.added",
+        "shell_call_command.delta",
+        "shell_call_command.done",
+        "output_item.done",
+    ]
+    assert types(answered) == [
+        "output_item.added",
+        "shell_call_output_content.delta",
+        "shell_call_output_content.done",
+        "output_item.done",
+    ]
+
+
+# What is in the items
+
+
+def test_a_program_with_what_it_printed() -> None:
+    assert item_of("python", PRINTED) == {
+        "type": "code_interpreter_call",
+        "status": "completed",
+        "code": "print(6 * 7)",
+        "outputs": [{"type": "logs", "logs": "42\n"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "action"),
+    [
+        ("browser.search", SEARCHED, {"type": "search", "query": "cats", "queries": ["cats"]}),
+        ("browser.open", OPENED, {"type": "open_page", "url": "https://a.example/"}),
+        ("browser.open", Outcome("", Opened(None)), {"type": "open_page", "url": None}),
+        ("browser.find", FOUND, {"type": "find_in_page", "url": "https://a.example/", "pattern": "cat"}),
+        (
+            "browser.find",
+            Outcome("", Found(None, "cat")),
+            {"type": "find_in_page", "url": "", "pattern": "cat"},
+        ),
+    ],
+)
+def test_what_was_done_in_the_web(name: str, outcome: Outcome, action: dict[str, Any]) -> None:
+    assert item_of(name, outcome) == {"type": "web_search_call", "status": "completed", "action": action}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "action"),
+    [
+        ("browser.search", {"query": "dogs"}, {"type": "search", "query": "dogs", "queries": ["dogs"]}),
+        ("browser.open", {"id": "https://c.example/"}, {"type": "open_page", "url": "https://c.example/"}),
+        ("browser.open", {"id": 3}, {"type": "open_page", "url": None}),
+        ("browser.find", {"pattern": "dog"}, {"type": "find_in_page", "url": "", "pattern": "dog"}),
+    ],
+)
+def test_what_failed_is_shown_as_it_was_asked_for(
+    name: str, arguments: dict[str, Any], action: dict[str, Any]
+) -> None:
+    assert item_of(name, BROKEN, arguments) == {
+        "type": "web_search_call",
+        "status": "failed",
+        "action": action,
+    }
+
+
+def test_sources_are_told_if_they_are_asked_for() -> None:
+    sources = [{"type": "url", "url": url} for url in ("https://a.example/", "https://b.example/")]
+
+    assert item_of("browser.search", SEARCHED, **SOURCED)["action"]["sources"] == sources
+    assert "sources" not in item_of("browser.search", SEARCHED)["action"]
+    assert "sources" not in item_of("browser.search", BROKEN, **SOURCED)["action"]
+    assert item_of("browser.open", OPENED, **SOURCED)["action"]["type"] == "open_page"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "commands", "timeout"),
+    [
+        ({"cmd": ["bash", "-lc", "ls | wc"], "timeout": 1000}, ["ls | wc"], 1000),
+        ({"cmd": ["/bin/sh", "-c", "ls"]}, ["ls"], None),
+        ({"cmd": ["echo", "a b"]}, ["echo 'a b'"], None),
+        ({"commands": ["ls", "pwd"], "timeout_ms": 5}, ["ls", "pwd"], 5),
+        ({"commands": "ls", "timeout_ms": "5"}, ["ls"], None),
+        ({"commands": ["ls", 3], "timeout_ms": 2**70}, ["ls"], None),
+        ({"commands": None, "timeout_ms": True}, [], None),
+        ([], [], None),
+    ],
+)
+def test_commands(arguments: Any, commands: list[str], timeout: int | None) -> None:
+    assert item_of("container.exec", RAN, arguments) == {
+        "type": "shell_call",
+        "status": "completed",
+        "call_id": "call_1",
+        "action": {"commands": commands, "timeout_ms": timeout, "max_output_length": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "output"),
+    [
+        (RAN, {"stdout": "a\n", "stderr": "b", "outcome": {"type": "exit", "exit_code": 3}}),
+        (TIMED_OUT, {"stdout": "a", "stderr": "", "outcome": {"type": "timeout"}}),
+        (BROKEN, {"stdout": "", "stderr": "It is no JSON.", "outcome": {"type": "exit", "exit_code": 126}}),
+    ],
+)
+def test_what_came_of_a_command(outcome: Outcome, output: dict[str, Any]) -> None:
+    arguments = {"commands": ["ls"], "max_output_length": 9}
+    asked, answered = whole(
+        *call("call_1", "container.exec", arguments), Paused(), Answered("call_1", outcome), STOP
+    )["output"]
+
+    assert answered.pop("id") != asked["id"]
+    assert answered == {
+        "type": "shell_call_output",
+        "status": "completed",
+        "call_id": "call_1",
+        "output": [output],
+        "max_output_length": 9,
+    }
+
+
+@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("arguments", ["a", [], 3, None, {}, {"x": [[]]}, "[" * 9999])
+def test_broken_arguments_show_what_can_be_shown(name: str, arguments: Any) -> None:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    broken = [CallStarted("call_1", name, hosted=True), *_said(text), CallEnded(complete=False)]
+
+    item = whole(*broken, Paused(), Answered("call_1", BROKEN), *TEXT, STOP)["output"][0]
+
+    assert item["status"] == ("completed" if name == "container.exec" else "failed")
+    if name == "python":
+        assert item["code"] == text
+        assert item["outputs"] == [{"type": "logs", "logs": "It is no JSON."}]
+
+
+def _said(text: str) -> list[Event]:
+    arguments, *_ = [event for event in CALL if hasattr(event, "text")]
+    return [type(arguments)(text, text)]
+
+
+def test_containers_are_those_of_the_response() -> None:
+    events = [
+        *(event for number in range(2) for event in call(f"call_{number}", "python")),
+        *call("call_2", "container.exec"),
+        *(Paused(), Answered("call_0", PRINTED), Answered("call_1", PRINTED), Answered("call_2", RAN)),
+    ]
+    one, two, shell, _ = whole(*events, STOP)["output"]
+
+    assert one["container_id"] == two["container_id"]
+    assert one["container_id"].startswith("cntr_")
+    assert shell["environment"]["container_id"] != one["container_id"]
+
+
+# Several calls
+
+
+def test_a_call_waits_while_others_begin() -> None:
+    answering = serving()
+    payloads = answering.start()
+    payloads += answering.push([*TEXT, *call("a", "python"), *call("b", "browser.search"), *CALL, Paused()])
+
+    running = json.loads(answering.resource)["output"]
+    assert [item["status"] for item in running] == ["completed", "in_progress", "in_progress", "completed"]
+    assert [item.type for item in answering.items] == ["message", "function_call"]
+
+    payloads += answering.push([Answered("a", PRINTED), Answered("b", SEARCHED), STOP])
+    response = checked(payloads + answering.finish(0))
+    assert [item["type"] for item in response["output"]] == [
+        *("message", "code_interpreter_call", "web_search_call", "function_call"),
+    ]
+    assert [item.id for item in answering.items] == [item["id"] for item in response["output"]]
+
+
+def test_outputs_of_shells_stand_behind_the_calls() -> None:
+    asked = [*call("a", "container.exec"), *call("b", "container.exec"), Paused()]
+
+    output = whole(*asked, Answered("a", RAN), Answered("b", TIMED_OUT), *TEXT, STOP)["output"]
+
+    assert [(item["type"], item.get("call_id")) for item in output] == [
+        ("shell_call", "a"),
+        ("shell_call", "b"),
+        ("shell_call_output", "a"),
+        ("shell_call_output", "b"),
+        ("message", None),
+    ]
+
+
+# Counting
+
+
+def test_the_usage_of_all_generations_is_counted_once() -> None:
+    end = Finished(FinishReason.STOP, Usage(9, 2, 1, 50), unmet=("no call",))
+
+    response = whole(*call("a", "python"), Paused(), Answered("a", PRINTED), *TEXT, end)
+
+    assert response["unmet"] == ["no call"]
+    assert response["usage"] == {
+        "input_tokens": 57,
+        "input_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 0},
+        "output_tokens": 9,
+        "output_tokens_details": {"reasoning_tokens": 2},
+        "total_tokens": 66,
+    }
+
+
+def test_the_tokens_of_a_call_are_those_of_its_item() -> None:
+    said = [Markup("<"), *call("a", "python"), *call("b", "container.exec"), Markup(">"), Paused(">")]
+    answered = [Answered("a", PRINTED), Answered("b", RAN)]
+    answering = serving(include_reasoning=False)
+    events = numbered([*said, *answered, *THOUGHT, Markup("|"), STOP])
+
+    checked(streamed(answering, events))
+
+    first, second, output = answering.items
+    assert unpack(first.tokens) == (0, 1, 2, 3, 4)
+    assert unpack(output.tokens) == ()
+    # The thoughts are hidden, so what was written last is what they stand behind.
+    assert unpack(second.tokens) == (5, 6, 7, 8, 9, 10, *range(13, 18))
+
+
+# Cuts
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("python", "incomplete"), ("browser.search", "failed"), ("container.exec", "incomplete")],
+)
+def test_a_call_that_a_limit_cuts(name: str, status: str) -> None:
+    response = whole(*TEXT, *call("a", name, broken=True), LENGTH)
+
+    assert response["status"] == "incomplete"
+    assert [item["status"] for item in response["output"]] == ["completed", status]
+
+
+def test_calls_that_nobody_answers_because_a_limit_cut_the_generation() -> None:
+    calls = [*call("a", "python"), *call("b", "browser.search"), *call("c", "container.exec")]
+
+    response = whole(*calls, *TEXT, LENGTH)
+
+    statuses = [item["status"] for item in response["output"]]
+    assert statuses == ["incomplete", "failed", "completed", "incomplete"]
+
+
+@pytest.mark.parametrize("end", [Responder.cancel, lambda answering: answering.fail(EngineError())])
+def test_a_response_that_ends_while_tools_run(end: Any) -> None:
+    answering = serving()
+    payloads = answering.start()
+    payloads += answering.push(
+        [*call("a", "python"), *call("b", "browser.open"), *call("c", "container.exec")]
+    )
+    payloads += answering.push([Paused()])
+
+    response = checked(payloads + end(answering))
+
+    assert [item["status"] for item in response["output"]] == ["incomplete", "failed", "completed"]
+    assert [item.id for item in answering.items] == [item["id"] for item in response["output"]]

@@ -1,0 +1,243 @@
+"""Answers of several generations: what the model is told of the tools it called, and when it ends."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.core.chunks import FinishReason
+from antiphon.core.events import Answered, CallStarted, Event, Finished, Paused
+from antiphon.core.fold import Fold, Output
+from antiphon.core.items import FunctionCall, FunctionOutput
+from antiphon.core.outcome import Outcome
+from antiphon.core.turn import Calling, Function, Sampling, ToolChoice, Turn
+from antiphon.run.loop import start
+from antiphon.run.model import Model
+from antiphon.run.round import Recording
+from antiphon.run.service import Service
+from antiphon.run.tape import Tape, read_entries
+from tests.acting import PYTHON, ActingTool, TakingTurns
+from tests.run.support import turn
+
+OWN = Function("noon", "The client's.", {"type": "object", "properties": {}})
+
+
+def called(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+RUN = called("python", '{"code": "print(42)"}')
+
+
+async def model_of(*answers: str, tool: ActingTool, **options: Any) -> tuple[Model, TakingTurns]:
+    engine = TakingTurns(*answers, **options)
+    service = Service(engine, names=("scripted",), dialect="hermes", tools=[tool])
+    await service.start()
+    return service.model("scripted"), engine
+
+
+async def said(
+    asked: Turn, model: Model, recording: Recording | None = None, until: int = 100_000
+) -> list[Event]:
+    run = await start(asked, model=model, recording=recording)
+    events: list[Event] = []
+    async with aclosing(run.batches) as batches:
+        async for batch in batches:
+            for _, more in batch:
+                events += more
+            if len(events) >= until:
+                break
+    return events
+
+
+def fold(events: Sequence[Event]) -> Output:
+    folded = Fold()
+    for event in events:
+        folded.push(event)
+    return folded.output
+
+
+def asking(**options: Any) -> Turn:
+    return turn(**{"tools": (PYTHON,), **options})
+
+
+async def test_the_model_goes_on_with_what_the_tool_said() -> None:
+    tool = ActingTool()
+    model, _ = await model_of(f"Let me see.{RUN}", "It is 42.", tool=tool)
+    events = await said(asking(), model)
+    output = fold(events)
+    call, answer = output.items[1:3]
+    assert isinstance(call, FunctionCall)
+    assert call.hosted
+    assert isinstance(answer, FunctionOutput)
+    assert (answer.call_id, answer.text) == (call.call_id, "42\n")
+    assert output.text == "Let me see.\n\nIt is 42."
+    assert (output.calls, output.reason) == ((), FinishReason.STOP)
+    assert tool.done == [("open", {}), ("python", {"code": "print(42)"}), ("close", None)]
+    kinds = [type(event) for event in events if isinstance(event, Paused | Answered | Finished)]
+    assert kinds == [Paused, Answered, Finished]
+
+
+async def test_the_next_prompt_holds_the_call_and_its_outcome_and_its_tokens_count() -> None:
+    model, engine = await model_of(RUN, "It is 42.", tool=ActingTool())
+    asked = asking()
+    first = await model.prompt(asked)
+    usage = fold(await said(asked, model)).usage
+    second = engine.seen[1].prompt
+    assert "print(42)" in second.text
+    assert "42\n" in second.text
+    assert second.text.startswith(first.text)
+    assert usage.prompt_tokens == len(second.ids)
+    assert usage.completion_tokens == len(RUN) + len("It is 42.")
+
+
+async def test_the_raw_text_of_all_generations_is_kept() -> None:
+    model, _ = await model_of(f"A{RUN}", f"B{RUN}", "C", tool=ActingTool())
+    events = await said(asking(), model)
+    assert "".join(event.raw for event in events) == f"A{RUN}B{RUN}C"
+
+
+async def test_several_calls_are_answered_in_their_order() -> None:
+    tool = ActingTool(outcomes=[Outcome("one"), Outcome("two"), Outcome("?")])
+    model, _ = await model_of(f"{RUN}\n{RUN}", "Done.", tool=tool)
+    output = fold(await said(asking(), model))
+    assert [item.text for item in output.items if isinstance(item, FunctionOutput)] == ["one", "two"]
+
+
+async def test_the_clients_own_call_ends_the_answer() -> None:
+    tool = ActingTool()
+    model, engine = await model_of(RUN + "\n" + called("noon", "{}"), tool=tool)
+    output = fold(await said(asking(tools=(PYTHON, OWN)), model))
+    assert [call.name for call in output.calls] == ["noon"]
+    assert ("python", {"code": "print(42)"}) in tool.done
+    assert len(engine.seen) == 1
+
+
+async def test_a_client_without_server_tools_is_not_served() -> None:
+    tool = ActingTool()
+    mine = Function("python", parameters=PYTHON.parameters)
+    model, _ = await model_of(RUN, tool=tool)
+    output = fold(await said(asking(tools=(mine,)), model))
+    assert [call.name for call in output.calls] == ["python"]
+    assert tool.done == []
+
+
+# What goes wrong
+
+
+async def test_arguments_that_are_no_json_are_told_to_the_model() -> None:
+    tool = ActingTool()
+    model, engine = await model_of(called("python", '{"code": '), "Sorry.", tool=tool)
+    output = fold(await said(asking(), model))
+    assert output.text == "Sorry."
+    assert "not a JSON object" in engine.seen[1].prompt.text
+    assert tool.done == []
+
+
+async def test_a_tool_that_raises_does_not_break_the_answer() -> None:
+    model, engine = await model_of(RUN, "Then not.", tool=ActingTool(outcomes=[OSError("secret path")]))
+    output = fold(await said(asking(), model))
+    assert output.text == "Then not."
+    assert "secret" not in engine.seen[1].prompt.text
+
+
+async def test_leaving_stops_the_tool() -> None:
+    tool = ActingTool(outcomes=[None])
+    model, _ = await model_of(RUN, tool=tool)
+    task = asyncio.create_task(said(asking(), model))
+    await tool.running.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert tool.done[-1] == ("close", None)
+
+
+# Limits
+
+
+async def test_a_cut_call_is_not_run() -> None:
+    tool = ActingTool()
+    model, _ = await model_of(RUN, tool=tool)
+    output = fold(await said(asking(sampling=Sampling(max_tokens=len(RUN) - 15)), model))
+    assert output.reason is FinishReason.LENGTH
+    assert tool.done == []
+
+
+async def test_tokens_are_limited_over_all_generations() -> None:
+    model, _ = await model_of(RUN, "It is 42.", tool=ActingTool())
+    output = fold(await said(asking(sampling=Sampling(max_tokens=len(RUN) + 2)), model))
+    assert (output.text, output.reason) == ("It", FinishReason.LENGTH)
+    model, _ = await model_of(RUN, "It is 42.", tool=ActingTool())
+    output = fold(await said(asking(sampling=Sampling(max_tokens=len(RUN))), model))
+    assert (output.text, output.reason) == ("", FinishReason.LENGTH)
+
+
+async def test_calls_are_limited() -> None:
+    tool = ActingTool()
+    model, engine = await model_of(f"{RUN}\n{RUN}", f"{RUN}So.", tool=tool)
+    output = fold(await said(asking(tool_limit=1), model))
+    assert [action for action, _ in tool.done] == ["open", "python", "close"]
+    assert "No more tools" in engine.seen[1].prompt.text
+    assert output.text == "So."
+
+
+async def test_a_conversation_that_becomes_too_long_ends_the_answer() -> None:
+    tool = ActingTool(outcomes=[Outcome("x " * 5000)])
+    model, _ = await model_of(RUN, "Never.", tool=tool, context=1000)
+    output = fold(await said(asking(), model))
+    assert output.reason is FinishReason.LENGTH
+
+
+async def test_a_demanded_call_is_demanded_once() -> None:
+    model, _ = await model_of(RUN, "It is 42.", tool=ActingTool())
+    asked = asking(tool_choice=ToolChoice(Calling.REQUIRED, frozenset({"python"})))
+    output = fold(await said(asked, model))
+    assert (output.text, output.unmet) == ("It is 42.", ())
+
+
+async def test_without_parallel_calls_each_generation_has_one() -> None:
+    model, engine = await model_of(f"{RUN}\n{RUN}", "Done.", tool=ActingTool())
+    events = await said(asking(tool_choice=ToolChoice(parallel=False)), model)
+    assert sum(isinstance(event, CallStarted) for event in events) == 1
+    assert len(engine.seen) == 2
+
+
+async def test_choices_have_sessions_of_their_own() -> None:
+    tool = ActingTool()
+    model, _ = await model_of(RUN, "It is 42.", tool=tool)
+    run = await start(asking(choices=2), model=model)
+    events: dict[int, list[Event]] = {0: [], 1: []}
+    async for batch in run.batches:
+        for index, more in batch:
+            events[index] += more
+    assert [fold(events[index]).text for index in events] == ["It is 42."] * 2
+    assert [action for action, _ in tool.done].count("open") == 2
+
+
+# Played again
+
+
+@given(st.integers(0, 400))
+async def test_an_answer_that_is_taken_over_is_the_same(cut: int) -> None:
+    """Law: interrupt it anywhere, also between call and outcome, and the events are those of one that was not."""
+
+    async def run(tape: Tape, until: int = 100_000) -> tuple[list[Event], ActingTool]:
+        tool = ActingTool(outcomes=[Outcome("one"), Outcome("two")])
+        model, _ = await model_of(f"A{RUN}\n{RUN}", f"B{RUN}", "C", tool=tool)
+        return await said(asking(), model, Recording(tape, Random(1)), until), tool
+
+    whole, _ = await run(Tape())
+    tape = Tape()
+    before, first = await run(tape, cut)
+    after, second = await run(Tape(read_entries([tape.new()])))
+    assert [type(event) for event in after] == [type(event) for event in whole]
+    assert before == whole[: len(before)]
+    ran = sum(action == "python" for action, _ in first.done)
+    again = sum(action in ("python", "recall") for action, _ in second.done)
+    assert again == 3
+    assert sum(action == "recall" for action, _ in second.done) <= ran
