@@ -26,7 +26,9 @@ class ActingTool:
         type_: str = "code_interpreter",
         functions: tuple[Function, ...] = (PYTHON,),
         outcomes: Sequence[Outcome | Exception | None] = (SAID,),
+        closing: Exception | None = None,
     ) -> None:
+        self.closing = closing
         self.type = type_
         self.functions = functions
         self.done: list[tuple[str, Any]] = []
@@ -68,6 +70,8 @@ class ActingSession:
 
     async def close(self) -> None:
         self._tool.done.append(("close", None))
+        if self._tool.closing is not None:
+            raise self._tool.closing
 
 
 def hermes_turns(prompt: str) -> int:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.errors import RequestError
-from antiphon.core.outcome import Outcome
+from antiphon.core.outcome import Facts, Outcome
 from antiphon.tools.tool import ServerTool, Session
 
 Call = tuple[str, dict[str, Any]]
@@ -29,6 +29,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=10,
 )
+
+OUTCOMES = st.builds(Outcome, TEXT, st.none() | st.from_type(Facts), st.booleans())
 
 anything = settings(
     max_examples=60,
@@ -145,6 +147,19 @@ class ToolContract:
 
     @given(st.data())
     @anything
+    async def test_nothing_that_was_done_breaks_it(self, harmless: ServerTool, data: st.DataObject) -> None:
+        async with opened(harmless) as session:
+            for function in harmless.functions:
+                assert function.hosted is not None
+                arguments = data.draw(objects((*function.parameters["properties"], *self.arguments)))
+                action = data.draw(st.sampled_from([function.hosted.action, "dance"]))
+                await session.recall(action, arguments, data.draw(OUTCOMES))
+            for function in harmless.functions:
+                assert function.hosted is not None
+                assert (await session.run(function.hosted.action, {})).text.strip()
+
+    @given(st.data())
+    @anything
     async def test_no_settings_break_it(self, tool: ServerTool, data: st.DataObject) -> None:
         given: Mapping[str, Any] = data.draw(objects(self.settings or ("type",)))
         refusal = refusal_of(tool, given)
@@ -168,6 +183,19 @@ class ToolContract:
         with pytest.raises(asyncio.CancelledError):
             await running
         await session.close()
+        async with opened(tool) as another:
+            successful(await another.run(*self.call))
+
+    async def test_a_session_closes_in_the_middle_of_a_call_that_was_cancelled(
+        self, tool: ServerTool
+    ) -> None:
+        session = tool.open({})
+        running = asyncio.create_task(session.run(*self.endless))
+        await asyncio.wait({running}, timeout=0.1)
+        running.cancel()
+        await session.close()
+        with pytest.raises(asyncio.CancelledError):
+            await running
         async with opened(tool) as another:
             successful(await another.run(*self.call))
 

@@ -16,6 +16,7 @@ from antiphon.decode.sink import MAX_PROVISIONAL
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 from antiphon.dialects.plain import PLAIN
+from antiphon.dialects.registry import find
 from antiphon.dialects.think import THINK
 from tests.laws import check, cuts, decode, fold, model_text
 
@@ -268,3 +269,13 @@ def test_an_incomplete_call_is_marked() -> None:
     assert [event.complete for event in events if isinstance(event, CallEnded)] == [False]
     assert fold(events).calls[0].status is Status.INCOMPLETE
     assert fold(events).reason is FinishReason.LENGTH
+
+
+def test_calls_of_one_answer_have_ids_of_their_own() -> None:
+    """Clients and templates find a call's result by its id; models write one twice."""
+    one = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    table = Table(find("kimi_k2").grammar)
+    calls = decode(table, [f"<|tool_calls_section_begin|>{one}{one}<|tool_calls_section_end|>"])
+    first, second = fold(calls).calls
+    assert first.call_id == "functions.f:0"
+    assert second.call_id not in ("", first.call_id)

@@ -6,6 +6,7 @@ and reads the answer as an `Answer`, so that all four can be compared.
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import httpx2 as httpx
@@ -70,8 +71,13 @@ class Said(ScriptedEngine):
         constraint = self.seen[-1].constraint
         assert isinstance(constraint, Gbnf)
         assert not constraint.triggers
-        rules: dict[str, Form] = {}
-        return matches(Language(read_gbnf(constraint.text, rules), rules), answer)
+        return matches(_language(constraint.text), answer)
+
+
+@lru_cache(maxsize=4)
+def _language(grammar: str) -> Language:
+    rules: dict[str, Form] = {}
+    return Language(read_gbnf(grammar, rules), rules)
 
 
 class Allowed(Struct, frozen=True):

@@ -13,6 +13,7 @@ from antiphon.decode.decoder import state_after
 from antiphon.decode.table import Table
 from antiphon.dialects.openai import OPENAI
 from antiphon.render.harmony import ANSWER, HarmonyRenderer
+from antiphon.render.seams import ANY_MODEL
 from tests.laws import decode, fold
 from tests.render.harmony_conversations import message
 from tests.render.support import call, output, say, turn
@@ -21,7 +22,15 @@ RENDERER = HarmonyRenderer("2025-06-28")
 TABLE = Table(OPENAI.grammar)
 QUESTION = say("user", "q")
 
-TEXT = st.text("abc é漢🙂0.,:{}[]()<|>/\\\"'\n", min_size=1, max_size=30).map(str.strip).filter(bool)
+TEXT = (
+    st.text("abc é漢🙂0.,:{}[]()<|>/\\\"'\n", min_size=1, max_size=30)
+    .map(str.strip)
+    .filter(
+        lambda text: (
+            bool(text) and ANY_MODEL.text(text) == text
+        )  # what spells a token is read as text, with seams
+    )
+)
 OBJECT = st.dictionaries(TEXT, TEXT | st.integers() | st.lists(TEXT | st.booleans(), max_size=2), max_size=3)
 ARGUMENTS = OBJECT.map(lambda value: json.dumps(value, ensure_ascii=False))
 NAMES = st.sampled_from(["get_weather", "noon", "a.b-c", "browser.search"])

@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from antiphon.core.chunks import FinishReason
+from antiphon.core.errors import EngineError
 from antiphon.core.events import Answered, CallStarted, Event, Finished, Paused
 from antiphon.core.fold import Fold, Output
-from antiphon.core.items import FunctionCall, FunctionOutput
+from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, Status, TextPart
 from antiphon.core.outcome import Outcome
-from antiphon.core.turn import Calling, Function, Sampling, ToolChoice, Turn
+from antiphon.core.turn import Calling, Ending, Function, Sampling, ToolChoice, Turn
 from antiphon.run.loop import start
 from antiphon.run.model import Model
-from antiphon.run.round import Recording
+from antiphon.run.round import Recording, prepare
 from antiphon.run.service import Service
+from antiphon.run.serving import Serving
 from antiphon.run.tape import Tape, read_entries
-from tests.acting import PYTHON, ActingTool, TakingTurns
+from tests.acting import PYTHON, ActingTool, TakingTurns, hermes_turns
 from tests.run.support import turn
 
 OWN = Function("noon", "The client's.", {"type": "object", "properties": {}})
@@ -217,6 +220,111 @@ async def test_choices_have_sessions_of_their_own() -> None:
             events[index] += more
     assert [fold(events[index]).text for index in events] == ["It is 42."] * 2
     assert [action for action, _ in tool.done].count("open") == 2
+
+
+# What the client began, and demanded
+
+
+async def test_a_named_tool_is_named_for_its_call_alone() -> None:
+    model, _ = await model_of(RUN, called("noon", "{}"), tool=ActingTool())
+    named = ToolChoice(Calling.REQUIRED, frozenset({"python"}), named=True)
+    output = fold(await said(asking(tools=(PYTHON, OWN), tool_choice=named), model))
+    assert [call.name for call in output.calls] == ["noon"]
+
+
+async def test_allowed_tools_are_allowed_for_the_whole_answer() -> None:
+    model, _ = await model_of(RUN, called("noon", "{}"), tool=ActingTool())
+    allowed = ToolChoice(Calling.REQUIRED, frozenset({"python"}))
+    output = fold(await said(asking(tools=(PYTHON, OWN), tool_choice=allowed), model))
+    assert output.calls == ()
+
+
+async def test_the_model_is_told_that_it_has_called_enough() -> None:
+    model, engine = await model_of(RUN, "So.", tool=ActingTool())
+    await said(asking(tool_limit=1), model)
+    assert "42\n\n\nNo more tools can be called" in engine.seen[1].prompt.text
+
+
+@pytest.mark.parametrize("ending", [Ending.ANSWER, Ending.CONTINUED])
+async def test_what_the_client_began_is_part_of_what_was_said(ending: Ending) -> None:
+    model, engine = await model_of(f" let me see.{RUN}", "Done.", tool=ActingTool(), turns=hermes_turns)
+    begun = Message(Role.ASSISTANT, (TextPart("Well then,"),), status=Status.INCOMPLETE)
+    asked = asking(prefix="Well then,")
+    if ending is Ending.CONTINUED:
+        asked = replace(asked, items=(*asked.items, begun), ending=ending, prefix="")
+    await said(asked, model)
+    assert "<|im_start|>assistant\nWell then, let me see." in engine.seen[1].prompt.text
+
+
+async def test_limits_are_counted_down() -> None:
+    model, engine = await model_of(RUN, "So.", tool=ActingTool())
+    await said(asking(sampling=Sampling(max_tokens=300, min_tokens=len(RUN))), model)
+    second = engine.seen[1]
+    assert (second.max_tokens, second.sampling.min_tokens) == (300 - len(RUN), 0)
+
+
+async def test_thoughts_are_limited_over_all_generations() -> None:
+    thought = "<think>" + "6" * 20 + "</think>"
+    for limit, closed in ((100, False), (40, True)):
+        model, engine = await model_of(f"{thought}{RUN}", f"{thought}So.", tool=ActingTool())
+        await said(asking(thinking_limit=limit), model, until=len(f"{thought}{RUN}") + 30)
+        assert (len(engine.seen) > 2) == closed  # an engine goes on after a thought that was closed
+
+
+async def test_a_stop_string_ends_the_answer_and_no_call_before_it_is_run() -> None:
+    tool = ActingTool()
+    model, engine = await model_of(f"{RUN}\nSTOP more", "Never.", tool=tool)
+    output = fold(await said(asking(stop=("STOP",)), model))
+    assert (output.stop, len(engine.seen), tool.done) == ("STOP", 1, [])
+
+
+# Failures
+
+
+@pytest.mark.parametrize("arguments", ['{"code": "\\ud800"}', '{"code": 1e999}', "[1]", "7"])
+async def test_arguments_that_no_tool_reads_are_told_to_the_model(arguments: str) -> None:
+    model, engine = await model_of(called("python", arguments), "Sorry.", tool=ActingTool())
+    assert fold(await said(asking(), model)).text == "Sorry."
+    assert "not a JSON object" in engine.seen[1].prompt.text
+
+
+async def test_a_tool_that_cannot_be_closed_is_for_the_log() -> None:
+    tool = ActingTool(closing=OSError("busy"))
+    model, _ = await model_of(RUN, "It is 42.", tool=tool)
+    assert fold(await said(asking(), model)).text == "It is 42."
+
+
+async def test_what_was_used_before_a_failure_is_counted_once() -> None:
+    class Forgetful(TakingTurns):
+        broken = False
+
+        async def tokenize(self, text: str) -> list[int]:
+            if self.broken:
+                raise EngineError
+            return await super().tokenize(text)
+
+    engine = Forgetful(RUN, "Never.")
+    service = Service(engine, names=("scripted",), dialect="hermes", tools=[ActingTool()])
+    await service.start()
+    answer = Serving(await prepare(asking(), service.model("scripted")), 0, Recording())
+    events = answer.events()
+    while not engine.broken:
+        engine.broken = isinstance((await anext(events))[-1], Paused)
+    await anext(events)
+    with pytest.raises(EngineError):
+        await anext(events)
+    [end] = answer.fail(EngineError())
+    assert isinstance(end, Finished)
+    assert end.usage.completion_tokens == len(RUN)
+
+
+async def test_a_server_without_the_tools_does_not_go_on_with_their_answers() -> None:
+    tape = Tape()
+    model, _ = await model_of(RUN, "It is 42.", tool=ActingTool())
+    await said(asking(), model, Recording(tape, Random(1)))
+    played = Recording(Tape(read_entries([tape.new()])), Random(1))
+    with pytest.raises(EngineError, match="does not run"):
+        await start(turn(), model=model, recording=played)
 
 
 # Played again

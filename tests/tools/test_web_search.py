@@ -1,6 +1,7 @@
 """`web_search` as models use it: they search, open, scroll and find, and are told what cannot be done."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,16 +14,18 @@ from msgspec import Struct
 from antiphon.core.errors import RequestError
 from antiphon.core.outcome import Found, Opened, Outcome, Searched
 from antiphon.render.harmony_tools import BROWSER
+from antiphon.tools import web_search
 from antiphon.tools.tool import ServerTool, Session
 from antiphon.tools.web.display import VIEW_CHARS
-from antiphon.tools.web.fetch import BODY_BYTES, Fetcher
+from antiphon.tools.web.fetch import BODY_BYTES, Document, Fetcher
 from antiphon.tools.web.history import PAGES_KEPT
-from antiphon.tools.web.page import UNREAD, Result
+from antiphon.tools.web.page import UNREAD, Page, Result, text_page
 from antiphon.tools.web.search import SearxngSearch
 from antiphon.tools.web.settings import Domains
-from antiphon.tools.web_search import Browser, WebSearch
+from antiphon.tools.web_search import READERS, Browser, WebSearch
 from tests.contracts.tool import ToolContract
-from tests.tools.web.site import Site, bomb, elsewhere, loopback, page, web
+from tests.tools.processes import PATIENCE
+from tests.tools.web.site import THREADS, Site, bomb, elsewhere, loopback, page, web
 
 CONFINED = {"filters": {"allowed_domains": ["nowhere.invalid"]}}
 """Of all that chance may write, no host is looked up."""
@@ -216,11 +219,31 @@ async def test_how_much_is_shown_is_the_requests_to_say_and_where_the_user_is(wo
     assert len(small.text) < len(large.text)
 
 
-async def test_without_web_access_nothing_is_asked(world: Web) -> None:
-    browser = world.open(external_web_access=False)
-    assert "may not be read" in failure(await browser.run("search", {"query": "x"}))
-    assert "may not be read" in failure(await browser.run("open", {"id": world.site.url}))
-    assert world.site.asked == []
+async def test_a_page_that_takes_long_to_read_keeps_nobody_else_waiting(
+    world: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly(document: Document) -> Page:
+        begun.release()
+        go_on.wait()
+        return text_page(document.url, document.text)
+
+    monkeypatch.setattr(web_search, "_read_page", slowly)
+    opening = [
+        asyncio.create_task(world.open().run("open", {"id": f"{world.site.url}/"}))
+        for _ in range(2 * THREADS)
+    ]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(READERS):
+                await asyncio.to_thread(begun.acquire)
+            assert not (await world.open().run("search", {"query": "x"})).failed
+            assert await asyncio.to_thread(int) == 0
+        assert not any(task.done() for task in opening)
+    finally:
+        go_on.set()
+    assert not any(outcome.failed for outcome in await asyncio.gather(*opening))
 
 
 def test_wrong_settings_are_refused_by_name() -> None:

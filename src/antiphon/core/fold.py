@@ -1,4 +1,4 @@
-"""The only maker of full answers: it folds the events of one generation into items.
+"""The only maker of full answers: it folds the events of an answer, or of one generation of it, into items.
 
 A stream shows the events; a full answer shows their fold. The two cannot
 disagree, because there is nothing else to make an answer from.
@@ -34,7 +34,7 @@ PARAGRAPH = "\n\n"
 
 
 class Output(Struct, frozen=True):
-    """One whole answer."""
+    """What was folded, whole."""
 
     items: tuple[Item, ...]
     reason: FinishReason

@@ -51,12 +51,14 @@ class ToolChoice(Struct, frozen=True):
     """Which calls an answer may have, and whether it must have one.
 
     `names` are the only tools that may be called, None for all; all stay
-    visible to the model. Without `parallel` an answer ends after one call.
+    visible to the model. If they are `named`, that is for the demanded call alone. Without
+    `parallel` a generation ends after one call.
     """
 
     calling: Calling = Calling.AUTO
     names: frozenset[str] | None = None
     parallel: bool = True
+    named: bool = False
 
 
 class Sampling(Struct, frozen=True):

@@ -141,7 +141,7 @@ class Decoder:
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
         self._read(chunk)
-        return self._drain()
+        return self._drain() if self._given else self._sink.drain()
 
     def _read(self, chunk: Chunk) -> None:
         self._ledger.add(chunk)
@@ -162,17 +162,14 @@ class Decoder:
 
     def _drain(self) -> list[Event]:
         """What the sink has. What the prompt holds of it is not the model's."""
-        events = self._sink.drain()
-        if self._given:
-            events = [kept for event in events if (kept := self._without_given(event))]
-        return events
+        return [kept for event in self._sink.drain() if (kept := self._without_given(event))]
 
     def _without_given(self, event: Event) -> Event | None:
         """The event without the text of the prompt; None if it has no other."""
         given = min(self._given, len(event.raw))
-        self._given -= given
         if not given:
             return event
+        self._given -= given
         if not isinstance(event, TextDelta | ReasoningDelta):
             return replace(event, raw=event.raw[given:])
         new = event.raw[given:]

@@ -68,6 +68,7 @@ class Sink:
         self._ledger = ledger
         self._ids = ids
         self._calls = 0
+        self._call_ids: set[str] = set()
         self._stop = stop
         self._tools = tools
         self._held = ""  # visible text that may be the beginning of a stop string
@@ -170,7 +171,9 @@ class Sink:
         self.enter(Kind.MARKUP)
         self._open = Kind.CALL
         self._writer = ObjectWriter(self._tools.get(name, {}))
-        call_id = call_id or self._ids(name, self._calls)
+        if call_id is None or call_id in self._call_ids:  # models repeat theirs
+            call_id = self._ids(name, self._calls)
+        self._call_ids.add(call_id)
         self._calls += 1
         self._events.append(CallStarted(call_id, name, raw, self._take(raw)))
 

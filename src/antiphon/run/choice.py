@@ -1,4 +1,4 @@
-"""One answer to a turn: an engine, a decoder, and whoever may step in between.
+"""One generation: an engine, a decoder, and whoever may step in between. Most answers are one.
 
 The engine's chunks go through the decoder and, if the tool choice needs it, a
 filter. Two things end a generation before the model does: a stop string, and
@@ -45,7 +45,7 @@ class Guards(Struct, frozen=True):
 
 
 class Choice:
-    """Generates one answer. Not for reuse."""
+    """Generates once. Not for reuse."""
 
     def __init__(self, engine: Engine, generation: Generation, decoder: Decoder, guards: Guards) -> None:
         self._engine = engine
@@ -83,10 +83,9 @@ class Choice:
 
     def fail(self, error: Exception) -> list[Event]:
         """The last events of an answer that `error` ended: what was said so far stands."""
-        told = error if isinstance(error, AntiphonError) else EngineError()
         *events, end = self._decoder.finish(Finish(FinishReason.ERROR))
         assert isinstance(end, Finished)
-        return self._shown([*events, replace(end, error=told.message)])
+        return self._shown([*events, replace(end, error=told(error).message)])
 
     def _chunks(self) -> AsyncGenerator[list[Chunk], None]:
         if self._tape is None:
@@ -124,3 +123,8 @@ class Choice:
         assert self._thinking is not None
         self._tape.write(self._thinking.closing)
         return self._thinking.closing
+
+
+def told(error: Exception) -> AntiphonError:
+    """What clients may know of a failure."""
+    return error if isinstance(error, AntiphonError) else EngineError()

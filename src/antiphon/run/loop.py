@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 from msgspec import Struct
 
+from antiphon.core.errors import EngineError
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import Prompt
 from antiphon.run.choices import Answer, Batch, join
@@ -32,7 +33,8 @@ class Run(Struct, frozen=True):
 async def start(*turns: Turn, model: Model, recording: Recording | None = None) -> Run:
     """Render the prompts and set up the choices; the engine starts with the first batch asked for.
 
-    Only one turn with one choice can be recorded. Raises RequestError for what the model cannot do.
+    Only one turn with one choice can be recorded. Raises RequestError for what the model cannot do,
+    and EngineError for what this server cannot go on with.
     """
     recording = recording or Recording()
     rounds = [await prepare(turn, model, recording.prompt) for turn in turns]
@@ -42,4 +44,8 @@ async def start(*turns: Turn, model: Model, recording: Recording | None = None) 
 
 def _answer(first: Round, index: int, recording: Recording) -> Answer:
     """One of the answers to a turn. Most take one generation."""
-    return Serving(first, index, recording) if serves(first.turn) else first.choice(index, recording)
+    if serves(first.turn):
+        return Serving(first, index, recording)
+    if recording.tape is not None and recording.tape.answered:
+        raise EngineError("This answer was begun with tools that this server does not run.")
+    return first.choice(index, recording)

@@ -86,7 +86,10 @@ class Service:
         self.health = Health.DRAINING
         await self._engine.stop()
         for tool in self._tools.values():
-            await tool.close()
+            try:
+                await tool.close()
+            except Exception:  # others have to be closed, too
+                log.exception("a tool could not be closed", tool=tool.type)
 
     def model(self, name: str) -> Model:
         """The model of that name. Raises NotFoundError, EngineNotReadyError."""

@@ -6,8 +6,9 @@ the server's, when it wants something of the client, too, or when a limit is
 reached; never because a tool failed, for that is told to the model.
 """
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, aclosing
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from typing import Any
 
 import msgspec
@@ -17,16 +18,20 @@ from msgspec.structs import replace
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Answered, CallStarted, Event, Finished, Paused, Usage
-from antiphon.core.fold import Fold, Output
-from antiphon.core.items import FunctionCall, FunctionOutput, Status, TextPart
+from antiphon.core.fold import PARAGRAPH, Fold, Output
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Status, TextPart
 from antiphon.core.outcome import Outcome
 from antiphon.core.turn import Calling, Ending, Function, Hosted, ToolChoice, Turn
+from antiphon.run.choice import told
 from antiphon.run.round import Recording, Round, prepare
 from antiphon.run.tape import NextPrompt, ToolAnswer
 from antiphon.tools.tool import ServerTool, Session
 
 MAX_CALLS = 128
 """Calls of the server's tools in one answer, unless the request says less: nothing goes on for ever."""
+
+CLOSING = 5.0
+"""Seconds that a tool may take to free what it holds; the end of the answer waits for it."""
 
 _BROKEN = "The arguments of this call are not a JSON object. Call it again, with valid JSON."
 _ENOUGH = "No more tools can be called for this answer. Answer with what you know."
@@ -49,7 +54,7 @@ class Serving:
         self._round = first
         self._choice = first.choice(index, recording)
         self._sessions = Sessions(first.model.tools, first.turn.tools)
-        self._max_tokens = first.turn.sampling.max_tokens
+        self._over = False  # the generation that `choice` makes is over
         self._calls_left = MAX_CALLS if first.turn.tool_limit is None else first.turn.tool_limit
         self._usage = Usage()
         self._unmet: tuple[str, ...] = ()
@@ -74,9 +79,11 @@ class Serving:
 
     def fail(self, error: Exception) -> list[Event]:
         """The last events of an answer that `error` ended: what was said so far stands."""
+        if self._over:
+            return [replace(self._end(FinishReason.ERROR), error=told(error).message)]
         *events, end = self._choice.fail(error)
         assert isinstance(end, Finished)
-        return [*events, replace(end, usage=self._usage + end.usage)]
+        return [*events, replace(end, usage=self._usage + end.usage, unmet=self._unmet)]
 
     def _shown(self, events: list[Event], fold: Fold) -> list[Event]:
         """The events of a generation, whose end is the end of the answer if it called no tools."""
@@ -84,6 +91,7 @@ class Serving:
         for event in shown:
             fold.push(event)
         if shown and isinstance(end := shown[-1], Finished):
+            self._over = True
             self._usage += end.usage
             self._unmet += end.unmet
             whole = replace(end, usage=self._usage, unmet=self._unmet)
@@ -113,12 +121,11 @@ class Serving:
         """Set the next generation up; the end of the answer, if there is none."""
         if output.calls:  # the client's own: it has to answer them first
             return self._end(FinishReason.STOP)
-        left = None if self._max_tokens is None else self._max_tokens - self._usage.completion_tokens
-        if left is not None and left < 1:
+        turn = self._next_turn(output, outcomes)
+        if turn.sampling.max_tokens is not None and turn.sampling.max_tokens < 1:
             return self._end(FinishReason.LENGTH)
         tape = self._recording.tape
         played = tape.play_prompt() if tape else None
-        turn = self._next_turn(output, outcomes, left)
         try:
             self._round = await prepare(turn, self._round.model, played)
         except RequestError as error:
@@ -130,20 +137,30 @@ class Serving:
             tape.write(NextPrompt(prompt))
         self._usage += Usage(prompt_tokens=len(prompt))
         self._choice = self._round.choice(self._index, self._recording)
+        self._over = False
         return None
 
-    def _next_turn(self, output: Output, outcomes: list[Outcome], max_tokens: int | None) -> Turn:
-        """The turn of the conversation with what was said and done."""
-        turn = self._round.turn
+    def _next_turn(self, output: Output, outcomes: list[Outcome]) -> Turn:
+        """The turn of the conversation with what was said and done, and with what is left of its limits."""
+        turn, used = self._round.turn, output.usage
+        texts = [outcome.text for outcome in outcomes]
+        if self._calls_left < 1:
+            texts[-1] += PARAGRAPH + _ENOUGH
         answers = (
-            FunctionOutput(call.call_id, (TextPart(outcome.text),), call.name)
-            for call, outcome in zip(_served(output), outcomes, strict=True)
+            FunctionOutput(call.call_id, (TextPart(text),), call.name)
+            for call, text in zip(_served(output), texts, strict=True)
         )
+        sampling = turn.sampling
         return replace(
             turn,
-            items=(*turn.items, *output.items, *answers),
+            items=(*_with_what_it_began(turn, output.items), *answers),
             tool_choice=_choice_after(turn, self._calls_left),
-            sampling=replace(turn.sampling, max_tokens=max_tokens),
+            sampling=replace(
+                sampling,
+                max_tokens=_left(sampling.max_tokens, used.completion_tokens),
+                min_tokens=_left(sampling.min_tokens, used.completion_tokens),
+            ),
+            thinking_limit=_left(turn.thinking_limit, used.reasoning_tokens),
             ending=Ending.ANSWER,
             prefix="",
         )
@@ -153,8 +170,8 @@ class Serving:
 
 
 def _served(output: Output) -> list[FunctionCall]:
-    """The calls that the server has to answer: none, if the generation was cut."""
-    if output.reason is not FinishReason.STOP:
+    """The calls that the server has to answer: none, if a limit or the client's stop string ended it all."""
+    if output.reason is not FinishReason.STOP or isinstance(output.stop, str):
         return []
     return [item for item in output.items if isinstance(item, FunctionCall) and item.hosted]
 
@@ -162,11 +179,27 @@ def _served(output: Output) -> list[FunctionCall]:
 def _choice_after(turn: Turn, calls_left: int) -> ToolChoice:
     """What may be called after the first calls, which have met the demand for one."""
     choice = turn.tool_choice
+    names = None if choice.named else choice.names
     if calls_left > 0:
-        return replace(choice, calling=Calling.AUTO)
-    names = {tool.name for tool in turn.tools if not tool.hosted}
-    left = frozenset(names if choice.names is None else names & choice.names)
+        return ToolChoice(Calling.AUTO, names, choice.parallel)
+    own = frozenset(tool.name for tool in turn.tools if not tool.hosted)
+    left = own if names is None else own & names
     return ToolChoice(Calling.AUTO if left else Calling.NONE, left or None, choice.parallel)
+
+
+def _left(limit: int | None, used: int) -> int | None:
+    return None if limit is None else max(0, limit - used)
+
+
+def _with_what_it_began(turn: Turn, said: tuple[Item, ...]) -> tuple[Item, ...]:
+    """The conversation with what was said: a message that the client began is whole."""
+    items = turn.items
+    begun, last = turn.prefix, items[-1] if items else None
+    if turn.ending is Ending.CONTINUED and isinstance(last, Message):
+        items, begun = items[:-1], last.text + begun
+    if begun and said and isinstance(said[0], Message):
+        return (*items, replace(said[0], parts=(TextPart(begun + said[0].text),)), *said[1:])
+    return (*turn.items, *said)
 
 
 class Sessions:
@@ -194,24 +227,38 @@ class Sessions:
         if arguments is None:
             return Outcome(_BROKEN, failed=True)
         hosted = self._served[call.name]
-        try:
+        with _noted(hosted.type):
             return await self._session(hosted).run(hosted.action, arguments)
-        except Exception:  # it broke its contract, which is no reason to break off the answer
-            log.exception("a tool failed", tool=hosted.type, action=hosted.action)
-            return Outcome(_STUMBLED, failed=True)
+        return Outcome(_STUMBLED, failed=True)
 
     async def recall(self, call: FunctionCall, outcome: Outcome) -> None:
         """Let the tool take up what it did on a server that is gone."""
         hosted, arguments = self._served[call.name], _arguments(call)
         if arguments is not None:
-            await self._session(hosted).recall(hosted.action, arguments, outcome)
+            with _noted(hosted.type):
+                await self._session(hosted).recall(hosted.action, arguments, outcome)
 
     def _session(self, hosted: Hosted) -> Session:
         if hosted.type not in self._open:
             session = self._tools[hosted.type].open(hosted.settings)
-            self._stack.push_async_callback(session.close)
+            self._stack.push_async_callback(_close, hosted.type, session)
             self._open[hosted.type] = session
         return self._open[hosted.type]
+
+
+async def _close(type_: str, session: Session) -> None:
+    with _noted(type_):
+        async with asyncio.timeout(CLOSING):
+            await session.close()
+
+
+@contextmanager
+def _noted(type_: str) -> Iterator[None]:
+    """A tool that breaks its contract is for the log: it is no reason to break off an answer."""
+    try:
+        yield
+    except Exception:
+        log.exception("a tool failed", tool=type_)
 
 
 def _arguments(call: FunctionCall) -> dict[str, Any] | None:
@@ -220,6 +267,6 @@ def _arguments(call: FunctionCall) -> dict[str, Any] | None:
         return None
     try:
         arguments = msgspec.json.decode(call.arguments)
-    except RecursionError:  # nested deeper than any tool wants it
+    except (msgspec.DecodeError, RecursionError):  # half a character, or nested without end
         return None
     return arguments if isinstance(arguments, dict) else None

@@ -75,6 +75,11 @@ class Tape:
         fresh, self._stored = self._entries[self._stored : end], end
         return _encode(fresh) if fresh else b""
 
+    @property
+    def answered(self) -> bool:
+        """Calls of the server's tools were answered."""
+        return any(isinstance(entry, ToolAnswer) for entry in self._entries)
+
     def play_answer(self) -> Outcome | None:
         """The outcome of the next call, if it was recorded."""
         entry = self._later.popleft() if self._later else None

@@ -135,5 +135,8 @@ async def _exit_code(process: asyncio.subprocess.Process, seconds: float) -> int
 
 
 def _kill(group: int) -> None:
+    # The number may be that of a process that is gone already. Nobody else can have got it: while the group
+    # has members its number is not given away, and if it has none, a new process would have to get just this
+    # one of all numbers, and lead a group, in the moment since.
     with suppress(ProcessLookupError, PermissionError):  # it is empty; macOS says so in the second way
         os.killpg(group, signal.SIGKILL)

@@ -55,7 +55,7 @@ log = structlog.get_logger()
 
 
 class Shell:
-    """The tool. `command` begins a shell. Raises ValueError if it cannot be split into words."""
+    """The tool. `command` begins a shell. Raises ToolError if it cannot be split into words."""
 
     type = TYPE
     functions = (FUNCTION,)

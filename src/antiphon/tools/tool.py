@@ -24,11 +24,19 @@ class Session(Protocol):
         ...
 
     async def recall(self, action: str, arguments: Mapping[str, Any], outcome: Outcome) -> None:
-        """Take up what an earlier session did, on a server that is gone: the next calls build on it."""
+        """Take up what an earlier session did, on a server that is gone: the next calls build on it.
+
+        `arguments` and `outcome` are any that `run` may have had. What cannot be taken up is left out:
+        nothing but cancellation is raised. It ends in bounded time.
+        """
         ...
 
     async def close(self) -> None:
-        """Free what it holds. It may be called in the middle of a call that was cancelled."""
+        """Free what it holds, if it is not freed already.
+
+        It may be called in the middle of a call that was cancelled. What cannot be freed is logged: nothing
+        but cancellation is raised.
+        """
         ...
 
 
@@ -54,5 +62,8 @@ class ServerTool(Protocol):
         ...
 
     async def close(self) -> None:
-        """Free what all sessions share. There are none any more."""
+        """Free what all sessions share, if it is not freed already. There are none any more.
+
+        What cannot be freed is logged: nothing but cancellation is raised.
+        """
         ...

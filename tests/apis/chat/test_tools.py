@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import as_function
 from antiphon.apis.hosted import Hosts
@@ -53,8 +54,8 @@ REQUIRED = Calling.REQUIRED
         ("auto", ToolChoice()),
         ("none", ToolChoice(Calling.NONE)),
         ("required", ToolChoice(REQUIRED)),
-        ({"type": "function", "function": {"name": "f"}}, ToolChoice(REQUIRED, frozenset({"f"}))),
-        ({"type": "custom", "custom": {"name": "sh"}}, ToolChoice(REQUIRED, frozenset({"sh"}))),
+        ({"type": "function", "function": {"name": "f"}}, ToolChoice(REQUIRED, frozenset({"f"}), named=True)),
+        ({"type": "custom", "custom": {"name": "sh"}}, ToolChoice(REQUIRED, frozenset({"sh"}), named=True)),
         (allowed("auto", F, SH), ToolChoice(Calling.AUTO, frozenset({"f", "sh"}))),
         (allowed("required", G), ToolChoice(REQUIRED, frozenset({"g"}))),
     ],
@@ -65,7 +66,7 @@ def test_a_tool_choice_says_which_calls_are_wanted(asked: Any, choice: ToolChoic
     assert made.tool_choice == choice
     assert [tool.name for tool in made.tools] == ["f", "g", "sh"]
     single = turn(tools=[F, G, SH], tool_choice=asked, parallel_tool_calls=False).tool_choice
-    assert single == ToolChoice(choice.calling, choice.names, parallel=False)
+    assert single == replace(choice, parallel=False)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_a_tool_choice_says_which_calls_are_wanted(asked: Any, choice: ToolChoic
         (None, ToolChoice(parallel=False)),
         ("auto", ToolChoice(parallel=False)),
         ("none", ToolChoice(Calling.NONE, parallel=False)),
-        ({"name": "f"}, ToolChoice(REQUIRED, frozenset({"f"}), parallel=False)),
+        ({"name": "f"}, ToolChoice(REQUIRED, frozenset({"f"}), parallel=False, named=True)),
     ],
 )
 def test_functions_are_tools_of_which_one_is_called(asked: Any, choice: ToolChoice) -> None:
@@ -175,8 +176,8 @@ def test_the_older_way_to_ask_for_a_search() -> None:
 @pytest.mark.parametrize(
     ("choice", "wanted"),
     [
-        ({"type": "web_search"}, ToolChoice(Calling.REQUIRED, frozenset({"browser.search", "browser.find"}))),
-        ({"type": "web_search_preview"}, ToolChoice(Calling.REQUIRED, frozenset({"browser.search", "browser.find"}))),
+        ({"type": "web_search"}, ToolChoice(Calling.REQUIRED, frozenset({"browser.search", "browser.find"}), named=True)),
+        ({"type": "web_search_preview"}, ToolChoice(Calling.REQUIRED, frozenset({"browser.search", "browser.find"}), named=True)),
         ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [CODE, F]}}, ToolChoice(Calling.AUTO, frozenset({"python", "f"}))),
         ("required", ToolChoice(Calling.REQUIRED)),
     ],
@@ -189,7 +190,8 @@ def test_a_tool_of_the_server_is_chosen_by_its_type(choice: Any, wanted: ToolCho
     ("more", "param"),
     [
         ({"tools": [{"type": "shell"}]}, "tools[0].type"),
-        ({"tools": [{**WEB, "external_web_access": False}]}, "tools[0].type"),
+        ({"tools": [{**WEB, "external_web_access": False}]}, "tools[0]"),
+        ({"functions": [{"name": "f"}], "web_search_options": {}}, "web_search_options"),
         ({"tools": [F, {**WEB, "filters": {"allowed_domains": []}}]}, "tools[1].filters"),
         ({"tools": [CODE, CODE]}, "tools[1]"),
         ({"tools": [CODE, {"type": "function", "function": {"name": "python"}}]}, "tools[1].function.name"),

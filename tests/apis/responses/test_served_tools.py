@@ -128,7 +128,8 @@ def test_a_choice_of_a_tool_is_that_of_its_functions(type_: str) -> None:
     tools = [*TOOLS, OWN]
     several = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": type_}, OWN, {"type": "shell"}]}
 
-    assert turn(tools=tools, tool_choice={"type": type_}).tool_choice == ToolChoice(Calling.REQUIRED, WEB)
+    named = ToolChoice(Calling.REQUIRED, WEB, named=True)
+    assert turn(tools=tools, tool_choice={"type": type_}).tool_choice == named
     assert turn(tools=tools, tool_choice={"type": "code_interpreter"}).tool_choice.names == {"python"}
     assert turn(tools=tools, tool_choice=several).tool_choice == ToolChoice(
         Calling.AUTO, WEB | {"f", "container.exec"}

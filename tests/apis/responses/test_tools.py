@@ -81,7 +81,7 @@ def test_choices() -> None:
 def test_a_named_tool_has_to_be_called(choice: dict[str, Any], name: str) -> None:
     tools = [SPACE, OTHER, F, G]
 
-    assert chosen(choice, *tools) == ToolChoice(Calling.REQUIRED, frozenset({name}))
+    assert chosen(choice, *tools) == ToolChoice(Calling.REQUIRED, frozenset({name}), named=True)
     assert chosen(allowed(choice), *tools) == ToolChoice(Calling.AUTO, frozenset({name}))
     assert chosen(allowed(choice, mode="required"), *tools) == ToolChoice(Calling.REQUIRED, frozenset({name}))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +18,9 @@ from starlette.routing import Route
 from antiphon.tools.web.guard import Address
 
 HTML = "text/html; charset=utf-8"
+
+THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""How many threads `asyncio.to_thread` has."""
 
 HOME = """<!doctype html><title>Choirs &amp; chants</title><nav><a href="/menu">Menu</a></nav>
 <h1>Antiphons</h1><p>An antiphon is sung by <b>two</b> choirs. See <a href="/history">its history</a>

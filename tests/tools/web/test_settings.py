@@ -37,12 +37,10 @@ def test_everything_that_is_acted_on_is_read() -> None:
         },
         "user_location": place,
         "search_context_size": "high",
-        "external_web_access": False,
+        "external_web_access": True,
     }
     domains = Domains(("example.org", "b.org"), ("xn--mnchen-3ya.de",))
-    assert read(tool, "tools[0]") == Settings(
-        domains, EXTENTS["high"], "Milan, IT (time zone Europe/Rome)", False
-    )
+    assert read(tool, "tools[0]") == Settings(domains, EXTENTS["high"], "Milan, IT (time zone Europe/Rome)")
 
 
 @pytest.mark.parametrize(

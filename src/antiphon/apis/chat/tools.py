@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.apis.chat.schema import (
     AllowedTools,
@@ -50,7 +51,7 @@ def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:
     functions = tuple(_offered(request, hosts))
     choice = _choice(request.tool_choice, functions)
     if request.parallel_tool_calls is False:
-        choice = ToolChoice(choice.calling, choice.names, parallel=False)
+        choice = replace(choice, parallel=False)
     custom = frozenset(
         tool.custom.name for tool in request.tools or () if tool.custom and tool.type == "custom"
     )
@@ -59,7 +60,7 @@ def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:
 
 def _legacy(request: ChatOptions) -> Tools:
     """`functions` and `function_call`: tools as they were when an answer had one call at most."""
-    for name in ("tools", "tool_choice"):
+    for name in ("tools", "tool_choice", "web_search_options"):
         if getattr(request, name) is not None:
             message = (
                 f"'{name}' and the older 'functions' and 'function_call' exclude each other. Use '{name}'."
@@ -71,7 +72,8 @@ def _legacy(request: ChatOptions) -> Tools:
     _refuse_duplicates(functions)
     match request.function_call:
         case NamedTool(name=name):
-            wanted = ToolChoice(Calling.REQUIRED, frozenset({_known(name, functions, "function_call.name")}))
+            only = frozenset({_known(name, functions, "function_call.name")})
+            wanted = ToolChoice(Calling.REQUIRED, only, named=True)
         case None | "auto":
             wanted = ToolChoice()
         case "none":
@@ -79,7 +81,7 @@ def _legacy(request: ChatOptions) -> Tools:
         case _:
             message = "Unknown function call. Use 'none', 'auto' or an object with a 'name'."
             raise RequestError(message, param="function_call")
-    return Tools(functions, ToolChoice(wanted.calling, wanted.names, parallel=False), legacy=True)
+    return Tools(functions, replace(wanted, parallel=False), legacy=True)
 
 
 def _offered(request: ChatOptions, hosts: Hosts) -> Iterator[Function]:
@@ -105,6 +107,9 @@ def _functions(tool: RequestTool, where: str, hosts: Hosts) -> tuple[Function, .
         return (_function(tool, where),)
     settings: dict[str, Any] = msgspec.structs.asdict(tool)
     functions = hosts.offered({name: value for name, value in settings.items() if value is not None}, where)
+    if not functions and canonical(tool.type) in hosts.functions:
+        message = f"Its settings keep this tool from the server. Leave it out of '{where}', or them."
+        raise RequestError(message, param=where)
     if not functions:
         known = ", ".join(f"'{type_}'" for type_ in ("function", "custom", *hosts.functions))
         message = f"Tools of type '{tool.type}' are not run here. Use one of {known}."
@@ -175,7 +180,7 @@ def _choice(asked: str | ToolChoiceObject | None, offered: tuple[Function, ...])
         return ToolChoice(_MODES[asked])
     if asked.type == "allowed_tools" and asked.allowed_tools:
         return ToolChoice(_MODES[asked.allowed_tools.mode], frozenset(_allowed(asked.allowed_tools, offered)))
-    return ToolChoice(Calling.REQUIRED, _named(asked, offered))
+    return ToolChoice(Calling.REQUIRED, _named(asked, offered), named=True)
 
 
 def _named(asked: ToolChoiceObject, offered: tuple[Function, ...]) -> frozenset[str]:

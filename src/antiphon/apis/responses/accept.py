@@ -36,7 +36,7 @@ INCLUDABLE = (
     SOURCES,
     "web_search_call.results",
 )
-"""What `include` may ask for. The others belong to items that are always told whole."""
+"""What `include` may ask for. Of those without a name here, outputs of code are always told, others never."""
 
 
 def _sealed_elsewhere(_: str) -> None:

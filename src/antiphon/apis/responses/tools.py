@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import TextForm, as_function
 from antiphon.apis.hosted import Hosts, canonical
@@ -162,31 +163,31 @@ def echo(tools: list[Object] | None) -> list[Object]:
 
 def tool_choice(choice: object, tools: Toolbox, parallel: bool | None) -> ToolChoice:
     """Which calls the answer may have, and whether it must have one. Raises RequestError."""
-    calling, names = _choice(choice, tools)
-    if calling is Calling.REQUIRED and not tools:
+    wanted = _choice(choice, tools)
+    if wanted.calling is Calling.REQUIRED and not tools:
         message = "'tool_choice' asks for a call, but 'tools' has none that the model can call."
         raise RequestError(message, param="tool_choice")
-    return ToolChoice(calling, names, parallel is not False)
+    return replace(wanted, parallel=parallel is not False)
 
 
-def _choice(choice: object, tools: Toolbox) -> tuple[Calling, frozenset[str] | None]:
+def _choice(choice: object, tools: Toolbox) -> ToolChoice:
     if choice is None:
-        return Calling.AUTO, None
+        return ToolChoice()
     if isinstance(choice, str):
         if choice not in _MODES:
             known = "'auto', 'none', 'required', or an object"
             raise RequestError(f"Unknown tool choice '{choice}'. Use {known}.", param="tool_choice")
-        return _MODES[choice], None
+        return ToolChoice(_MODES[choice])
     wanted = given(choice, "tool_choice")
     if wanted.text("type") != "allowed_tools":
-        return Calling.REQUIRED, _allowed(wanted, tools)
+        return ToolChoice(Calling.REQUIRED, _allowed(wanted, tools), named=True)
     mode = wanted.text_or_none("mode") or Calling.AUTO.value
     if mode not in _MODES:
         raise wanted.wrong("mode", "Use 'auto' or 'required'.")
     allowed = wanted.objects("tools")
     if not allowed:
         raise wanted.wrong("tools", "Name at least one tool.")
-    return _MODES[mode], frozenset[str]().union(*(_allowed(tool, tools) for tool in allowed))
+    return ToolChoice(_MODES[mode], frozenset[str]().union(*(_allowed(tool, tools) for tool in allowed)))
 
 
 def _allowed(wanted: Given, tools: Toolbox) -> frozenset[str]:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.stream import Responder
-from antiphon.core.errors import AntiphonError, EngineError
 from antiphon.core.events import Event
 from antiphon.http.responses.compacting import Short
 from antiphon.http.responses.running import cancelled, failed
+from antiphon.run.choice import told
 from antiphon.run.worker import CancelledByClientError, LastWords
 from antiphon.store.records import ItemRecord, ResponseRecord, ResponseStatus
 
@@ -57,7 +57,7 @@ class ResponseProjection:
 
     def fail(self, error: Exception) -> list[bytes]:
         """It cannot be finished. Clients are told what they may know."""
-        return self.responder.fail(_told(error))
+        return self.responder.fail(told(error))
 
     def cancel(self) -> list[bytes]:
         """It is not wanted any more."""
@@ -80,9 +80,4 @@ def as_records(items: Sequence[StoredItem]) -> tuple[ItemRecord, ...]:
 
 def bury(record: ResponseRecord, why: Exception) -> LastWords:
     """The end of a response that failed, or was cancelled, where only its record is left."""
-    return cancelled(record) if isinstance(why, CancelledByClientError) else failed(record, _told(why))
-
-
-def _told(failure: Exception) -> AntiphonError:
-    """What clients may know of a failure."""
-    return failure if isinstance(failure, AntiphonError) else EngineError()
+    return cancelled(record) if isinstance(why, CancelledByClientError) else failed(record, told(why))

@@ -11,7 +11,7 @@ from msgspec import Struct
 from antiphon import __version__
 from antiphon.core.errors import ToolError
 from antiphon.tools.web.charset import decode
-from antiphon.tools.web.guard import Guard, GuardedTransport, public
+from antiphon.tools.web.guard import Guard, GuardedTransport, LookUp, look_up, public
 from antiphon.tools.web.settings import Domains
 
 FETCH_SECONDS = 20.0
@@ -46,8 +46,9 @@ class Document(Struct, frozen=True):
 class Fetcher:
     """A client that all answers share. It keeps no cookies, and uses no proxy: that would look up hosts."""
 
-    def __init__(self, guard: Guard = public) -> None:
+    def __init__(self, guard: Guard = public, look_up: LookUp = look_up) -> None:
         self._guard = guard
+        self._look_up = look_up
 
     async def fetch(self, url: str, domains: Domains) -> Document:
         """The document at `url`. Raises ToolError, which says to the model what is wrong."""
@@ -67,7 +68,7 @@ class Fetcher:
     @cached_property
     def _client(self) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
-            transport=GuardedTransport(self._guard),
+            transport=GuardedTransport(self._guard, self._look_up),
             headers=_HEADERS,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             timeout=FETCH_SECONDS,

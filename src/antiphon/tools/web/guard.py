@@ -8,7 +8,8 @@ is checked and another when it is used. TLS still asks for the host by its name.
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 import httpx2
 
@@ -18,16 +19,53 @@ Address = IPv4Address | IPv6Address
 Guard = Callable[[Address, int], bool]
 """Whether this port of this address may be connected to."""
 
+LookUp = Callable[[str, int], Sequence[Address]]
+"""All addresses of a host, for a port, the preferred ones first. It may take its time. Raises OSError."""
+
 WEB_PORTS = frozenset({80, 443, 8080, 8443})
 """Where public web servers listen. Elsewhere a page would be a way to talk to other services."""
 
 CONNECTIONS = 64
 """Connections that are open at a time, of all answers together."""
 
+LOOK_UPS = 32
+"""Hosts that are looked up at a time, of all answers together."""
+
 _ADDRESSES_TRIED = 3
 _CONNECT_SECONDS = 5.0
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = IPv6Network("64:ff9b::/96")
+
+_NOT_PUBLIC = tuple(
+    ip_network(network)
+    for network in (
+        # The registries of special addresses (RFC 6890): which of them Python knows depends on its version.
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # behind the NAT of a carrier; in it the metadata of Alibaba's cloud
+        "127.0.0.0/8",  # this machine
+        "169.254.0.0/16",  # this link; in it the metadata of most clouds
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # the IETF's protocols; in it the metadata of Oracle's cloud
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # relays from IPv4 to IPv6: where they lead, nobody has checked
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # measurements between networks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # groups
+        "240.0.0.0/4",  # reserved; broadcasts
+        "2001::/23",  # the IETF's protocols; tunnels
+        "2001:db8::/32",  # documentation
+        "3fff::/20",  # documentation
+        # What lies around 2000::/3, the only part of IPv6 that is given to the internet.
+        "::/3",  # this machine; addresses of IPv4, and of networks that translate them
+        "4000::/2",  # reserved; segments of a route
+        "8000::/1",  # private, this link, groups; in it the metadata of Amazon's cloud
+        # Public by its number, and all the same within a cloud only.
+        "168.63.129.16/32",  # the host of a machine in Microsoft's cloud
+    )
+)
 
 
 def public(address: Address, port: int) -> bool:
@@ -35,16 +73,8 @@ def public(address: Address, port: int) -> bool:
     inner = _embedded(address)
     if inner is not None:
         return public(inner, port)
-    special = (
-        address.is_private,
-        address.is_loopback,
-        address.is_link_local,
-        address.is_multicast,
-        address.is_reserved,
-        address.is_unspecified,
-        isinstance(address, IPv6Address) and address.is_site_local,
-    )
-    return port in WEB_PORTS and address.is_global and not any(special)
+    special = any(address in network for network in _NOT_PUBLIC)
+    return port in WEB_PORTS and address.is_global and not special
 
 
 def _embedded(address: Address) -> IPv4Address | None:
@@ -57,14 +87,22 @@ def _embedded(address: Address) -> IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else None)
 
 
+def look_up(host: str, port: int) -> Sequence[Address]:
+    """See `LookUp`: as the machine's resolver has it."""
+    return [ip_address(found[0]) for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Sends requests only to hosts whose addresses all pass the guard. Raises ToolError for others.
 
     Connections are not kept: by address alone, one that was made for a host could serve another.
+    Look-ups have threads of their own: a name server that does not answer keeps only other look-ups waiting.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, look_up: LookUp) -> None:
         self._guard = guard
+        self._look_up = look_up
+        self._looking_up = ThreadPoolExecutor(LOOK_UPS, "look-up")
         limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=0)
         self._inner = httpx2.AsyncHTTPTransport(limits=limits, trust_env=False)
 
@@ -79,24 +117,23 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return await self._inner.handle_async_request(_sent_to(addresses[-1], request))
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections. A look-up that nobody can end is left to its own end."""
+        self._looking_up.shutdown(wait=False, cancel_futures=True)
         await self._inner.aclose()
 
     async def _checked(self, url: httpx2.URL) -> Sequence[Address]:
         host, port = url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
-        addresses = await _resolve(host, port)
+        addresses = await self._addresses(host, port)
         if not all(self._guard(address, port) for address in addresses):
             raise ToolError(f"{url.host} may not be opened: it is no public web server.")
         return addresses[:_ADDRESSES_TRIED]
 
-
-async def _resolve(host: str, port: int) -> Sequence[Address]:
-    """All addresses of a host, the preferred ones first. Raises ToolError."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise ToolError(f"There is no host {host}. Check the URL.") from error
-    return [ip_address(sockaddr[0]) for *_, sockaddr in found]
+    async def _addresses(self, host: str, port: int) -> Sequence[Address]:
+        looking_up = asyncio.get_running_loop().run_in_executor(self._looking_up, self._look_up, host, port)
+        try:
+            return await looking_up
+        except (OSError, UnicodeError) as error:
+            raise ToolError(f"There is no host {host}. Check the URL.") from error
 
 
 def _sent_to(address: Address, request: httpx2.Request) -> httpx2.Request:

@@ -37,12 +37,11 @@ class Domains(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """A tool as the request gave it. `place` says where the user is; nothing is read unless `live`."""
+    """A tool as the request gave it. `place` says where the user is."""
 
     domains: Domains = Domains()
     extent: Extent = EXTENTS["medium"]
     place: str = ""
-    live: bool = True
 
 
 class _Filters(Struct, frozen=True):
@@ -58,7 +57,10 @@ class _Location(Struct, frozen=True):
 
 
 class _Given(Struct, frozen=True):
-    """The fields of OpenAI's `web_search` and `web_search_preview` tools that are acted on."""
+    """The fields of OpenAI's `web_search` and `web_search_preview` tools that are acted on.
+
+    One whose `external_web_access` is false is not offered, and never comes here.
+    """
 
     filters: _Filters | None = None
     user_location: _Location | None = None
@@ -77,9 +79,7 @@ def read(settings: Mapping[str, Any], where: str) -> Settings:
         _domains(filters.allowed_domains, f"{where}.filters.allowed_domains"),
         _domains(filters.blocked_domains, f"{where}.filters.blocked_domains"),
     )
-    return Settings(
-        domains, EXTENTS[size], _place(given.user_location), given.external_web_access is not False
-    )
+    return Settings(domains, EXTENTS[size], _place(given.user_location))
 
 
 def host_of(url: str) -> str:

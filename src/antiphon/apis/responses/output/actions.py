@@ -17,6 +17,7 @@ from antiphon.apis.responses.resource import (
     ShellAction,
     WebAction,
 )
+from antiphon.core import shell_commands
 from antiphon.core.outcome import Facts, Found, Opened, Searched
 
 LOGIN_SHELL = ("bash", "-lc")
@@ -24,8 +25,6 @@ LOGIN_SHELL = ("bash", "-lc")
 
 _SHELLS = frozenset({"bash", "sh"})
 _SCRIPTS = frozenset({"-c", "-lc"})
-_LARGEST = 2**53
-"""Not every reader of JSON knows larger numbers."""
 
 
 def web_action(action: str, arguments: str) -> WebAction:
@@ -54,21 +53,19 @@ def as_done(facts: Facts | None) -> WebAction | None:
 
 
 def shell_action(arguments: str) -> ShellAction:
-    """The commands of a call: command lines in `commands`, or the words of one in `cmd`."""
-    given = _object(arguments)
-    words = _texts(given.get("cmd"))
-    commands = (_command_line(words),) if words else _texts(given.get("commands"))
-    timeout = _number(given, "timeout_ms") or _number(given, "timeout")
-    return ShellAction(commands, timeout, _number(given, "max_output_length"))
+    """The command lines of a call, as they are run, and the limits that it asks for."""
+    asked = shell_commands.read(_object(arguments))
+    commands = (*asked.lines, *([_command_line(asked.words)] if asked.words else []))
+    return ShellAction(commands, asked.timeout_ms, asked.max_output_length)
 
 
 def shell_arguments(action: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call with this action, for a function with these properties."""
     if "cmd" not in properties:
         return {name: value for name, value in action.items() if value is not None}
-    words = [*LOGIN_SHELL, "\n".join(_texts(action.get("commands")))]
-    timeout = action.get("timeout_ms")
-    return {"cmd": words} if timeout is None else {"cmd": words, "timeout": timeout}
+    asked = shell_commands.read(action)
+    words = [*LOGIN_SHELL, "\n".join(asked.lines)]
+    return {"cmd": words} if asked.timeout_ms is None else {"cmd": words, "timeout": asked.timeout_ms}
 
 
 def _command_line(words: tuple[str, ...]) -> str:
@@ -90,16 +87,3 @@ def _object(arguments: str) -> dict[str, Any]:
 def _text(given: Mapping[str, Any], name: str) -> str:
     value = given.get(name)
     return value if isinstance(value, str) else ""
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    """The texts of a list; one alone stands for a list of it."""
-    values = value if isinstance(value, list) else [value]
-    return tuple(each for each in values if isinstance(each, str))
-
-
-def _number(given: Mapping[str, Any], name: str) -> int | None:
-    value = given.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if 0 <= value < _LARGEST else None

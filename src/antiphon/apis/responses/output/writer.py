@@ -10,6 +10,7 @@ it is answered. Others begin meanwhile, so items are done in another order than
 they begin in; their place in the output is that of their beginning.
 """
 
+from collections import deque
 from functools import partial
 from typing import assert_never
 
@@ -78,8 +79,8 @@ class Writer:
         self._span: Spans = []  # those since the last item was written
         self._open: OpenItem | Gathering | None = None  # what the model is writing
         self._ended = False  # it is over; whether it was cut is not known yet
-        self._served: str | None = None  # its call id, if it is a call that the server answers
-        self._unanswered: dict[str, OpenItem] = {}  # such calls, when they are written
+        self._served = False  # it is a call that the server answers
+        self._unanswered: deque[OpenItem] = deque()  # such calls, when they are written
 
     @property
     def items(self) -> list[StoredItem]:
@@ -159,7 +160,7 @@ class Writer:
 
     def _start(self, event: TextStarted | ReasoningStarted | CallStarted, out: list[bytes]) -> None:
         item = self._new(event)
-        self._served = event.call_id if isinstance(event, CallStarted) and event.hosted else None
+        self._served = isinstance(event, CallStarted) and event.hosted
         self._open = self._begin(item, out) if isinstance(item, OpenItem) else item
 
     def _new(self, event: TextStarted | ReasoningStarted | CallStarted) -> OpenItem | Gathering | None:
@@ -190,8 +191,8 @@ class Writer:
         return Gathering(partial(make, self.numbers, place, tool.function.hosted.action))
 
     def _answer(self, event: Answered, out: list[bytes]) -> None:
-        """A call was answered. What came of a shell's is an item of its own."""
-        item = self._unanswered.pop(event.call_id)
+        """The next call was answered. What came of a shell's is an item of its own."""
+        item = self._unanswered.popleft()
         if isinstance(item, ShellCallOpen):
             place = self._place("shell_call_output")
             item = self._begin(ShellOutputOpen(self.numbers, place, item, event.outcome), out)
@@ -236,11 +237,11 @@ class Writer:
         """The model has written an item. It is done, if it does not wait for an answer."""
         assert self._open is not None
         item = self._begin(self._open.item(), out) if isinstance(self._open, Gathering) else self._open
-        served, self._served = self._served, None
+        served, self._served = self._served, False
         self._open, self._ended = None, False
         self._take_span(item.place)
-        if served is not None and status == COMPLETED:
-            self._unanswered[served] = item
+        if served and status == COMPLETED:
+            self._unanswered.append(item)
         if isinstance(item, HostedOpen) and status == COMPLETED:
             out += item.asked()
         else:

@@ -1,0 +1,101 @@
+"""What a model asks a shell for, read as kindly as can be, whichever shape it came in.
+
+Who runs the commands and who shows them read them here, so that what is shown
+is what is run. Shapes are `commands`, a list of command lines, and `cmd`, the
+words of one command, with which some models were trained; a text alone is a
+command line. All that are there are run.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+_LARGEST = 2**53
+"""Not every reader of JSON knows larger numbers."""
+
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
+class ShellCommands(Struct, frozen=True):
+    """Command lines for one shell, and behind them the `words` of a last command; neither if there is none.
+
+    Of the limits, in milliseconds and characters, those that were not given are None. `ignored` are the
+    names of arguments that cannot be honoured, or not wholly.
+    """
+
+    lines: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    timeout_ms: int | None = None
+    max_output_length: int | None = None
+    ignored: tuple[str, ...] = ()
+
+
+def read(arguments: Mapping[str, Any]) -> ShellCommands:
+    """What is asked for, in any JSON object. Never raises."""
+    lines, words = _commands(arguments)
+    return ShellCommands(
+        (*_environment(arguments), *_directory(arguments), *lines) if lines or words else (),
+        words,
+        _number(arguments.get("timeout_ms")) or _number(arguments.get("timeout")) or None,
+        _number(arguments.get("max_output_length")),
+        (*_ignored(arguments),),
+    )
+
+
+def _commands(arguments: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Command lines, and the words of another command: one word alone is a line."""
+    lines = _texts(arguments.get("commands"))
+    words = _texts(arguments.get("cmd") or arguments.get("command"))
+    if len(words) == 1:
+        lines, words = (*lines, *words), ()
+    return lines if any(line.strip() for line in lines) else (), words
+
+
+def _environment(arguments: Mapping[str, Any]) -> Iterator[str]:
+    # Inside the sandbox: it does not inherit its environment from outside.
+    for name, text in _variables(arguments).items():
+        yield f"export {name}={shlex.quote(text)}"
+
+
+def _directory(arguments: Mapping[str, Any]) -> Iterator[str]:
+    directory = arguments.get("workdir")
+    if isinstance(directory, str) and directory:
+        yield f"cd -- {shlex.quote(directory)} || exit"
+
+
+def _ignored(arguments: Mapping[str, Any]) -> Iterator[str]:
+    yield from (name for name in ("user", "session_name") if arguments.get(name))
+    given = arguments.get("env")
+    if given and (not isinstance(given, Mapping) or len(_variables(arguments)) < len(given)):
+        yield "env"
+
+
+def _variables(arguments: Mapping[str, Any]) -> dict[str, str]:
+    given = arguments.get("env")
+    texts = {name: _text(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
+    return {name: text for name, text in texts.items() if text is not None and _VARIABLE.fullmatch(name)}
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """The texts of a list; one alone stands for a list of it."""
+    texts = map(_text, value if isinstance(value, list) else [value])
+    return tuple(text for text in texts if text is not None)
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, int | float) and abs(value) < _LARGEST:
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> int | None:
+    """A whole number from 0 on, also one that is written as a text; None for anything else."""
+    text = _text(value)
+    try:
+        number = -1.0 if text is None else float(text)
+    except ValueError:
+        return None
+    return int(number) if 0 <= number < _LARGEST else None
