@@ -1,6 +1,7 @@
 """The openai SDK as a client: what it accumulates of a stream, and the exceptions that it makes of errors."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -13,8 +14,11 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion
 
 from antiphon.core.chunks import Chunk
+from antiphon.core.outcome import Executed, Outcome, Searched
+from antiphon.core.turn import Function, Hosted
 from antiphon.engines.engine import Generation
 from antiphon.engines.scripted import ScriptedEngine
+from tests.acting import ActingTool, TakingTurns
 from tests.server import Running, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -319,3 +323,56 @@ async def test_a_client_that_closes_its_stream_stops_the_engine(server: Running,
     async with asyncio.timeout(1):
         while server.engine.active:
             await asyncio.sleep(0.001)
+
+
+# Tools that the server runs
+
+
+def tagged(name: str, arguments: dict[str, Any]) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+async def test_calls_of_the_server_s_tools_are_typed_items_and_events() -> None:
+    """What the SDK accumulates of a stream is the response that it retrieves, with types for all of it."""
+    search = Function("web_search", "Searches.", {"type": "object"}, hosted=Hosted("web_search", "search"))
+    shell = Function("shell", "Runs.", {"type": "object"}, hosted=Hosted("shell", "exec"))
+    tools = [
+        ActingTool(),
+        ActingTool("web_search", (search,), [Outcome("Cats.", Searched("cats", ("https://a.example/",)))]),
+        ActingTool("shell", (shell,), [Outcome("a.txt", Executed("a.txt\n", "", 0))]),
+    ]
+    engine = TakingTurns(
+        f"Let me see.{tagged('python', {'code': 'print(42)'})}\n{tagged('web_search', {'query': 'cats'})}",
+        tagged("shell", {"commands": ["ls"]}),
+        "It is 42.",
+    )
+    offered: list[Any] = [
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {"type": "web_search"},
+        {"type": "shell"},
+    ]
+    async with running(engine, tools=tools) as server:
+        client = AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        async with client.responses.stream(model=MODEL, input="Hi", tools=offered) as stream:
+            seen = {event.type async for event in stream}
+            final = await stream.get_final_response()
+        stored = await client.responses.retrieve(final.id)
+        await client.close()
+    assert [item.type for item in final.output] == [
+        "message",
+        "code_interpreter_call",
+        "web_search_call",
+        "shell_call",
+        "shell_call_output",
+        "message",
+    ]
+    assert final.output_text == "Let me see.It is 42."
+    assert final.output[1].code == "print(42)"
+    assert final.output[2].action.query == "cats"
+    assert final.output[4].output[0].stdout == "a.txt\n"
+    assert stored.output[1:5] == final.output[1:5]  # the SDK gives messages of a stream a type of their own
+    assert {
+        "response.code_interpreter_call.interpreting",
+        "response.code_interpreter_call_code.delta",
+        "response.web_search_call.searching",
+    } <= seen
