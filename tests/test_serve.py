@@ -320,6 +320,32 @@ def refuses(url: str) -> bool:
     return False
 
 
+TOOLS = ("--code-interpreter", "--shell", "sh", "--web-search", "http://127.0.0.1:9")
+
+
+def test_a_server_runs_the_tools_that_it_was_told_to(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    asked = ask("Hi", tools=[{"type": type_} for type_ in ("code_interpreter", "shell", "web_search")])
+    with serving(tmp_path, *scripted, *TOOLS) as server:
+        assert chat(server.url, asked).status_code == 200
+    with serving(tmp_path, *scripted, *TOOLS[1:]) as server:
+        error = chat(server.url, asked).json()["error"]
+        assert (error["param"], "'web_search'" in error["message"]) == ("tools[0].type", True)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--shell", "sh 'open"), "The shell's command cannot be read"),
+        (("--shell", " "), "The shell's command is empty"),
+        (("--web-search", "nowhere"), "is not the URL of a search engine"),
+    ],
+)
+def test_a_tool_that_cannot_be_run_is_told_at_once(
+    tmp_path: Path, scripted: tuple[str, ...], args: tuple[str, ...], says: str
+) -> None:
+    assert says in refused(tmp_path, *scripted, *args)
+
+
 CODES = {signal.SIGINT: {130}, signal.SIGTERM: {0, 143, -signal.SIGTERM}}
 BOTH = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
 
