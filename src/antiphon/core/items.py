@@ -5,7 +5,9 @@ immutable; a conversation is a tuple of them.
 """
 
 from enum import StrEnum
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 
@@ -84,3 +86,12 @@ class FunctionOutput(Struct, frozen=True, tag="function_call_output"):
 
 Item = Message | Reasoning | FunctionCall | FunctionOutput
 OutputItem = Message | Reasoning | FunctionCall
+
+
+def object_in(arguments: str) -> dict[str, Any] | None:
+    """The object that a call's arguments are; None for anything else, whatever the model wrote."""
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):  # also half a character, or nested without end
+        return None
+    return value if isinstance(value, dict) else None

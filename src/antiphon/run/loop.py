@@ -10,7 +10,7 @@ from antiphon.engines.engine import Prompt
 from antiphon.run.choices import Answer, Batch, join
 from antiphon.run.model import Model
 from antiphon.run.round import Recording, Round, prepare
-from antiphon.run.serving import Serving, serves
+from antiphon.run.rounds import Rounds, hosts_tools
 
 
 class Run(Struct, frozen=True):
@@ -44,8 +44,8 @@ async def start(*turns: Turn, model: Model, recording: Recording | None = None) 
 
 def _answer(first: Round, index: int, recording: Recording) -> Answer:
     """One of the answers to a turn. Most take one generation."""
-    if serves(first.turn):
-        return Serving(first, index, recording)
+    if hosts_tools(first.turn):
+        return Rounds(first, index, recording)
     if recording.tape is not None and recording.tape.answered:
         raise EngineError("This answer was begun with tools that this server does not run.")
     return first.choice(index, recording)

@@ -8,8 +8,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from antiphon.apis.responses.resource import (
     FindAction,
     OpenPageAction,
@@ -18,6 +16,7 @@ from antiphon.apis.responses.resource import (
     WebAction,
 )
 from antiphon.core import shell_commands
+from antiphon.core.items import object_in
 from antiphon.core.outcome import Facts, Found, Opened, Searched
 
 LOGIN_SHELL = ("bash", "-lc")
@@ -29,7 +28,7 @@ _SCRIPTS = frozenset({"-c", "-lc"})
 
 def web_action(action: str, arguments: str) -> WebAction:
     """What the model asks for in the web, by a tool that knows it as `action`."""
-    given = _object(arguments)
+    given = object_in(arguments) or {}
     match action:
         case "open":
             page = given.get("id")
@@ -54,7 +53,7 @@ def as_done(facts: Facts | None) -> WebAction | None:
 
 def shell_action(arguments: str) -> ShellAction:
     """The command lines of a call, as they are run, and the limits that it asks for."""
-    asked = shell_commands.read(_object(arguments))
+    asked = shell_commands.read(object_in(arguments) or {})
     commands = (*asked.lines, *([_command_line(asked.words)] if asked.words else []))
     return ShellAction(commands, asked.timeout_ms, asked.max_output_length)
 
@@ -74,14 +73,6 @@ def _command_line(words: tuple[str, ...]) -> str:
         case (shell, flag, script) if shell.rpartition("/")[2] in _SHELLS and flag in _SCRIPTS:
             return script
     return shlex.join(words)
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _text(given: Mapping[str, Any], name: str) -> str:

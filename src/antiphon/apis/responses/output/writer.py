@@ -79,7 +79,7 @@ class Writer:
         self._span: Spans = []  # those since the last item was written
         self._open: OpenItem | Gathering | None = None  # what the model is writing
         self._ended = False  # it is over; whether it was cut is not known yet
-        self._served = False  # it is a call that the server answers
+        self._hosted = False  # it is a call that the server answers
         self._unanswered: deque[OpenItem] = deque()  # such calls, when they are written
 
     @property
@@ -160,7 +160,7 @@ class Writer:
 
     def _start(self, event: TextStarted | ReasoningStarted | CallStarted, out: list[bytes]) -> None:
         item = self._new(event)
-        self._served = isinstance(event, CallStarted) and event.hosted
+        self._hosted = isinstance(event, CallStarted) and event.hosted
         self._open = self._begin(item, out) if isinstance(item, OpenItem) else item
 
     def _new(self, event: TextStarted | ReasoningStarted | CallStarted) -> OpenItem | Gathering | None:
@@ -174,14 +174,14 @@ class Writer:
                 return None if form is None else ThoughtItem(self.numbers, place, form, self._seal)
         tool = self._tools.find(event.name)
         if event.hosted:
-            return self._new_served(event.call_id, tool)
+            return self._new_hosted(event.call_id, tool)
         if tool.type == CUSTOM:
             return CustomCallOpen(self.numbers, self._place("custom_tool_call"), event.call_id, tool)
         return FunctionCallOpen(self.numbers, self._place("function_call"), event.call_id, tool)
 
-    def _new_served(self, call_id: str, tool: Tool) -> OpenItem | Gathering:
+    def _new_hosted(self, call_id: str, tool: Tool) -> OpenItem | Gathering:
         """A call that the server answers."""
-        place = self._place(_SERVED[tool.type])
+        place = self._place(_HOSTED[tool.type])
         if tool.type == CODE_INTERPRETER:
             return CodeCallOpen(self.numbers, place, self._response_id)
         if tool.type == SHELL:
@@ -237,10 +237,10 @@ class Writer:
         """The model has written an item. It is done, if it does not wait for an answer."""
         assert self._open is not None
         item = self._begin(self._open.item(), out) if isinstance(self._open, Gathering) else self._open
-        served, self._served = self._served, False
+        hosted, self._hosted = self._hosted, False
         self._open, self._ended = None, False
         self._take_span(item.place)
-        if served and status == COMPLETED:
+        if hosted and status == COMPLETED:
             self._unanswered.append(item)
         if isinstance(item, HostedOpen) and status == COMPLETED:
             out += item.asked()
@@ -259,7 +259,7 @@ class Writer:
         self._spans[place.output_index], self._span = self._span, []
 
 
-_SERVED = {
+_HOSTED = {
     CODE_INTERPRETER: "code_interpreter_call",
     WEB_SEARCH: "web_search_call",
     SHELL: "shell_call",

@@ -21,8 +21,8 @@ from antiphon.core.turn import Calling, Ending, Function, Sampling, ToolChoice, 
 from antiphon.run.loop import start
 from antiphon.run.model import Model
 from antiphon.run.round import Recording, prepare
+from antiphon.run.rounds import Rounds
 from antiphon.run.service import Service
-from antiphon.run.serving import Serving
 from antiphon.run.tape import Tape, read_entries
 from tests.acting import PYTHON, ActingTool, TakingTurns, hermes_turns
 from tests.run.support import turn
@@ -306,7 +306,7 @@ async def test_what_was_used_before_a_failure_is_counted_once() -> None:
     engine = Forgetful(RUN, "Never.")
     service = Service(engine, names=("scripted",), dialect="hermes", tools=[ActingTool()])
     await service.start()
-    answer = Serving(await prepare(asking(), service.model("scripted")), 0, Recording())
+    answer = Rounds(await prepare(asking(), service.model("scripted")), 0, Recording())
     events = answer.events()
     while not engine.broken:
         engine.broken = isinstance((await anext(events))[-1], Paused)

@@ -6,46 +6,35 @@ the server's, when it wants something of the client, too, or when a limit is
 reached; never because a tool failed, for that is told to the model.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing, contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-import msgspec
-import structlog
 from msgspec.structs import replace
 
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Answered, CallStarted, Event, Finished, Paused, Usage
 from antiphon.core.fold import PARAGRAPH, Fold, Output
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Status, TextPart
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, TextPart
 from antiphon.core.outcome import Outcome
-from antiphon.core.turn import Calling, Ending, Function, Hosted, ToolChoice, Turn
+from antiphon.core.turn import Calling, Ending, ToolChoice, Turn
 from antiphon.run.choice import told
 from antiphon.run.round import Recording, Round, prepare
+from antiphon.run.sessions import Sessions
 from antiphon.run.tape import NextPrompt, ToolAnswer
-from antiphon.tools.tool import ServerTool, Session
 
 MAX_CALLS = 128
 """Calls of the server's tools in one answer, unless the request says less: nothing goes on for ever."""
 
-CLOSING = 5.0
-"""Seconds that a tool may take to free what it holds; the end of the answer waits for it."""
-
-_BROKEN = "The arguments of this call are not a JSON object. Call it again, with valid JSON."
 _ENOUGH = "No more tools can be called for this answer. Answer with what you know."
-_STUMBLED = "This tool does not work at the moment. Go on without it."
-
-log = structlog.get_logger()
 
 
-def serves(turn: Turn) -> bool:
+def hosts_tools(turn: Turn) -> bool:
     """The model may call tools of the server."""
     return turn.tool_choice.calling is not Calling.NONE and any(tool.hosted for tool in turn.tools)
 
 
-class Serving:
+class Rounds:
     """Generates one answer. Not for reuse."""
 
     def __init__(self, first: Round, index: int, recording: Recording) -> None:
@@ -68,13 +57,14 @@ class Serving:
                 async with aclosing(self._choice.events()) as batches:
                     async for events in batches:
                         yield self._shown(events, fold)
-                output, outcomes = fold.output, []
-                for call in _served(output):
-                    outcomes.append(await self._answer(call))
-                    yield [Answered(call.call_id, outcomes[-1])]
-                if not outcomes:
+                answers: list[tuple[FunctionCall, Outcome]] = []
+                for call in _hosted(fold.output):
+                    outcome = await self._answer(call)
+                    answers.append((call, outcome))
+                    yield [Answered(call.call_id, outcome)]
+                if not answers:
                     return
-                end = await self._go_on(output, outcomes)
+                end = await self._go_on(fold.output, answers)
             yield [end]
 
     def fail(self, error: Exception) -> list[Event]:
@@ -95,11 +85,11 @@ class Serving:
             self._usage += end.usage
             self._unmet += end.unmet
             whole = replace(end, usage=self._usage, unmet=self._unmet)
-            shown[-1] = Paused(end.raw, end.tokens) if _served(fold.output) else whole
+            shown[-1] = Paused(end.raw, end.tokens) if _hosted(fold.output) else whole
         return shown
 
     def _marked(self, event: Event) -> Event:
-        if isinstance(event, CallStarted) and self._sessions.serve(event.name):
+        if isinstance(event, CallStarted) and self._sessions.host(event.name):
             return replace(event, hosted=True)
         return event
 
@@ -117,11 +107,11 @@ class Serving:
             tape.write(ToolAnswer(outcome))
         return outcome
 
-    async def _go_on(self, output: Output, outcomes: list[Outcome]) -> Finished | None:
+    async def _go_on(self, output: Output, answers: list[tuple[FunctionCall, Outcome]]) -> Finished | None:
         """Set the next generation up; the end of the answer, if there is none."""
         if output.calls:  # the client's own: it has to answer them first
             return self._end(FinishReason.STOP)
-        turn = self._next_turn(output, outcomes)
+        turn = self._next_turn(output, answers)
         if turn.sampling.max_tokens is not None and turn.sampling.max_tokens < 1:
             return self._end(FinishReason.LENGTH)
         tape = self._recording.tape
@@ -140,20 +130,20 @@ class Serving:
         self._over = False
         return None
 
-    def _next_turn(self, output: Output, outcomes: list[Outcome]) -> Turn:
+    def _next_turn(self, output: Output, answers: list[tuple[FunctionCall, Outcome]]) -> Turn:
         """The turn of the conversation with what was said and done, and with what is left of its limits."""
         turn, used = self._round.turn, output.usage
-        texts = [outcome.text for outcome in outcomes]
+        texts = [outcome.text for _, outcome in answers]
         if self._calls_left < 1:
             texts[-1] += PARAGRAPH + _ENOUGH
-        answers = (
+        outputs = (
             FunctionOutput(call.call_id, (TextPart(text),), call.name)
-            for call, text in zip(_served(output), texts, strict=True)
+            for (call, _), text in zip(answers, texts, strict=True)
         )
         sampling = turn.sampling
         return replace(
             turn,
-            items=(*_with_what_it_began(turn, output.items), *answers),
+            items=(*_with_what_it_began(turn, output.items), *outputs),
             tool_choice=_choice_after(turn, self._calls_left),
             sampling=replace(
                 sampling,
@@ -169,7 +159,7 @@ class Serving:
         return Finished(reason, self._usage, unmet=self._unmet)
 
 
-def _served(output: Output) -> list[FunctionCall]:
+def _hosted(output: Output) -> list[FunctionCall]:
     """The calls that the server has to answer: none, if a limit or the client's stop string ended it all."""
     if output.reason is not FinishReason.STOP or isinstance(output.stop, str):
         return []
@@ -200,73 +190,3 @@ def _with_what_it_began(turn: Turn, said: tuple[Item, ...]) -> tuple[Item, ...]:
     if begun and said and isinstance(said[0], Message):
         return (*items, replace(said[0], parts=(TextPart(begun + said[0].text),)), *said[1:])
     return (*turn.items, *said)
-
-
-class Sessions:
-    """The server's tools at work for one answer. A tool begins to work with its first call."""
-
-    def __init__(self, tools: Mapping[str, ServerTool], offered: tuple[Function, ...]) -> None:
-        self._tools = tools
-        self._served = {function.name: function.hosted for function in offered if function.hosted}
-        self._open: dict[str, Session] = {}
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> None:
-        await self._stack.__aenter__()
-
-    async def __aexit__(self, *exception: Any) -> None:
-        await self._stack.__aexit__(*exception)
-
-    def serve(self, name: str) -> bool:
-        """The server runs this function."""
-        return name in self._served
-
-    async def run(self, call: FunctionCall) -> Outcome:
-        """Do what the model asks for."""
-        arguments = _arguments(call)
-        if arguments is None:
-            return Outcome(_BROKEN, failed=True)
-        hosted = self._served[call.name]
-        with _noted(hosted.type):
-            return await self._session(hosted).run(hosted.action, arguments)
-        return Outcome(_STUMBLED, failed=True)
-
-    async def recall(self, call: FunctionCall, outcome: Outcome) -> None:
-        """Let the tool take up what it did on a server that is gone."""
-        hosted, arguments = self._served[call.name], _arguments(call)
-        if arguments is not None:
-            with _noted(hosted.type):
-                await self._session(hosted).recall(hosted.action, arguments, outcome)
-
-    def _session(self, hosted: Hosted) -> Session:
-        if hosted.type not in self._open:
-            session = self._tools[hosted.type].open(hosted.settings)
-            self._stack.push_async_callback(_close, hosted.type, session)
-            self._open[hosted.type] = session
-        return self._open[hosted.type]
-
-
-async def _close(type_: str, session: Session) -> None:
-    with _noted(type_):
-        async with asyncio.timeout(CLOSING):
-            await session.close()
-
-
-@contextmanager
-def _noted(type_: str) -> Iterator[None]:
-    """A tool that breaks its contract is for the log: it is no reason to break off an answer."""
-    try:
-        yield
-    except Exception:
-        log.exception("a tool failed", tool=type_)
-
-
-def _arguments(call: FunctionCall) -> dict[str, Any] | None:
-    """The arguments of a call, None if they are not whole, or no object."""
-    if call.status is not Status.COMPLETED:
-        return None
-    try:
-        arguments = msgspec.json.decode(call.arguments)
-    except (msgspec.DecodeError, RecursionError):  # half a character, or nested without end
-        return None
-    return arguments if isinstance(arguments, dict) else None

@@ -1,0 +1,85 @@
+"""The server's tools at work for one answer. Nothing that a tool does breaks an answer off."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+import structlog
+
+from antiphon.core.items import FunctionCall, Status, object_in
+from antiphon.core.outcome import Outcome
+from antiphon.core.turn import Function, Hosted
+from antiphon.tools.tool import ServerTool, Session
+
+CLOSING = 5.0
+"""Seconds that a tool may take to free what it holds; the end of the answer waits for it."""
+
+_BROKEN = "The arguments of this call are not a JSON object. Call it again, with valid JSON."
+_STUMBLED = "This tool does not work at the moment. Go on without it."
+
+log = structlog.get_logger()
+
+
+class Sessions:
+    """Runs the calls of one answer, one after the other. A tool begins to work with its first call."""
+
+    def __init__(self, tools: Mapping[str, ServerTool], offered: tuple[Function, ...]) -> None:
+        self._tools = tools
+        self._hosted = {function.name: function.hosted for function in offered if function.hosted}
+        self._open: dict[str, Session] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> None:
+        await self._stack.__aenter__()
+
+    async def __aexit__(self, *exception: Any) -> None:
+        await self._stack.__aexit__(*exception)
+
+    def host(self, name: str) -> bool:
+        """The server runs this function."""
+        return name in self._hosted
+
+    async def run(self, call: FunctionCall) -> Outcome:
+        """Do what the model asks for."""
+        arguments = _arguments(call)
+        if arguments is None:
+            return Outcome(_BROKEN, failed=True)
+        hosted = self._hosted[call.name]
+        with _noted(hosted.type):
+            return await self._session(hosted).run(hosted.action, arguments)
+        return Outcome(_STUMBLED, failed=True)
+
+    async def recall(self, call: FunctionCall, outcome: Outcome) -> None:
+        """Let the tool take up what it did on a server that is gone."""
+        hosted, arguments = self._hosted[call.name], _arguments(call)
+        if arguments is not None:
+            with _noted(hosted.type):
+                await self._session(hosted).recall(hosted.action, arguments, outcome)
+
+    def _session(self, hosted: Hosted) -> Session:
+        if hosted.type not in self._open:
+            session = self._tools[hosted.type].open(hosted.settings)
+            self._stack.push_async_callback(_close, hosted.type, session)
+            self._open[hosted.type] = session
+        return self._open[hosted.type]
+
+
+async def _close(type_: str, session: Session) -> None:
+    with _noted(type_):
+        async with asyncio.timeout(CLOSING):
+            await session.close()
+
+
+@contextmanager
+def _noted(type_: str) -> Iterator[None]:
+    """A tool that breaks its contract is for the log: it is no reason to break off an answer."""
+    try:
+        yield
+    except Exception:
+        log.exception("a tool failed", tool=type_)
+
+
+def _arguments(call: FunctionCall) -> dict[str, Any] | None:
+    """The arguments of a call, None if they are not whole, or no object."""
+    return object_in(call.arguments) if call.status is Status.COMPLETED else None
