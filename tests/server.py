@@ -68,4 +68,5 @@ async def running(
         await serving
         await context.worker.stop()
         await service.stop()
+        await service.close()
         listener.close()

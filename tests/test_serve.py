@@ -25,6 +25,10 @@ EXIT_SECONDS = 10
 """Bounds for a busy machine, not what it takes."""
 
 SCRIPT: list[dict[str, Any]] = [
+    {
+        "when": "sleep",
+        "output": '<tool_call>{"name": "shell", "arguments": {"commands": ["echo $$ > pid; sleep 600"], "timeout_ms": 600000}}</tool_call>',
+    },
     {"when": "short", "output": "word ", "tokens": 60, "delay_ms": 20},  # a word and a space are two
     {"when": "endless", "output": "word ", "tokens": 100_000, "delay_ms": 20},
     {"output": "Hello there, friend!"},
@@ -410,6 +414,28 @@ def test_a_signal_ends_an_idle_server_at_once(tmp_path: Path, scripted: tuple[st
         assert code in CODES[signal.Signals(signum)]
         assert took < 2
         assert server.stderr == ""
+
+
+def test_a_tool_at_work_does_not_hold_a_server_that_is_stopped(
+    tmp_path: Path, scripted: tuple[str, ...]
+) -> None:
+    """The first signal waits for it, the second ends it, and what came of the answer is stored."""
+    asked = {"model": "scripted", "input": "sleep", "stream": True, "tools": [{"type": "shell"}]}
+    options = (*scripted, "--dialect", "hermes", "--shell", f"sh -c 'cd {tmp_path} && exec sh'")
+    with (
+        serving(tmp_path, *options) as server,
+        httpx.stream("POST", f"{server.url}/v1/responses", json=asked, timeout=20) as response,
+    ):
+        told = response.iter_bytes()  # to forget it would be to leave
+        next(told)
+        server.until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
+        server.send(signal.SIGTERM)
+        server.until(lambda: refuses(server.url))
+        server.send(signal.SIGTERM)
+        server.ended()
+        assert server.stderr == ""
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_a_client_that_left_does_not_hold_the_server(tmp_path: Path, scripted: tuple[str, ...]) -> None:

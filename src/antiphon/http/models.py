@@ -23,7 +23,9 @@ async def retrieve_model(request: Request) -> JSONResponse:
 
 async def health(request: Request) -> JSONResponse:
     """200 once the server can answer, 503 before and while it shuts down."""
-    now: Health = context_of(request).service.health
+    context = context_of(request)
+    opening = context.service.health is Health.READY and not context.worker.started
+    now = Health.LOADING if opening else context.service.health
     return JSONResponse({"status": now}, 200 if now is Health.READY else 503)
 
 

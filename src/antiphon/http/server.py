@@ -109,6 +109,7 @@ async def _serve(server: "Server", listener: socket.socket, guarded: bool) -> No
         await server.context.worker.give_back()
         await server.context.service.stop()
         await server.hear_last_words()
+        await server.context.service.close()
         await server.context.worker.stop()
 
 
@@ -155,9 +156,12 @@ class Server(uvicorn.Server):
 
     async def hear_last_words(self) -> None:
         """Let the requests whose answers were stopped end by themselves; cancel those that do not."""
-        tasks = self.server_state.tasks
+        tasks = set(self.server_state.tasks)
         if tasks:
-            await asyncio.wait(tasks, timeout=LAST_WORDS_SECONDS)
+            _, late = await asyncio.wait(tasks, timeout=LAST_WORDS_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
 
 def _settle() -> None:

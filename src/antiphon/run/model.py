@@ -40,7 +40,7 @@ class Model:
     """Knows how a turn becomes a prompt, and how what the engine answers is decoded.
 
     `thinks` says whether the model may begin an answer with a thought, where its dialect has any.
-    `tools` are those of the server, by type.
+    `tools` are those of the server, by type; `stopping` is set when none of them is waited for any more.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Model:
     ) -> None:
         self.engine = engine
         self.tools = tools
+        self.stopping = asyncio.Event()
         self.dialect = dialect
         self.markers = dialect.grammar.markers
         self._renderer = renderer

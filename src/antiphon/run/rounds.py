@@ -42,7 +42,7 @@ class Rounds:
         self._recording = recording
         self._round = first
         self._choice = first.choice(index, recording)
-        self._sessions = Sessions(first.model.tools, first.turn.tools)
+        self._sessions = Sessions(first.model.tools, first.turn.tools, first.model.stopping)
         self._over = False  # the generation that `choice` makes is over
         self._calls_left = MAX_CALLS if first.turn.tool_limit is None else first.turn.tool_limit
         self._usage = Usage()

@@ -82,9 +82,14 @@ class Service:
         return jinja if template is not None and _says_it_otherwise(jinja, native) else native
 
     async def stop(self) -> None:
-        """Free the model and the tools."""
+        """Free the model. Answers that are under way end."""
         self.health = Health.DRAINING
+        if self._model is not None:
+            self._model.stopping.set()
         await self._engine.stop()
+
+    async def close(self) -> None:
+        """Free the tools. No answer is under way any more."""
         for tool in self._tools.values():
             try:
                 await tool.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.items import FunctionCall, Status, object_in
 from antiphon.core.outcome import Outcome
 from antiphon.core.turn import Function, Hosted
@@ -22,10 +23,16 @@ log = structlog.get_logger()
 
 
 class Sessions:
-    """Runs the calls of one answer, one after the other. A tool begins to work with its first call."""
+    """Runs the calls of one answer, one after the other. A tool begins to work with its first call.
 
-    def __init__(self, tools: Mapping[str, ServerTool], offered: tuple[Function, ...]) -> None:
+    `stopping` is set when the server stops: nothing is waited for then.
+    """
+
+    def __init__(
+        self, tools: Mapping[str, ServerTool], offered: tuple[Function, ...], stopping: asyncio.Event
+    ) -> None:
         self._tools = tools
+        self._stopping = stopping
         self._hosted = {function.name: function.hosted for function in offered if function.hosted}
         self._open: dict[str, Session] = {}
         self._stack = AsyncExitStack()
@@ -41,7 +48,20 @@ class Sessions:
         return name in self._hosted
 
     async def run(self, call: FunctionCall) -> Outcome:
-        """Do what the model asks for."""
+        """Do what the model asks for. Raises EngineNotReadyError if the server stops before it is done."""
+        running = asyncio.create_task(self._do(call))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                raise EngineNotReadyError
+            return running.result()
+        finally:
+            for task in (running, stopping):
+                task.cancel()
+            await asyncio.gather(running, stopping, return_exceptions=True)
+
+    async def _do(self, call: FunctionCall) -> Outcome:
         arguments = _arguments(call)
         if arguments is None:
             return Outcome(_BROKEN, failed=True)

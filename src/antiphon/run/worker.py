@@ -116,6 +116,11 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
+    def started(self) -> bool:
+        """The store is open."""
+        return self._desk is not None
+
+    @property
     def desk(self) -> Desk:
         """Where what happens is written down. Raises StoreError before `start`."""
         if self._desk is None:
