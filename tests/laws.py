@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from antiphon.core.accumulator import Accumulator, Output
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
-from antiphon.core.events import Event, Finished, merge
-from antiphon.core.fold import Fold, Output
+from antiphon.core.events import ArgumentsDelta, Event, Finished, Markup, ReasoningDelta, TextDelta
 from antiphon.core.items import Status
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.table import Table
@@ -18,7 +18,7 @@ STOP = Finish(FinishReason.STOP)
 
 
 def decode(table: Table, pieces: Iterable[str], finish: Finish = STOP, **options: object) -> list[Event]:
-    """All events of a generation that comes in these pieces, one token each."""
+    """All events of a generation in these pieces, one token each."""
     options.setdefault("ids", lambda name, index: f"call_{index}")
     decoder = Decoder(table, **options)  # type: ignore[arg-type]
     events: list[Event] = []
@@ -29,14 +29,14 @@ def decode(table: Table, pieces: Iterable[str], finish: Finish = STOP, **options
 
 def fold(events: Iterable[Event]) -> Output:
     """The full answer."""
-    folding = Fold()
+    folding = Accumulator()
     for event in events:
         folding.push(event)
     return folding.output
 
 
 def essence(events: Iterable[Event]) -> list[Event]:
-    """The events without what the chunking decides: where deltas are cut, and the tokens' borders."""
+    """The events without what depends on the chunking: the ends of deltas, and the tokens."""
     plain = [replace(event, tokens=()) for event in merge(events)]
     return [replace(e, usage=None) if isinstance(e, Finished) else e for e in plain]
 
@@ -65,8 +65,28 @@ def cut(text: str, cuts: Sequence[int]) -> list[str]:
 
 
 def model_text(alphabet: Sequence[str]) -> st.SearchStrategy[str]:
-    """Text made of the pieces that matter to a grammar, mixed with anything else."""
+    """Text of pieces that matter to a grammar, mixed with arbitrary text."""
     return st.lists(st.sampled_from(alphabet) | st.text(max_size=3), max_size=25).map("".join)
 
 
 cuts = st.lists(st.integers(0, 400), max_size=12)
+
+
+def merge(events: Iterable[Event]) -> list[Event]:
+    """Join neighbouring deltas, and neighbouring markup, of the same kind.
+
+    What is left is the same for every chunking of the same model text.
+    """
+    merged: list[Event] = []
+    for event in events:
+        last = merged[-1] if merged else None
+        if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta) and type(last) is type(event):
+            assert last is not None
+            joined = {"text": last.text + event.text}
+        elif isinstance(event, Markup) and isinstance(last, Markup):
+            joined = {}
+        else:
+            merged.append(event)
+            continue
+        merged[-1] = replace(last, raw=last.raw + event.raw, tokens=last.tokens + event.tokens, **joined)
+    return merged

@@ -1,7 +1,7 @@
-"""What every dialect has to answer: the named cases, and what their answers must hold.
+"""The cases that every dialect must decode.
 
-A dialect's answers are in `tests/cases/<canonical name>.toml`, one table per
-case of `CASES`:
+A dialect's model output for each case, and the expected items, are in
+`tests/cases/<canonical name>.toml`, one table per case of `CASES`:
 
     [single]
     output = '''<tool_call>
@@ -13,28 +13,32 @@ case of `CASES`:
     not_applicable = "the model writes no ids"
 
     [marker_in_string]
-    known_broken = "a value that holds its own closing tag ends there"
+    known_broken = "a value that contains its own closing tag ends there"
     output = "…"
-    items = [ … what should come out … ]
+    items = [ … what should be decoded … ]
 
-`items` are what comes out, in order: `{ text = … }`, `{ thought = … }` and
+`items` are the decoded items, in order: `{ text = … }`, `{ reasoning = … }` and
 `{ call = …, arguments = … }`, the latter with `id` where the model gives one
-and `status = "incomplete"` where the call is not whole. A case may set `state`
+and `status = "incomplete"` where the call is not complete. A case may set `state`
 (where the answer begins, if not at the grammar's start) and `finish = "length"`.
 
-A known-broken answer must really be broken: mending it means upgrading it. A
-case that is added here has to be answered by every dialect, on purpose.
+A known-broken case must fail: once it is fixed, the mark must be removed. Each new
+case must be added to the file of every dialect.
 """
 
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from antiphon.decode.table import Table
+from antiphon.dialects.registry import find
 
 FOLDER = Path(__file__).parent.parent / "cases"
 
 CASES: dict[str, str] = {
-    "text": "an answer without calls or thoughts",
+    "text": "an answer without calls or reasoning",
     "single": "one call",
     "parallel": "two calls",
     "empty_arguments": "a call without arguments",
@@ -48,15 +52,15 @@ CASES: dict[str, str] = {
     "text_before": "text, then a call",
     "text_between": "a call, text, a call",
     "text_after": "a call, then text",
-    "thinking": "thoughts, then text",
-    "thinking_began_in_prompt": "the prompt opened the thought: the answer begins inside",
-    "thinking_never_ends": "the answer ends inside a thought",
-    "thinking_then_call": "thoughts, then a call",
-    "call_in_thinking": "a call before the thought was closed",
-    "truncated_name": "cut by the limit before the name is whole: text, or nothing if it can be none",
-    "truncated_arguments": "cut by the limit inside the arguments: an incomplete call",
+    "reasoning": "reasoning, then text",
+    "reasoning_began_in_prompt": "the prompt opens reasoning: the answer begins inside",
+    "reasoning_never_ends": "the answer ends inside reasoning",
+    "reasoning_then_call": "reasoning, then a call",
+    "call_in_reasoning": "a call before reasoning is closed",
+    "truncated_name": "truncated before the name is complete: text, or nothing if it cannot be text",
+    "truncated_arguments": "truncated inside the arguments: an incomplete call",
     "missing_closer": "the model stops after the arguments, without the closing markers",
-    "malformed": "the markup breaks: nothing is lost, nothing incomplete is called complete",
+    "malformed": "malformed markup: no text is lost, no incomplete call is reported as complete",
     "unknown_function": "a call of a function that the request does not offer",
     "marker_in_prose": "the opening marker in a sentence stays text",
     "arguments_first": "the arguments come before the name",
@@ -89,6 +93,13 @@ TOOLS: dict[str, Mapping[str, Any]] = {
 """The functions that every case offers."""
 
 
+@cache
 def answers(name: str) -> dict[str, dict[str, Any]]:
-    """All that a dialect answers. Raises FileNotFoundError."""
+    """The cases of a dialect. Raises FileNotFoundError."""
     return tomllib.loads((FOLDER / f"{name}.toml").read_text())
+
+
+@cache
+def table_of(name: str) -> Table:
+    """How a dialect is decoded. Raises as `find` does."""
+    return Table(find(name).grammar)

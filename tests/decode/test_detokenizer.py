@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
-from antiphon.decode.detokenizer import Detokenizer
+from tests.detokenizer import Detokenizer
 
 BYTES = [bytes([value]) for value in range(256)]
 SPECIAL = {256: "<|end|>", 257: "<think>"}

@@ -6,15 +6,16 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.chunks import Finish, FinishReason
 from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning
 from antiphon.decode.decoder import Decoder
-from antiphon.decode.detokenizer import Detokenizer
 from antiphon.decode.table import Table
 from antiphon.dialects.openai import OPENAI
+from tests.detokenizer import Detokenizer
 from tests.harmony_vocabulary import encoding, needs_vocabulary, vocabulary
 from tests.laws import fold
 
@@ -83,14 +84,14 @@ def of_message(message: Any) -> tuple[object, ...]:
     if message.recipient:
         return "call", message.recipient.removeprefix("functions."), json.loads(text)
     if message.channel == "analysis":
-        return "thought", text.strip()
+        return "reasoning", text.strip()
     return "text", {"commentary": "commentary", "final": "final_answer"}[message.channel], text.strip()
 
 
 def of_item(item: OutputItem) -> tuple[object, ...]:
     match item:
         case Reasoning():
-            return "thought", item.text
+            return "reasoning", item.text
         case Message():
             return "text", item.phase, item.text
         case FunctionCall():
@@ -98,6 +99,7 @@ def of_item(item: OutputItem) -> tuple[object, ...]:
             return "call", item.name, json.loads(item.arguments)
 
 
+@pytest.mark.no_cover
 @given(text=answers(), cuts=st.lists(st.integers(0, 400), max_size=30))
 @settings(max_examples=200, deadline=None)
 def test_reads_what_the_reference_reads(text: str, cuts: list[int]) -> None:

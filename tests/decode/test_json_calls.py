@@ -6,19 +6,19 @@ from random import SystemRandom
 import pytest
 
 from antiphon.core.grammar import (
+    AcceptedNames,
     Grammar,
     JsonArguments,
     JsonCalls,
     KeyedCalls,
     Kind,
     Name,
-    Names,
     Span,
     State,
 )
-from antiphon.decode.headers import MAX_HEADER, mistral, tagged_key
+from antiphon.decode.event_builder import MAX_PROVISIONAL
+from antiphon.decode.headers import MAX_HEADER, mistral_name, tagged_key
 from antiphon.decode.ids import kimi_call_id, mistral_call_id
-from antiphon.decode.sink import MAX_PROVISIONAL
 from antiphon.decode.table import Table
 from tests.laws import check, fold
 
@@ -58,7 +58,7 @@ def test_a_key_is_a_call(text: str, expected: list[tuple[str, str, str]]) -> Non
 
 
 def test_a_key_that_is_no_call_is_text() -> None:
-    declared = table(call=KeyedCalls(then="done", names=Names.DECLARED))
+    declared = table(call=KeyedCalls(then="done", names=AcceptedNames.DECLARED))
 
     assert calls(declared, '@{"f": {}}', tools={"f": {}}) == [("f", "{}", "completed")]
     assert fold(check(declared, '@{"f": {}}')).text == '@{"f": {}}'
@@ -77,7 +77,7 @@ def test_an_opening_may_have_other_text_read_by_another_state() -> None:
     using = table(
         call=Span(Kind.OPENING, peek={"{": "json"}, otherwise="name"),
         json=JsonCalls(then="done"),
-        name=Name(on={":": "arguments"}, peek={"{": "arguments"}, form=mistral),
+        name=Name(on={":": "arguments"}, peek={"{": "arguments"}, parse=mistral_name),
         arguments=JsonArguments(then="done"),
     )
 
@@ -97,10 +97,10 @@ def test_tokens_inside_of_headers_are_kept() -> None:
 
 
 def test_mistral_headers() -> None:
-    assert mistral(" f ") == ("f", None)
-    assert mistral("f[CALL_ID]a1B2c3D4e") == ("f", "a1B2c3D4e")
-    assert mistral("f[CALL_ID]short") == ("f", None)  # the templates would refuse it later
-    assert mistral("two words") is None
+    assert mistral_name(" f ") == ("f", None)
+    assert mistral_name("f[CALL_ID]a1B2c3D4e") == ("f", "a1B2c3D4e")
+    assert mistral_name("f[CALL_ID]short") == ("f", None)  # the templates would refuse it later
+    assert mistral_name("two words") is None
 
 
 def test_keys_with_types() -> None:

@@ -3,7 +3,6 @@
 import itertools
 import json
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +55,7 @@ def test_agrees_with_a_real_parser(text: str) -> None:
 
     assert whole == valid
     if whole:
-        msgspec.json.decode(out.encode("utf-8", "surrogatepass")) if "\\u" not in out else json.loads(out)
+        json.loads(out)
 
 
 @given(st.text('{}[]",:01.e-tru\\un\n', max_size=30), st.lists(st.integers(0, 30), max_size=5))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.decode.lexer import Found, Lexer
+from antiphon.decode.lexer import Lexer, MarkerMatch
 
 
 def lex(markers: list[str], pieces: list[str]) -> list[str]:
@@ -32,25 +32,25 @@ def lex(markers: list[str], pieces: list[str]) -> list[str]:
     ("text", "found"),
     [
         ("plain", None),
-        ("a<b>c", Found(1, 4, "<b>")),
-        ("a<", Found(1, 2, "")),
-        ("a<b", Found(1, 3, "")),
+        ("a<b>c", MarkerMatch(1, 4, "<b>")),
+        ("a<", MarkerMatch(1, 2, "")),
+        ("a<b", MarkerMatch(1, 3, "")),
         ("a<c", None),
-        ("<<b>", Found(1, 4, "<b>")),
+        ("<<b>", MarkerMatch(1, 4, "<b>")),
         ("", None),
     ],
 )
-def test_finds_a_marker_or_holds_its_beginning(text: str, found: Found | None) -> None:
+def test_finds_a_marker_or_holds_its_beginning(text: str, found: MarkerMatch | None) -> None:
     assert Lexer(["<b>"]).find(text) == found
 
 
 def test_waits_for_the_longer_of_two_markers() -> None:
     lexer = Lexer(["<b", "<b>"])
 
-    assert lexer.find("<b") == Found(0, 2, "")
-    assert lexer.find("<b>") == Found(0, 3, "<b>")
-    assert lexer.find("<bc") == Found(0, 2, "<b")
-    assert lexer.find_final("<b") == Found(0, 2, "<b")
+    assert lexer.find("<b") == MarkerMatch(0, 2, "")
+    assert lexer.find("<b>") == MarkerMatch(0, 3, "<b>")
+    assert lexer.find("<bc") == MarkerMatch(0, 2, "<b")
+    assert lexer.find_final("<b") == MarkerMatch(0, 2, "<b")
 
 
 def test_holds_nothing_without_markers() -> None:

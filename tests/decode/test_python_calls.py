@@ -30,6 +30,7 @@ def calls(text: str) -> list[tuple[str, str, str]]:
     return [(call.name, call.arguments, call.status.value) for call in items]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("table", tables)
 @given(text=model_text(PIECES), at=cuts)
 @settings(max_examples=200, deadline=None)
@@ -45,6 +46,7 @@ literals = st.recursive(
 )
 
 
+@pytest.mark.no_cover
 @given(value=literals)
 @settings(max_examples=300, deadline=None)
 def test_what_python_writes_is_read_as_json(value: object) -> None:

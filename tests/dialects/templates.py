@@ -1,8 +1,8 @@
 """Small chat templates that write calls in the manner of a family, or of none."""
 
 
-def chatml(calls: str, thought: str = "", opening: str = "", tools: str = "{{- tools | tojson }}") -> str:
-    """ChatML with this way to write thoughts and calls; `opening` begins every answer."""
+def chatml(calls: str, reasoning: str = "", opening: str = "", tools: str = "{{- tools | tojson }}") -> str:
+    """ChatML with this way to write reasoning and calls; `opening` begins every answer."""
     return f"""
 {{%- if tools %}}<|im_start|>system
 {tools}<|im_end|>
@@ -10,7 +10,7 @@ def chatml(calls: str, thought: str = "", opening: str = "", tools: str = "{{- t
 {{%- for message in messages %}}
 {{%- set role = 'user' if message.role == 'tool' else message.role %}}
 {{{{- '<|im_start|>' + role + '\\n' }}}}
-{{%- if message.reasoning_content %}}{thought}{{% endif %}}
+{{%- if message.reasoning_content %}}{reasoning}{{% endif %}}
 {{{{- message.content }}}}
 {{%- for call in message.tool_calls or [] %}}
 {{%- if message.content or not loop.first %}}{{{{- '\\n' }}}}{{% endif %}}
@@ -68,4 +68,4 @@ THINKS = chatml("", THOUGHT, "<think>\\n", tools="").replace("or []", "and []")
 """Thinks, knows no tools."""
 
 TWO_WAYS = chatml(f"{{{{- '<tool_call>' }}}}{{{{ {OBJECT} | tojson }}}}{{{{- '</tool_call>' }}}}")
-"""Calls without thoughts."""
+"""Calls without reasoning."""

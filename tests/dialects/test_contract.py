@@ -13,7 +13,7 @@ from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import DIALECTS, find
-from tests.contracts.dialect import CASES, FOLDER, TOOLS, answers
+from tests.contracts.dialect import CASES, FOLDER, TOOLS, answers, table_of
 from tests.laws import check, decode, fold
 
 MATRIX = [(dialect, case) for dialect in DIALECTS for case in CASES]
@@ -26,7 +26,7 @@ def written(item: OutputItem, expected: dict[str, Any]) -> dict[str, Any]:
         case Message():
             return {"text": item.text}
         case Reasoning():
-            return {"thought": item.text}
+            return {"reasoning": item.text}
         case FunctionCall():
             call: dict[str, Any] = {"call": item.name, "arguments": item.arguments}
             if item.status != "completed":
@@ -61,13 +61,9 @@ def test_answers_the_case(dialect: Dialect, case: str) -> None:
         assert len(reason) > 10, "say why the case cannot occur"
         assert answer.keys() == {"not_applicable"}
         return
-    table, text = Table(dialect.grammar), answer["output"]
+    table, text = table_of(dialect.names[0]), answer["output"]
     finish = Finish(FinishReason(answer.get("finish", "stop")))
     options = {"tools": TOOLS, "state": answer.get("state")}
-    dice = random.Random(text)
-    for _ in range(3):
-        check(table, text, [dice.randrange(1000) for _ in range(6)], **options)
-
     for events in (
         decode(table, [text], finish, ids=ids_by(dialect.ids), **options),
         decode(table, list(text), finish, ids=ids_by(dialect.ids), **options),
@@ -81,6 +77,19 @@ def test_answers_the_case(dialect: Dialect, case: str) -> None:
             assert short != answer["items"], "this works now: upgrade the answer"
         else:
             assert short == answer["items"]
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize(("dialect", "case"), MATRIX, ids=NAMES)
+def test_the_laws_hold_however_the_answer_is_cut(dialect: Dialect, case: str) -> None:
+    answer = answers(dialect.names[0]).get(case, {})
+    if "output" not in answer:
+        return  # the test above says whether it may be so
+    table, text = table_of(dialect.names[0]), answer["output"]
+    dice = random.Random(text)
+    for _ in range(3):
+        places = [dice.randrange(1000) for _ in range(6)]
+        check(table, text, places, tools=TOOLS, state=answer.get("state"))
 
 
 def test_every_case_file_belongs_to_a_dialect_and_every_answer_to_a_case() -> None:

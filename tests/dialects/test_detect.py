@@ -1,4 +1,4 @@
-"""Which dialect a template or model gets, and what is told of it."""
+"""Which dialect a template or model gets, and what is reported of it."""
 
 import json
 
@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError
-from antiphon.core.grammar import Thoughts
+from antiphon.core.grammar import ReasoningMarkers
 from antiphon.core.items import FunctionCall, Message, Reasoning
 from antiphon.decode.table import Table
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose, detect
 from antiphon.dialects.detection.families import HINTS
-from antiphon.dialects.detection.specimens import BOATS, TEXT, THOUGHT, TIDE, collect, specimens_of
-from antiphon.dialects.detection.votes import read, reading
+from antiphon.dialects.detection.samples import BOATS, REASONING, TEXT, TIDE, collect_samples, samples_of
+from antiphon.dialects.detection.scorers import decode_sample, round_trip_score
 from antiphon.dialects.hermes import HERMES
 from antiphon.dialects.qwen3_coder import QWEN3_CODER
 from antiphon.dialects.registry import BY_NAME, DIALECTS, find
@@ -27,7 +27,7 @@ def found(template: str | None, *names: str, **more: str) -> Detection:
 
 def reads(detection: Detection, template: str) -> float:
     renderer = ChatTemplateRenderer(template, bos="<s>", eos="</s>", tool_prompt=None)
-    return reading(collect(renderer).answers, detection.dialect)
+    return round_trip_score(collect_samples(renderer).answers, detection.dialect)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_names_of_a_model_do_not_overrule_what_its_template_writes() -> None
 def test_a_template_without_calls_leaves_the_choice_to_names() -> None:
     assert found(TEACHING, "LFM2-1.2B").name == "lfm2"
     assert found(TEACHING).name == "hermes"
-    # Nobody would tell the model of tools: it is taught a format, and its own could not be.
+    # The template renders no tools. Hermes has a tool prompt, the model's own dialect has none.
     assert found(CHATML, "LFM2-1.2B").name == "hermes"
 
 
@@ -76,9 +76,9 @@ def test_a_response_template_votes() -> None:
     assert found(CODER, response_template="no JSON").name == "qwen3_coder"
 
 
-def test_thoughts_come_from_another_dialect_where_the_calls_have_none() -> None:
-    bare = replace(HERMES, names=("bare",), thoughts=None)
-    other = replace(HERMES, names=("thinker",), thoughts=Thoughts(("<mull>",), ("</mull>",)))
+def test_reasoning_comes_from_another_dialect_where_the_calls_have_none() -> None:
+    bare = replace(HERMES, names=("bare",), reasoning=None)
+    other = replace(HERMES, names=("thinker",), reasoning=ReasoningMarkers(("<mull>",), ("</mull>",)))
     template = TAGS.replace("think>", "mull>")
     detection = detect(
         Evidence(template), [bare, replace(other, names=("thinker",), calls=QWEN3_CODER.calls)]
@@ -88,10 +88,10 @@ def test_thoughts_come_from_another_dialect_where_the_calls_have_none() -> None:
     assert reads(detection, template) == 1
 
 
-def test_thoughts_that_no_dialect_knows_are_made_of_the_template() -> None:
+def test_reasoning_that_no_dialect_knows_is_derived_from_the_template() -> None:
     detection = found(THINKS.replace("think>", "deep_thought>"))
 
-    assert detection.dialect.thoughts == Thoughts(("<deep_thought>",), ("</deep_thought>",))
+    assert detection.dialect.reasoning == ReasoningMarkers(("<deep_thought>",), ("</deep_thought>",))
     assert detection.name == "generic+hermes"
 
 
@@ -99,29 +99,29 @@ def test_thoughts_that_no_dialect_knows_are_made_of_the_template() -> None:
 def test_calls_that_no_dialect_reads_make_a_dialect(template: str) -> None:
     detection = found(template)
 
-    assert detection.missed
+    assert detection.unmatched
     assert detection.doubtful
     assert detection.name == "generic"
-    assert "made of what the template writes" in detection.reason
+    assert "derived from what it renders" in detection.reason
     assert reads(detection, template) == 1
 
 
-def test_a_form_that_is_not_understood_is_reported() -> None:
+def test_a_format_that_is_not_recognized_is_reported() -> None:
     template = MADE_UP.replace("{{ made | tojson }}", "{{ made.fn }} {{ made.given | dictsort }}")
     template = template.replace("call.function.arguments", "call.function.arguments | default({})")
     detection = found(template)
 
-    assert detection.missed
-    assert "not understood" in detection.reason
+    assert detection.unmatched
+    assert "None could be derived" in detection.reason
 
 
 def test_a_tie_is_reported_and_a_dialect_made() -> None:
-    twin = replace(HERMES, names=("twin",), thoughts=Thoughts(("<muse>",), ("</muse>",)))
-    detection = detect(Evidence(TWO_WAYS), [replace(HERMES, thoughts=twin.thoughts), twin, QWEN3_CODER])
+    twin = replace(HERMES, names=("twin",), reasoning=ReasoningMarkers(("<muse>",), ("</muse>",)))
+    detection = detect(Evidence(TWO_WAYS), [replace(HERMES, reasoning=twin.reasoning), twin, QWEN3_CODER])
     assert not detection.tied  # the same grammar by two names is no tie
 
-    twin = replace(twin, thoughts=Thoughts(("<amuse>",), ("</amuse>",)))
-    detection = detect(Evidence(TWO_WAYS), [replace(HERMES, thoughts=THOUGHTS), twin, QWEN3_CODER])
+    twin = replace(twin, reasoning=ReasoningMarkers(("<amuse>",), ("</amuse>",)))
+    detection = detect(Evidence(TWO_WAYS), [replace(HERMES, reasoning=THOUGHTS), twin, QWEN3_CODER])
 
     assert set(detection.tied) == {"hermes", "twin"}
     assert detection.doubtful
@@ -129,7 +129,7 @@ def test_a_tie_is_reported_and_a_dialect_made() -> None:
     assert reads(detection, TWO_WAYS) == 1
 
 
-THOUGHTS = Thoughts(("<muse>",), ("</muse>",))
+THOUGHTS = ReasoningMarkers(("<muse>",), ("</muse>",))
 
 
 def test_a_user_overrides() -> None:
@@ -157,20 +157,20 @@ def test_every_hint_names_a_dialect() -> None:
 
 def test_a_specimen_begins_where_an_answer_begins() -> None:
     renderer = ChatTemplateRenderer(THINKS, bos="", eos="", tool_prompt=None)
-    (specimen,) = specimens_of(renderer, (THOUGHT, TEXT))
+    (sample,) = samples_of(renderer, (REASONING, TEXT))
 
-    assert specimen.opening == "<|im_start|>assistant\n<think>\n"
-    assert specimen.behind(specimen.opening).startswith(THOUGHT.text)
-    assert read(specimen, find("qwen3"), Table(find("qwen3").grammar)) == (THOUGHT, TEXT)
+    assert sample.generation_prompt == "<|im_start|>assistant\n<think>\n"
+    assert sample.text_after(sample.generation_prompt).startswith(REASONING.text)
+    assert decode_sample(sample, find("qwen3"), Table(find("qwen3").grammar)) == (REASONING, TEXT)
 
 
 @pytest.mark.parametrize("template", [TAGS, CODER], ids=["hermes", "qwen3_coder"])
 def test_rendering_then_decoding_gives_the_items_back(template: str) -> None:
     dialect = found(template).dialect
     renderer = ChatTemplateRenderer(template, bos="<s>", eos="</s>", tool_prompt=None)
-    for items in [(TEXT,), (THOUGHT, TEXT), (TIDE,), (THOUGHT, TEXT, TIDE, BOATS)]:
-        (specimen,) = specimens_of(renderer, items)
-        back = read(specimen, dialect, Table(dialect.grammar))
+    for items in [(TEXT,), (REASONING, TEXT), (TIDE,), (REASONING, TEXT, TIDE, BOATS)]:
+        (sample,) = samples_of(renderer, items)
+        back = decode_sample(sample, dialect, Table(dialect.grammar))
 
         assert [type(item) for item in back] == [type(item) for item in items]
         for item, given in zip(back, items, strict=True):

@@ -13,8 +13,8 @@ from antiphon.core.items import FunctionCall, Message, OutputItem, Status
 from antiphon.core.turn import Function
 from antiphon.decode.table import Table
 from antiphon.dialects.detection.detect import Detection, Evidence, detect
-from antiphon.dialects.detection.specimens import collect, specimens_of
-from antiphon.dialects.detection.votes import read
+from antiphon.dialects.detection.samples import collect_samples, samples_of
+from antiphon.dialects.detection.scorers import decode_sample
 from antiphon.render.renderer import ChatTemplateRenderer
 from tests.real_templates import marks, real_templates
 
@@ -110,7 +110,7 @@ MISSED = {"meetkai-functionary-medium-v3.2": "the prompt ends with the marker of
 
 LOSSES = {
     ("google-gemma-4-31B-it", "text and call"): "the template writes the text behind the call",
-    ("openai-gpt-oss-120b", "text and call"): "the template writes the text as a thought",
+    ("openai-gpt-oss-120b", "text and call"): "the template writes the text as reasoning",
 }
 """What does not come back, and why."""
 
@@ -157,12 +157,12 @@ def test_what_templates_write_is_read_back() -> None:
     wrong = {}
     for name in EXPECTED:
         table = Table(found[name].dialect.grammar)
-        for specimen in collect(renderer(name)).answers:
-            if (name, specimen.name) in LOSSES:
+        for sample in collect_samples(renderer(name)).answers:
+            if (name, sample.name) in LOSSES:
                 continue
-            items = read(specimen, found[name].dialect, table)
-            if essence(items) != essence(specimen.items):
-                wrong[name, specimen.name] = (specimen.written, items)
+            items = decode_sample(sample, found[name].dialect, table)
+            if essence(items) != essence(sample.items):
+                wrong[name, sample.name] = (sample.written, items)
     assert wrong == {}
 
 
@@ -207,9 +207,9 @@ def test_rendering_then_decoding_gives_any_calls_back(name: str, values: list[di
             replace(call, arguments=call.arguments.replace("\\\\", "/").replace("'", "/")) for call in calls
         ]
     dialect = detections()[name].dialect
-    for specimen in specimens_of(renderer(name), tuple(calls), (SPEND,)):
-        items = read(specimen, dialect, Table(dialect.grammar), {SPEND.name: SPEND.parameters})
-        assert essence(items) == essence(calls), specimen.written
+    for sample in samples_of(renderer(name), tuple(calls), (SPEND,)):
+        items = decode_sample(sample, dialect, Table(dialect.grammar), {SPEND.name: SPEND.parameters})
+        assert essence(items) == essence(calls), sample.written
 
 
 @cache

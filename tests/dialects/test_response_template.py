@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.errors import EngineError
-from antiphon.core.grammar import Key, Name, Named, Spelled
+from antiphon.core.grammar import CallHeader, Key, Name, SpelledParser
 from antiphon.core.items import FunctionCall, Message, Reasoning
 from antiphon.decode.ids import mistral_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.detection.detect import Evidence, choose, detect
-from antiphon.dialects.detection.votes import opening_markers
-from antiphon.dialects.response_template.build import build
+from antiphon.dialects.detection.scorers import opening_markers
+from antiphon.dialects.response_template.builder import build
 from tests.contracts.dialect import TOOLS
 from tests.dialects import response_templates as templates
 from tests.dialects.response_templates import ALL, FUNCTION, NAMED, TAGGED, THINK, template
@@ -28,7 +28,7 @@ NOW = ("now", {})
 
 
 def answer(name: str, text: str) -> list[object]:
-    """The items of a text: thoughts after an `@`, calls with their arguments."""
+    """The items of a text: reasoning after an `@`, calls with their arguments."""
     check(TABLES[name], text, tools=TOOLS)
     short: list[object] = []
     for item in fold(decode(TABLES[name], [text], tools=TOOLS)).items:
@@ -101,45 +101,45 @@ def test_keeps_the_laws(name: str, data: st.DataObject, at: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ([], "no `fields`"),
         ({"fields": {}}, "no `fields`"),
         ({"version": 2, "fields": {"content": {}}}, "version is 2"),
         (template(content={}, citations={"open": "<co>"}), "the field 'citations'"),
-        (template(content=[]), "'content' is no object"),
-        (template(content={"upon": "a"}), "'content' has a key that is not known, `upon`"),
-        (template(content={"content": "json"}), "'content' is read as `json`"),
-        (template(content={"close": 3}), "'content' has a `close` that is no text"),
+        (template(content=[]), "'content' is not an object"),
+        (template(content={"upon": "a"}), "'content' has an unknown key, `upon`"),
+        (template(content={"content": "json"}), "'content' has `content` 'json'"),
+        (template(content={"close": 3}), "'content' has a `close` that is not a string"),
         (template(content={"close_pattern": "a("}), "'content' has the pattern 'a\\(': it does not compile"),
-        (template(content={"close_pattern": "<a>.*<b>"}), "'content' has the pattern .* no fixed marker"),
-        (template(content={"open": " \n"}), "'content' has a marker that is only space"),
-        (template(content={}, thinking={"close": "</think>"}), "nothing opens the field 'thinking'"),
-        (template(content={"open": "<a>"}, thinking={"open": "<a>"}), "the marker '<a>', which leads elsewhere"),
+        (template(content={"close_pattern": "<a>.*<b>"}), "'content' has the pattern .* not a fixed marker"),
+        (template(content={"open": " \n"}), "'content' has a marker of only whitespace"),
+        (template(content={}, thinking={"close": "</think>"}), "the field 'thinking' has no opening marker"),
+        (template(content={"open": "<a>"}, thinking={"open": "<a>"}), "the marker '<a>', which another field uses differently"),
         (template(tool_calls={**TAGGED, "transform": None}), "'tool_calls' has no `transform`"),
-        (template(tool_calls={**TAGGED, "transform": {"function": {"name": "f"}}}), "`transform` that is not understood"),
-        (template(tool_calls={**TAGGED, "content": "kv-lines"}), "read as `kv-lines`"),
-        (template(tool_calls={**TAGGED, "transform": NAMED}), "open with something else"),
-        (template(tool_calls={**TAGGED, "content_args": {"unquoted_keys": True}}), "read as `json`"),
+        (template(tool_calls={**TAGGED, "transform": {"function": {"name": "f"}}}), "`transform` that is not supported"),
+        (template(tool_calls={**TAGGED, "content": "kv-lines"}), "`content` `kv-lines`"),
+        (template(tool_calls={**TAGGED, "transform": NAMED}), "not just markers and a name"),
+        (template(tool_calls={**TAGGED, "content_args": {"unquoted_keys": True}}), "`content` `json`"),
         (template(tool_calls={**ALL["gemma"]["fields"]["tool_calls"], "content_args": {"unquoted_keys": True}}), "bare keys"),
-        (template(tool_calls={**TAGGED, "open_pattern": r"(?P<fn>\w+)!"}), "open with something else"),
+        (template(tool_calls={**TAGGED, "open_pattern": r"(?P<fn>\w+)!"}), "not just markers and a name"),
         (template(tool_calls={**TAGGED, "open_pattern": r"<(?P<fn>\w+)>", "transform": NAMED}), "no group 'name'"),
         (template(tool_calls={**ALL["coder"]["fields"]["tool_calls"], "content_args": {}}), "'tool_calls' has the pattern None"),
         (template(tool_calls={**ALL["coder"]["fields"]["tool_calls"], "content_args": {"tag_pattern": "<a>"}}), "`tag_pattern`"),
-        (template(tool_calls={**ALL["coder"]["fields"]["tool_calls"], "open_pattern": r"<f=(?P<name>\w+)"}), "whose name no marker ends"),
-        (template(tool_calls={**TAGGED, "open_pattern": r"<(?P<name>\w*\w*\w*\w*\w*)>", "transform": NAMED}), "too much open"),
-        (template(tool_calls={**TAGGED, "transform_each": "yes"}), "`transform_each` that is no bool"),
+        (template(tool_calls={**ALL["coder"]["fields"]["tool_calls"], "open_pattern": r"<f=(?P<name>\w+)"}), "has no end marker"),
+        (template(tool_calls={**TAGGED, "open_pattern": r"<(?P<name>\w*\w*\w*\w*\w*)>", "transform": NAMED}), "too many repetitions"),
+        (template(tool_calls={**TAGGED, "transform_each": "yes"}), "`transform_each` that is not a bool"),
     ],
 )  # fmt: skip
-def test_what_no_table_says_is_refused_and_named(spec: Any, told: str) -> None:
-    with pytest.raises(EngineError, match=told) as caught:
+def test_what_no_grammar_can_express_is_rejected_and_named(spec: Any, message: str) -> None:
+    with pytest.raises(EngineError, match=message) as caught:
         build(json.dumps(spec))
     assert "--dialect" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[" * 100_000])
-def test_what_is_no_json_is_refused(text: str) -> None:
-    with pytest.raises(EngineError, match="no JSON"):
+def test_text_that_is_not_json_is_rejected(text: str) -> None:
+    with pytest.raises(EngineError, match="not JSON"):
         build(text)
 
 
@@ -149,14 +149,14 @@ def test_every_template_opens_its_calls_from_text() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_models_can_be_made_to_write_the_calls(name: str) -> None:
+def test_the_headers_of_calls_can_be_spelled(name: str) -> None:
     for state in TABLES[name].grammar.states.values():
         if isinstance(state, Name):
-            assert isinstance(state.form, Spelled)
-            assert state.form(state.form.written[0].replace("NAME", "f")) == Named("f")
+            assert isinstance(state.parse, SpelledParser)
+            assert state.parse(state.parse.spellings[0].replace("NAME", "f")) == CallHeader("f")
         if isinstance(state, Key):
-            assert isinstance(state.form, Spelled)
-            assert state.form(state.form.written[0].text.replace("KEY", "a")).key == "a"
+            assert isinstance(state.parse, SpelledParser)
+            assert state.parse(state.parse.spellings[0].text.replace("KEY", "a")).key == "a"
 
 
 def found(chat_template: str, spec: Any) -> str:
@@ -167,7 +167,7 @@ def test_it_wins_where_others_read_as_much() -> None:
     assert found(TAGS, templates.HERMES) == "hf"
     assert found(CODER, templates.CODER) == "hf"
     assert (
-        "response template says so, too"
+        "response template is the best, too"
         in detect(Evidence(TAGS, response_template=json.dumps(templates.HERMES))).reason
     )
 
@@ -177,7 +177,7 @@ def test_it_does_not_win_where_it_reads_less() -> None:
     assert found(TAGS, template(content={"close": "<|im_end|>"})) == "hermes"
 
 
-def test_one_that_cannot_be_used_is_a_vote_at_least() -> None:
+def test_one_that_is_not_supported_is_still_scored() -> None:
     refused = template(content={}, citations={"open": "<co>"})
 
     assert found(TAGS, refused) == "hermes"
@@ -205,7 +205,7 @@ def test_it_can_be_named() -> None:
     evidence = Evidence(TAGS, response_template=json.dumps(templates.CODER))
 
     assert choose("hf", evidence).name == "hf"
-    assert choose("hf+hermes", evidence).dialect.thoughts == choose("qwen3", evidence).dialect.thoughts
+    assert choose("hf+hermes", evidence).dialect.reasoning == choose("qwen3", evidence).dialect.reasoning
     with pytest.raises(EngineError, match=r"no tokenizer_config\.json"):
         choose("hf", Evidence(TAGS))
     with pytest.raises(EngineError, match="hf, "):
@@ -217,4 +217,4 @@ def test_fields_have_other_names_too() -> None:
         dialect = build(
             json.dumps({"fields": {name: THINK, "tool_calls": {**TAGGED, "transform": FUNCTION}}})
         )
-        assert dialect.thoughts
+        assert dialect.reasoning

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.items import FunctionCall, Message, Reasoning
 from antiphon.decode.table import Table
-from antiphon.dialects.response_template.build import build
+from antiphon.dialects.response_template.builder import build
 from tests.contracts.dialect import TOOLS
 from tests.dialects.response_templates import ALL
 from tests.laws import check, cuts, fold
@@ -25,31 +25,31 @@ Call = tuple[str, Mapping[str, Any]]
 Writer = Callable[[str, str, list[Call]], str]
 
 
-def tagged(thought: str, said: str, calls: list[Call]) -> str:
+def tagged(reasoning: str, said: str, calls: list[Call]) -> str:
     written = [json.dumps({"name": name, "arguments": given}) for name, given in calls]
-    return _think(thought) + said + "".join(f"\n<tool_call>\n{call}\n</tool_call>" for call in written)
+    return _think(reasoning) + said + "".join(f"\n<tool_call>\n{call}\n</tool_call>" for call in written)
 
 
-def coder(thought: str, said: str, calls: list[Call]) -> str:
-    return _think(thought) + said + "".join(map(_function, calls))
+def coder(reasoning: str, said: str, calls: list[Call]) -> str:
+    return _think(reasoning) + said + "".join(map(_function, calls))
 
 
-def cohere(thought: str, said: str, calls: list[Call]) -> str:
+def cohere(reasoning: str, said: str, calls: list[Call]) -> str:
     written = [{"tool_call_id": "0", "tool_name": name, "parameters": given} for name, given in calls]
     action = f"<|START_ACTION|>{json.dumps(written)}<|END_ACTION|>" if calls else ""
     response = f"<|START_RESPONSE|>{said}<|END_RESPONSE|>" if said else ""
-    return f"<|START_THINKING|>{thought}<|END_THINKING|>{action}{response}<|END_OF_TURN_TOKEN|>"
+    return f"<|START_THINKING|>{reasoning}<|END_THINKING|>{action}{response}<|END_OF_TURN_TOKEN|>"
 
 
-def channels(thought: str, said: str, calls: list[Call]) -> str:
-    analysis = f"<|channel|>analysis<|message|>{thought}<|end|>"
+def channels(reasoning: str, said: str, calls: list[Call]) -> str:
+    analysis = f"<|channel|>analysis<|message|>{reasoning}<|end|>"
     written = [f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{json.dumps(given)}<|call|>" for name, given in calls]  # fmt: skip
     final = [f"<|channel|>final<|message|>{said}<|return|>"] if said else []
     return "<|start|>assistant".join([analysis, *written, *final])
 
 
-def _think(thought: str) -> str:
-    return f"<think>\n{thought}\n</think>\n\n"
+def _think(reasoning: str) -> str:
+    return f"<think>\n{reasoning}\n</think>\n\n"
 
 
 def _function(call: Call) -> str:
@@ -69,16 +69,16 @@ calls = st.lists(st.tuples(st.just("get_weather"), weather) | st.just(("now", {}
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@given(thought=words, said=words | st.just(""), given=calls, at=cuts)
+@given(reasoning=words, said=words | st.just(""), given=calls, at=cuts)
 @settings(max_examples=40, deadline=None)
-def test_reads_the_same(name: str, thought: str, said: str, given: list[Call], at: list[int]) -> None:
-    text = WRITERS[name](thought, said, given)
+def test_reads_the_same(name: str, reasoning: str, said: str, given: list[Call], at: list[int]) -> None:
+    text = WRITERS[name](reasoning, said, given)
     tools = [{"function": {"name": tool, "parameters": schema}} for tool, schema in TOOLS.items()]
     expected = reference.parse_response(text, ALL[name], prefix="", tools=tools)
     items = fold(check(Table(build(json.dumps(ALL[name])).grammar), text, at, tools=TOOLS)).items
 
-    thoughts = (expected.get("reasoning_content"), expected.get("thinking"))
-    assert [item.text for item in items if isinstance(item, Reasoning)] == list(filter(None, thoughts))
+    reasoning = (expected.get("reasoning_content"), expected.get("thinking"))
+    assert [item.text for item in items if isinstance(item, Reasoning)] == list(filter(None, reasoning))
     assert "".join(item.text for item in items if isinstance(item, Message)) == expected.get("content", "")
     assert [(i.name, json.loads(i.arguments)) for i in items if isinstance(i, FunctionCall)] == [
         (call["function"]["name"], call["function"]["arguments"]) for call in expected.get("tool_calls", ())

@@ -71,7 +71,7 @@ def user(text: str, name: str | None = None) -> Pair:
     return Pair(message("user", text, name=name), Written("user", text, name))
 
 
-def thought(text: str) -> Pair:
+def reasoning(text: str) -> Pair:
     return Pair(Reasoning(text), Written("assistant", text, channel="analysis"))
 
 
@@ -167,14 +167,14 @@ CASES: dict[str, Case] = {
     ),
     "several turns": Case([user("1"), answer("2"), user("3"), answer("4"), user("5")]),
     "an answer last": Case([user("1"), answer("2")]),
-    "old thoughts": Case([user("1"), dropped(thought("a")), answer("2"), user("3")]),
-    "a thought last": Case([user("1"), thought("a")]),
+    "old reasoning": Case([user("1"), dropped(reasoning("a")), answer("2"), user("3")]),
+    "reasoning last": Case([user("1"), reasoning("a")]),
     "a call": Case([user("1"), call(), result(), user("2")], tools=(WEATHER,)),
-    "a thought before a call": Case([user("1"), thought("a"), call(), result()], tools=(WEATHER,)),
+    "reasoning before a call": Case([user("1"), reasoning("a"), call(), result()], tools=(WEATHER,)),
     "calls in a row": Case(
         [
-            *(user("1"), thought("a"), call(), result()),
-            *(thought("b"), call("{}", "2", "noon"), result("12", "2", "functions.noon")),
+            *(user("1"), reasoning("a"), call(), result()),
+            *(reasoning("b"), call("{}", "2", "noon"), result("12", "2", "functions.noon")),
         ],
         tools=(WEATHER, NOON),
     ),
@@ -186,25 +186,33 @@ CASES: dict[str, Case] = {
         tools=(WEATHER, NOON),
     ),
     "an answered call": Case(
-        [user("1"), dropped(thought("a")), call(), result(), dropped(thought("b")), answer("2"), user("3")],
+        [
+            user("1"),
+            dropped(reasoning("a")),
+            call(),
+            result(),
+            dropped(reasoning("b")),
+            answer("2"),
+            user("3"),
+        ],
         tools=(WEATHER,),
     ),
     "a second question with a call": Case(
-        [user("1"), dropped(thought("a")), answer("2"), user("3"), thought("b"), call(), result()],
+        [user("1"), dropped(reasoning("a")), answer("2"), user("3"), reasoning("b"), call(), result()],
         tools=(WEATHER,),
     ),
-    "thoughts between answers": Case(
+    "reasoning between answers": Case(
         [
-            *(user("1"), dropped(thought("a")), answer("2")),
-            *(user("3"), dropped(thought("b")), answer("4"), user("5")),
+            *(user("1"), dropped(reasoning("a")), answer("2")),
+            *(user("3"), dropped(reasoning("b")), answer("4"), user("5")),
         ]
     ),
-    "a preamble": Case([user("1"), thought("a"), preamble("Let me look."), call(), result()]),
+    "a preamble": Case([user("1"), reasoning("a"), preamble("Let me look."), call(), result()]),
     "a preamble that does not say so": Case(
-        [user("1"), thought("a"), preamble("Let me look.", None), call()]
+        [user("1"), reasoning("a"), preamble("Let me look.", None), call()]
     ),
     "a preamble and no call": Case([user("1"), preamble("Let me look."), user("Well?")]),
-    "an answer that says so": Case([user("1"), dropped(thought("a")), answer("2", "final_answer"), call()]),
+    "an answer that says so": Case([user("1"), dropped(reasoning("a")), answer("2", "final_answer"), call()]),
     "a result whose call is gone": Case([result(name="get_weather"), user("1")]),
     "a result of nobody knows what": Case([result(caller="functions"), user("1")]),
     "a result that has a name of its own": Case([call(), result(name="other")]),
@@ -218,7 +226,7 @@ CASES: dict[str, Case] = {
     "a name": Case([user("Hi", "alice")]),
     "tokens that a user spells": Case([user(SPELLED)]),
     "tokens everywhere": Case(
-        [told(SPELLED), user(SPELLED), thought(SPELLED), call(SPELLED), result(SPELLED)],
+        [told(SPELLED), user(SPELLED), reasoning(SPELLED), call(SPELLED), result(SPELLED)],
         SPELLED,
         (Function("f", SPELLED, {"type": "object", "properties": {"a": {"description": SPELLED}}}),),
     ),
@@ -251,7 +259,7 @@ CASES: dict[str, Case] = {
     "a program": Case(
         [
             user("1"),
-            thought("a"),
+            reasoning("a"),
             built_in("python", '{"code": "print(1)\\n"}', "print(1)\n", "code"),
             built_in_result("python", "1"),
         ]

@@ -10,7 +10,7 @@ from antiphon.core.items import FunctionCall, FunctionOutput, Item, Reasoning, T
 from antiphon.core.turn import Ending, Function
 from antiphon.render.harmony import ANSWER, HarmonyRenderer
 from antiphon.render.harmony_tools import Namespace
-from antiphon.render.seams import SEAM, pieces
+from antiphon.render.special_tokens import SEPARATOR, split_at_separators
 from tests.harmony_vocabulary import encoding, needs_vocabulary
 from tests.render.harmony_conversations import CASES, LIST, LIST_FORMAT, ORDER, Case, message, user
 from tests.render.harmony_reference import DATE, reference_tokens, reference_tokens_of_its_choice
@@ -22,7 +22,11 @@ ANALYSIS = "<|start|>assistant<|channel|>analysis<|message|>"
 
 
 def tokens(prompt: str) -> list[int]:
-    return [token for piece in pieces(prompt) for token in encoding().encode(piece, allowed_special="all")]
+    return [
+        token
+        for piece in split_at_separators(prompt)
+        for token in encoding().encode(piece, allowed_special="all")
+    ]
 
 
 def history(*items: Item, **rest: object) -> str:
@@ -36,23 +40,23 @@ def test_prompts_are_the_reference_s_token_by_token(name: str) -> None:
     prompt = RENDERER.render(CASES[name].turn)
     expected = reference_tokens(CASES[name])
 
-    assert prompt.replace(SEAM, "") == encoding().decode(expected)
+    assert prompt.replace(SEPARATOR, "") == encoding().decode(expected)
     assert tokens(prompt) == expected
 
 
 KEPT_BY_THE_REFERENCE = {
     "a second question with a call": "it leaves nothing out while the last message is no answer",
     "an answer that says so": "the same: a call is the last message",
-    "thoughts between answers": "it leaves out only what is before the first answer",
+    "reasoning between answers": "it leaves out only what is before the first answer",
 }
-"""Old thoughts that it shows, against its own documentation, and why."""
+"""Old reasoning that it shows, against its own documentation, and why."""
 
 
 @needs_vocabulary
 @pytest.mark.parametrize(
     "name", [name for name, case in CASES.items() if not all(p.shown for p in case.pairs)]
 )
-def test_the_reference_leaves_out_the_same_thoughts_but_for_a_few(name: str) -> None:
+def test_the_reference_leaves_out_the_same_reasoning_but_for_a_few(name: str) -> None:
     same = tokens(RENDERER.render(CASES[name].turn)) == reference_tokens_of_its_choice(CASES[name])
     assert same == (name not in KEPT_BY_THE_REFERENCE)
 
@@ -148,12 +152,12 @@ class TestEndings:
     def test_a_transcript_begins_no_answer(self) -> None:
         assert history(say("user", "q"), ending=Ending.TRANSCRIPT) == "<|start|>user<|message|>q<|end|>"
 
-    def test_an_answer_that_goes_on_is_left_open_and_its_thought_is_kept(self) -> None:
+    def test_an_answer_that_goes_on_is_left_open_and_its_reasoning_is_kept(self) -> None:
         items = (say("user", "q"), Reasoning("hm"), say("assistant", "It is "))
         written = history(*items, ending=Ending.CONTINUED)
         assert written == f"<|start|>user<|message|>q<|end|>{ANALYSIS}hm<|end|>{FINAL}It is "
 
-    def test_thoughts_before_an_earlier_answer_are_not(self) -> None:
+    def test_reasoning_before_an_earlier_answer_is_not(self) -> None:
         items = (Reasoning("old"), say("assistant", "a"), say("user", "q"), say("assistant", "b"))
         assert "old" not in history(*items, ending=Ending.CONTINUED)
 
@@ -211,7 +215,7 @@ def test_tools_of_a_server_s_own_are_built_in_like_the_others() -> None:
 
 
 def test_tools_that_the_server_runs_are_told_in_the_words_of_the_family() -> None:
-    hosted = [function for functions in RENDERER.trained.values() for function in functions]
+    hosted = [function for functions in RENDERER.native_tools.values() for function in functions]
     text = RENDERER.render(turn(user("1"), tools=(*hosted, WEATHER)))
     asked = {"builtin_tools": ["browser", "container", "python"]}
     assert text == RENDERER.render(turn(user("1"), tools=(WEATHER,), variables=asked))
@@ -221,7 +225,7 @@ def test_tools_that_the_server_runs_are_told_in_the_words_of_the_family() -> Non
 
 
 def test_tools_that_the_server_runs_are_called_and_answered_as_they_were_learned() -> None:
-    for functions in RENDERER.trained.values():
+    for functions in RENDERER.native_tools.values():
         name = functions[0].name
         items = (FunctionCall("1", name, "{}"), FunctionOutput("1", (TextPart("ok"),), name))
         text = RENDERER.render(turn(user("1"), *items, tools=functions))
@@ -233,7 +237,7 @@ ROLES = st.lists(st.sampled_from(["system", "developer", "user", "assistant", "c
 
 
 @given(roles=ROLES)
-def test_any_conversation_renders_and_all_but_old_thoughts_is_read(roles: list[str]) -> None:
+def test_any_conversation_renders_and_all_but_old_reasoning_is_read(roles: list[str]) -> None:
     items: list[Item] = []
     for n, role in enumerate(roles):
         if role == "call":

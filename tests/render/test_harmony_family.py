@@ -7,13 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 import antiphon
+from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Chunk, Finish, FinishReason
-from antiphon.core.fold import Fold
 from antiphon.core.items import FunctionCall, Reasoning
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.render.renderer import CHATML
 from antiphon.run.model import Model
-from antiphon.run.service import Service
+from antiphon.run.models import Service
 from tests.real_templates import marks, real_templates
 from tests.render.support import WEATHER, say, turn
 
@@ -88,7 +88,7 @@ async def test_an_answer_goes_on_where_the_prompt_ends() -> None:
     prompt = await served.prompt(asked)
     assert prompt.text.endswith("<|start|>assistant")
 
-    decoder, fold = served.decoder(asked, prompt), Fold()
+    decoder, fold = served.decoder(asked, prompt), Accumulator()
     text = (
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to="
         'functions.get_weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>'
@@ -96,8 +96,8 @@ async def test_an_answer_goes_on_where_the_prompt_ends() -> None:
     for event in [*decoder.feed(Chunk(text)), *decoder.finish(Finish(FinishReason.STOP))]:
         fold.push(event)
 
-    thought, call = fold.output.items
-    assert thought == Reasoning("Hm.")
+    reasoning, call = fold.output.items
+    assert reasoning == Reasoning("Hm.")
     assert isinstance(call, FunctionCall)
     assert (call.name, call.arguments) == ("get_weather", '{"city": "Rome"}')
 

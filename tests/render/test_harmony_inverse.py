@@ -13,7 +13,7 @@ from antiphon.decode.decoder import state_after
 from antiphon.decode.table import Table
 from antiphon.dialects.openai import OPENAI
 from antiphon.render.harmony import ANSWER, HarmonyRenderer
-from antiphon.render.seams import ANY_MODEL
+from antiphon.render.special_tokens import GENERIC_ESCAPER
 from tests.laws import decode, fold
 from tests.render.harmony_conversations import message
 from tests.render.support import call, output, say, turn
@@ -27,8 +27,8 @@ TEXT = (
     .map(str.strip)
     .filter(
         lambda text: (
-            bool(text) and ANY_MODEL.text(text) == text
-        )  # what spells a token is read as text, with seams
+            bool(text) and GENERIC_ESCAPER.escape(text) == text
+        )  # what spells a token is read as text, with separators
     )
 )
 OBJECT = st.dictionaries(TEXT, TEXT | st.integers() | st.lists(TEXT | st.booleans(), max_size=2), max_size=3)
@@ -68,14 +68,14 @@ def test_steps_are_read_back(steps: list[Item]) -> None:
 
 @settings(deadline=None)
 @given(steps=STEPS, answer=ANSWERS)
-def test_an_answer_is_read_back_without_the_thoughts_that_led_to_it(steps: list[Item], answer: Item) -> None:
+def test_an_answer_is_read_back_without_the_reasoning_that_led_to_it(steps: list[Item], answer: Item) -> None:
     kept = [item for item in steps if not isinstance(item, Reasoning)]
     assert essence(decoded(written(*steps, answer))) == essence([*kept, answer])
 
 
 @settings(deadline=None)
 @given(steps=STEPS, answer=ANSWERS)
-def test_an_answer_that_goes_on_is_read_back_with_its_thoughts(steps: list[Item], answer: Item) -> None:
+def test_an_answer_that_goes_on_is_read_back_with_its_reasoning(steps: list[Item], answer: Item) -> None:
     text = written(*steps, answer, ending=Ending.CONTINUED)
     assert essence(decoded(text)) == essence([*steps, answer])
 

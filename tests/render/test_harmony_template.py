@@ -5,7 +5,7 @@ import pytest
 from antiphon.core.errors import RequestError
 from antiphon.render.harmony import HarmonyRenderer
 from antiphon.render.renderer import ChatTemplateRenderer
-from antiphon.render.seams import SEAM
+from antiphon.render.special_tokens import SEPARATOR
 from tests.real_templates import marks, real_templates
 from tests.render.harmony_conversations import CASES
 from tests.render.support import renderer
@@ -25,9 +25,9 @@ DIFFERENT = {
     "a developer message": INSTRUCTIONS,
     "both": INSTRUCTIONS,
     "instructions later": "only the first message, so all instructions are merged there",
-    "a thought last": "a thought that nothing follows as an answer of nothing",
+    "reasoning last": "reasoning that nothing follows as an answer of nothing",
     "a call": RESULT,
-    "a thought before a call": RESULT,
+    "reasoning before a call": RESULT,
     "calls in a row": RESULT,
     "calls at once": "only the first call of a message, so each is a message, with its result behind it",
     "an answered call": RESULT,
@@ -72,7 +72,9 @@ def test_prompts_are_the_template_s_but_for_its_known_manners(
     template: ChatTemplateRenderer, name: str
 ) -> None:
     turn = CASES[name].turn
-    same = HarmonyRenderer().render(turn).replace(SEAM, "") == template.render(turn).replace(SEAM, "")
+    same = HarmonyRenderer().render(turn).replace(SEPARATOR, "") == template.render(turn).replace(
+        SEPARATOR, ""
+    )
     assert same == (name not in DIFFERENT), DIFFERENT.get(name)
 
 

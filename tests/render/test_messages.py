@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from antiphon.core.items import FunctionOutput, Message, Reasoning, Role, TextPart
-from antiphon.render.messages import arrange, gather, object_of, shape, short_id
-from antiphon.render.seams import SEAM
-from antiphon.render.traits import Arguments, Traits
+from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
+from antiphon.render.messages import arrange, format_message, gather, parse_arguments, short_id
+from antiphon.render.special_tokens import SEPARATOR
 from tests.render.support import call, output, say
 
 
@@ -22,7 +22,7 @@ def test_one_go_of_the_assistant_is_one_message() -> None:
     assert result == {"role": "tool", "tool_call_id": "a", "content": "sunny", "name": "get_weather"}
 
 
-def test_thoughts_belong_to_what_follows_them() -> None:
+def test_reasoning_belongs_to_what_follows_it() -> None:
     first, _, second, third = gather(
         [
             Reasoning("one"),
@@ -38,7 +38,7 @@ def test_thoughts_belong_to_what_follows_them() -> None:
     assert third == {"role": "assistant", "content": "x"}
 
 
-def test_thoughts_in_a_row_are_joined_and_a_last_one_is_kept() -> None:
+def test_consecutive_reasoning_is_joined_and_kept_at_the_end() -> None:
     assert gather([Reasoning("a"), Reasoning("b"), say("user", "q")])[0]["reasoning"] == "a\nb"
 
 
@@ -54,38 +54,44 @@ def test_the_name_of_an_output_is_its_own_or_that_of_its_call() -> None:
 
 
 def test_no_message_has_an_empty_list_of_calls() -> None:
-    messages = [shape(message, Traits()) for message in gather([say("assistant", "a"), say("user", "b")])]
+    messages = [
+        format_message(message, TemplateCapabilities())
+        for message in gather([say("assistant", "a"), say("user", "b")])
+    ]
     assert not any("tool_calls" in message for message in messages)
 
 
 @pytest.mark.parametrize(
     ("text", "wanted", "given_to_template"),
     [
-        ('{"a": [1]}', Arguments.ANY, {"a": [1]}),
-        ("", Arguments.OBJECT, {}),
-        ("", Arguments.ANY, {}),
-        ('{"a": ', Arguments.ANY, '{"a": '),
-        ('{"a": ', Arguments.OBJECT, {}),
-        ("[1]", Arguments.ANY, "[1]"),
-        ("[" * 100_000, Arguments.OBJECT, {}),
-        (r'{"a": "\ud800"}', Arguments.ANY, r'{"a": "\ud800"}'),
-        (r'{"a": "\u003c|end|>"}', Arguments.ANY, {"a": f"<|{SEAM}end|>"}),
+        ('{"a": [1]}', ArgumentFormat.ANY, {"a": [1]}),
+        ("", ArgumentFormat.OBJECT, {}),
+        ("", ArgumentFormat.ANY, {}),
+        ('{"a": ', ArgumentFormat.ANY, '{"a": '),
+        ('{"a": ', ArgumentFormat.OBJECT, {}),
+        ("[1]", ArgumentFormat.ANY, "[1]"),
+        ("[" * 100_000, ArgumentFormat.OBJECT, {}),
+        (r'{"a": "\ud800"}', ArgumentFormat.ANY, r'{"a": "\ud800"}'),
+        (r'{"a": "\u003c|end|>"}', ArgumentFormat.ANY, {"a": f"<|{SEPARATOR}end|>"}),
     ],
 )
 def test_arguments_are_objects_if_they_can_be(
-    text: str, wanted: Arguments, given_to_template: object
+    text: str, wanted: ArgumentFormat, given_to_template: object
 ) -> None:
-    assert object_of(text, wanted) == given_to_template
+    assert parse_arguments(text, wanted) == given_to_template
 
 
 def test_arguments_as_text_stay_as_the_model_wrote_them() -> None:
     (message,) = gather([call(arguments='{"a":1 }')])
-    shaped = shape(message, Traits(arguments=Arguments.TEXT))
-    assert shaped["tool_calls"][0]["function"]["arguments"] == '{"a":1 }'
+    formatted = format_message(message, TemplateCapabilities(arguments=ArgumentFormat.TEXT))
+    assert formatted["tool_calls"][0]["function"]["arguments"] == '{"a":1 }'
 
 
 def test_calls_and_results_keep_the_same_short_id() -> None:
-    called, result = [shape(message, Traits(short_ids=True)) for message in gather([call(), output()])]
+    called, result = [
+        format_message(message, TemplateCapabilities(short_ids=True))
+        for message in gather([call(), output()])
+    ]
     assert called["tool_calls"][0]["id"] == result["tool_call_id"]
     assert short_id("abc123XYZ") == "abc123XYZ"
 
@@ -100,7 +106,7 @@ def test_a_short_id_is_nine_letters_or_digits_and_stays(text: str) -> None:
 
 def test_one_call_each_is_followed_by_its_result() -> None:
     items = [say("assistant", "ok"), call("a"), call("b"), output("a"), output("b"), output("stray")]
-    messages = arrange(gather(items), Traits(parallel=False))
+    messages = arrange(gather(items), TemplateCapabilities(parallel_calls=False))
     ids = [m.get("tool_call_id") or m["tool_calls"][0]["id"] for m in messages]
     assert ids == ["a", "a", "b", "b", "stray"]
     assert [m["content"] for m in messages if "tool_calls" in m] == ["ok", ""]
@@ -108,9 +114,9 @@ def test_one_call_each_is_followed_by_its_result() -> None:
 
 def test_system_messages_move_to_where_they_are_read() -> None:
     items = [say("user", "q"), say("system", "one"), say("assistant", "a"), say("developer", "two")]
-    merged = arrange(gather(items), Traits(developer=False, later_system=False))
+    merged = arrange(gather(items), TemplateCapabilities(developer=False, later_system=False))
     assert [m["content"] for m in merged] == ["one\n\ntwo", "q", "a"]
-    lost = arrange(gather(items), Traits(developer=False, later_system=False, system=False))
+    lost = arrange(gather(items), TemplateCapabilities(developer=False, later_system=False, system=False))
     assert [(m["role"], m["content"]) for m in lost] == [("user", "one\n\ntwo\n\nq"), ("assistant", "a")]
 
 
@@ -124,15 +130,16 @@ ITEMS = st.lists(
     ),
     max_size=12,
 )
-TRAITS = st.builds(
-    Traits, **{name: st.booleans() for name in Traits.__struct_fields__ if name != "arguments"}
+CAPABILITIES = st.builds(
+    TemplateCapabilities,
+    **{name: st.booleans() for name in TemplateCapabilities.__struct_fields__ if name != "arguments"},
 )
 
 
-@given(ITEMS, TRAITS)
-def test_nothing_that_was_said_is_lost(items: list, traits: Traits) -> None:
+@given(ITEMS, CAPABILITIES)
+def test_nothing_that_was_said_is_lost(items: list, capabilities: TemplateCapabilities) -> None:
     before = gather(items)
-    after = json.dumps([shape(message, traits) for message in arrange(before, traits)])
+    after = json.dumps([format_message(message, capabilities) for message in arrange(before, capabilities)])
     for item in items:
         match item:
             case Message() | FunctionOutput():
@@ -143,9 +150,9 @@ def test_nothing_that_was_said_is_lost(items: list, traits: Traits) -> None:
                 assert item.arguments in after
 
 
-@given(ITEMS, TRAITS)
-def test_arranging_twice_changes_nothing(items: list, traits: Traits) -> None:
+@given(ITEMS, CAPABILITIES)
+def test_arranging_twice_changes_nothing(items: list, capabilities: TemplateCapabilities) -> None:
     # What splits messages undoes what merges them: no template wants both.
-    traits = replace(traits, parallel=True, text_with_calls=True)
-    once = arrange(gather(items), traits)
-    assert arrange(once, traits) == once
+    capabilities = replace(capabilities, parallel_calls=True, text_with_calls=True)
+    once = arrange(gather(items), capabilities)
+    assert arrange(once, capabilities) == once

@@ -1,40 +1,40 @@
 import pytest
 
-from antiphon.render.traits import Arguments, Traits
+from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
 from tests.render import templates
 from tests.render.support import renderer
 
 EXPECTED = {
-    "chatml": Traits(developer=False, tools=False, calls=False, results=False, reasoning=False),
-    "gemma": Traits(
-        system=False, later_system=False, developer=False, merged=True, user_first=True,
+    "chatml": TemplateCapabilities(developer=False, tools=False, calls=False, results=False, reasoning=False),
+    "gemma": TemplateCapabilities(
+        system=False, later_system=False, developer=False, alternating_roles=True, user_first=True,
         tools=False, calls=False, results=False, reasoning=False,
     ),
-    "mistral": Traits(
-        later_system=False, developer=False, merged=True, user_first=True, filled=True, text_with_calls=False,
-        short_ids=True, closed_results=True, reasoning=False,
+    "mistral": TemplateCapabilities(
+        later_system=False, developer=False, alternating_roles=True, user_first=True, content_required=True, text_with_calls=False,
+        short_ids=True, answer_after_results=True, reasoning=False,
     ),
-    "llama": Traits(developer=False, parallel=False, text_with_calls=False, reasoning=False),
-    "deepseek": Traits(
-        developer=False, tools=False, text_with_calls=False, arguments=Arguments.TEXT, null_content=True,
+    "llama": TemplateCapabilities(developer=False, parallel_calls=False, text_with_calls=False, reasoning=False),
+    "deepseek": TemplateCapabilities(
+        developer=False, tools=False, text_with_calls=False, arguments=ArgumentFormat.TEXT, null_content=True,
         reasoning=False,
     ),
-    "xml": Traits(tools=False, thoughtful=True, arguments=Arguments.OBJECT),
-    "parts": Traits(parts=True, developer=False, tools=False, calls=False, results=False, reasoning=False),
+    "xml": TemplateCapabilities(tools=False, reasoning_required=True, arguments=ArgumentFormat.OBJECT),
+    "parts": TemplateCapabilities(content_parts=True, developer=False, tools=False, calls=False, results=False, reasoning=False),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", templates.ALL)
 def test_traits_are_found(name: str) -> None:
-    assert renderer(templates.ALL[name]).traits == EXPECTED[name]
+    assert renderer(templates.ALL[name]).capabilities == EXPECTED[name]
 
 
 def test_a_template_that_shows_nothing_is_taken_as_it_is() -> None:
-    assert renderer("{{ raise_exception('no') }}").traits == Traits()
+    assert renderer("{{ raise_exception('no') }}").capabilities == TemplateCapabilities()
 
 
 def test_without_tools_the_variable_may_have_to_be_absent() -> None:
     source = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + templates.CHATML
-    traits = renderer(source).traits
-    assert traits.tools_absent
-    assert traits.tools
+    capabilities = renderer(source).capabilities
+    assert capabilities.tools_undefined
+    assert capabilities.tools

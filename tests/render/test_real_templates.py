@@ -9,7 +9,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.items import Item, Reasoning
 from antiphon.core.turn import Function, Turn
 from antiphon.render.renderer import ChatTemplateRenderer
-from antiphon.render.seams import pieces
+from antiphon.render.special_tokens import split_at_separators
 from tests.real_templates import marks, real_templates
 from tests.render.support import WEATHER, call, output, renderer, say, turn
 
@@ -93,7 +93,7 @@ def test_no_client_can_spell_a_special_token(templates: dict[str, ChatTemplateRe
     """Nor does it notice: the text is the one that it would be without any."""
     wrong = {}
     for template, made in templates.items():
-        parts = pieces(made.render(_all_places("<|{}|>")))
+        parts = split_at_separators(made.render(_all_places("<|{}|>")))
         plain = made.render(_all_places("<| {} |>"))
         text = re.sub(r"\|(a_\d)\|", r"| \1 |", "".join(parts))
         spelled = [found for part in parts for found in re.findall(r"<\|a_\d\|>", part)]
@@ -104,9 +104,11 @@ def test_no_client_can_spell_a_special_token(templates: dict[str, ChatTemplateRe
 
 def _all_places(spelling: str) -> Turn:
     """A conversation in which a client says so wherever it can."""
-    system, user, thought, city, result, answer, again, about = (spelling.format(f"a_{n}") for n in range(8))
+    system, user, reasoning, city, result, answer, again, about = (
+        spelling.format(f"a_{n}") for n in range(8)
+    )
     items = (
-        *(say("system", system), say("user", user), Reasoning(thought)),
+        *(say("system", system), say("user", user), Reasoning(reasoning)),
         *(call("123456789", arguments=json.dumps({"city": city})), output("123456789", result)),
         *(say("assistant", answer), say("user", again)),
     )

@@ -1,5 +1,4 @@
 import tracemalloc
-from time import perf_counter
 
 import pytest
 
@@ -52,23 +51,16 @@ def test_the_date_is_given() -> None:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_ends_soon_and_small(name: str) -> None:
-    template = Template(BOMBS[name])
-    started = perf_counter()
-    with pytest.raises(RequestError) as caught:
-        template.render({"messages": []})
-    assert perf_counter() - started < 4
-    assert caught.value.status == 400
-
-
-@pytest.mark.parametrize("name", [name for name in BOMBS if name not in ("nested", "nested_sum", "loop_str")])
-def test_a_bomb_does_not_eat_memory(name: str) -> None:
+def test_a_bomb_is_refused_and_does_not_eat_memory(name: str) -> None:
     template = Template(BOMBS[name])
     tracemalloc.start()
-    with pytest.raises(RequestError):
-        template.render({"messages": []})
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    try:
+        with pytest.raises(RequestError, match=r"too much time or memory|cannot render") as caught:
+            template.render({"messages": []})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.status == 400
     assert peak < PEAK
 
 
@@ -123,6 +115,6 @@ def test_text_may_be_built_up_piece_by_piece(grown: str) -> None:
 
 
 def test_the_limit_is_known_to_the_log_only() -> None:
-    with pytest.raises(RequestError, match="too much time or memory") as caught:
+    with pytest.raises(RequestError, match=r"too much time or memory") as caught:
         render("{{ 'a' * 10 ** 9 }}")
     assert isinstance(caught.value.__cause__, LimitError)

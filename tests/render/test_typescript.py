@@ -60,6 +60,7 @@ def parameters(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"first": {"type": "string"}, **properties}, "required": ["a"]}
 
 
+@pytest.mark.no_cover
 @needs_vocabulary
 @settings(deadline=None, max_examples=400)
 @given(schemas=st.dictionaries(st.sampled_from("abc"), SCHEMA, min_size=1))

@@ -1,17 +1,16 @@
-"""The types of a dialect's table: how a model family writes its thoughts and calls.
+"""The types of a dialect's grammar: how a model family writes its reasoning and calls.
 
 A grammar is a set of named states. The decoder is in one state at a time; the
-state says what the text there *is*, and which markers lead where. What differs
-between families is which states they have, which markers lead from one to the
-next, and a few parts to choose (how a name is written, what is trimmed).
+state defines what kind of text it reads, and which markers lead to which state. What
+differs between families is which states they have, which markers lead from one to
+the next, and a few parts to choose (how a name is written, what is trimmed).
 
-Everything between the marker that leaves plain text and the point where a
-call's name is known is provisional: if it turns out to be broken, it becomes
-text again and the decoder goes on where it was. That is how a marker in
-ordinary prose stays prose.
+Everything between the marker that leaves plain text and the point where a call's
+name is known is provisional: if it turns out to be malformed, it becomes text again
+and the decoder continues in the state before. So a marker in prose stays prose.
 
-Space that touches a marker belongs to the marker: templates put it there when
-they render, and decoding is the inverse of rendering.
+Space that touches a marker belongs to the marker: templates insert it when they
+render, and decoding is the inverse of rendering.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,27 +28,27 @@ class Kind(Enum):
     """What the text of a span is."""
 
     TEXT = auto()
-    """Said to the user."""
+    """Visible to the user."""
     REASONING = auto()
-    """Thought."""
+    """The model's reasoning."""
     MARKUP = auto()
-    """Nothing: only space stands between these markers. Other text leads to plain text."""
+    """Only space, between markers. Other text leads to plain text."""
     OPENING = auto()
-    """The opening of a call, before its name: only space. Other text means that it is no call."""
+    """Only space, before the name of a call. Other text means that there is no call."""
     CALL = auto()
-    """Space between the arguments of a call. Other text there is broken, and skipped."""
+    """Only space, between the arguments of a call. Other text there is malformed, and skipped."""
 
 
 class Span(Struct, frozen=True):
     """Text of one kind, up to a marker.
 
     `first` holds markers that count only while nothing but space was read in
-    this state: a model thinks at the beginning of its answer, later `<think>`
-    is a word like any. `peek` holds beginnings that count only there, too, and
-    are not markup: the state that they lead to reads them. `otherwise` is the
-    state that reads any other text of an opening. `phase` names what is said,
-    where a family tells kinds of messages apart. `shown` is what is said when
-    this state is entered, though only the prompt or a marker holds it.
+    this state: models reason at the start of an answer, and a later `<think>` is
+    text. `peek` holds the first characters of states that have no marker, like the
+    `{` of JSON; they, too, count only there, and are read by the state that they
+    lead to. `otherwise` is the state that reads any other text of an opening.
+    `phase` is the phase of a message, in families that distinguish phases.
+    `entry_text` is emitted as text on entry: the prompt or a marker contains it.
     """
 
     kind: Kind
@@ -58,52 +57,52 @@ class Span(Struct, frozen=True):
     peek: Markers = {}
     otherwise: str | None = None
     phase: str | None = None
-    shown: str = ""
+    entry_text: str = ""
 
 
-_Read = TypeVar("_Read")
-_Written = TypeVar("_Written")
+_Parsed = TypeVar("_Parsed")
+_Spellings = TypeVar("_Spellings")
 
 
-class Spelled(Struct, Generic[_Read, _Written], frozen=True):
-    """A reader of headers or keys that also says how models write what it reads.
+class SpelledParser(Struct, Generic[_Parsed, _Spellings], frozen=True):
+    """Parses headers or keys, and lists how models write them, for constrained generation.
 
-    `written` is a tuple of texts for a `NameForm`, of `KeySpelling`s for a
-    `KeyForm`, and `Headings` for a `Router`. In texts NAME stands for the function,
+    `spellings` is a tuple of texts for a `NameParser`, of `KeySpelling`s for a
+    `KeyParser`, and `HeaderSpellings` for a `Router`. In texts NAME stands for the function,
     KEY for the argument, NUMBER for digits and ID for nine letters or digits.
-    A reader without it still reads, but no model can be made to write for it.
+    A parser that is a plain function decodes, too, but its grammar cannot be a constraint.
     """
 
-    read: Callable[[str], _Read]
-    written: _Written
+    parse: Callable[[str], _Parsed]
+    spellings: _Spellings
 
-    def __call__(self, text: str) -> _Read:
-        """What the text says."""
-        return self.read(text)
+    def __call__(self, text: str) -> _Parsed:
+        """The parsed text."""
+        return self.parse(text)
 
 
 def spelled(
-    written: _Written,
-) -> Callable[[Callable[[str], _Read]], Spelled[_Read, _Written]]:
-    """Says how what a function reads is written."""
-    return lambda read: Spelled(read, written)
+    spellings: _Spellings,
+) -> Callable[[Callable[[str], _Parsed]], SpelledParser[_Parsed, _Spellings]]:
+    """A decorator that adds spellings to a parser."""
+    return lambda parse: SpelledParser(parse, spellings)
 
 
 class KeySpelling(NamedTuple):
     """How an argument's name is written before a value of `type`.
 
-    That is a type of JSON's, of which "string" means text as it stands; "json" for
-    all other types at once, None for any type if the format does not tell.
+    `type` is a JSON type, of which "string" means verbatim text; "json" for all
+    other types at once, None for any type if the format does not state it.
     """
 
     text: str
     type: str | None = None
 
 
-class Heading(NamedTuple):
-    """A header, and the state of the message behind it. With NAME in it, it belongs to a call.
+class HeaderSpelling(NamedTuple):
+    """A header, and the state of the message after it. One with NAME in it starts a call.
 
-    A `native` one is for calls of the tools that a family was trained with, which have their own place.
+    A `native` one starts calls of the tools that a family was trained with; they go elsewhere.
     """
 
     text: str
@@ -111,91 +110,91 @@ class Heading(NamedTuple):
     native: bool = False
 
 
-class Headings(NamedTuple):
-    """Headers that stand behind `marker`. The first one of an answer has lost `speaker` to the prompt."""
+class HeaderSpellings(NamedTuple):
+    """Headers after `marker`. The prompt ends with the first marker of an answer and `speaker`."""
 
     marker: str
     speaker: str
-    headings: tuple[Heading, ...]
+    spellings: tuple[HeaderSpelling, ...]
 
 
-class Named(NamedTuple):
-    """What the header of a call says: the function, and the call's id if the model gives one."""
+class CallHeader(NamedTuple):
+    """The function of a call, and its id if the model writes one."""
 
     name: str
     call_id: str | None = None
 
 
-NameForm = Callable[[str], Named | None]
-"""Reads the header of a call. None: it is none."""
+NameParser = Callable[[str], CallHeader | None]
+"""Parses the header of a call. None: it is not one."""
 
 
 class Name(Struct, frozen=True):
     """The header of a call, up to a marker: its text holds the function's name. See `decode/headers.py`.
 
-    `peek` holds what ends the header, too, but is read by the state that it leads to.
+    `peek` also ends the header, but is read by the state that it leads to.
     """
 
     on: Markers
-    form: NameForm
+    parse: NameParser
     peek: Markers = {}
 
 
 class Route(NamedTuple):
-    """What a message's header says: the state that reads its body, and the function that it is sent to.
+    """The state that reads a message's body, and the function that the message is sent to.
 
     `otherwise` is the state instead if the request offers no function of that
-    name, for headers that may mean something else. None: it is called anyway.
+    name, for headers that may mean something else. None: it is a call in any case.
     """
 
     to: str
-    call: Named | None = None
+    call: CallHeader | None = None
     otherwise: str | None = None
 
 
 Router = Callable[[str], Route | None]
-"""Reads the header of a message; what it does not know, it guesses. None: it is no header at all."""
+"""Parses the header of a message, and guesses where it is unknown. None: it is not a header."""
 
 
 class Header(Struct, frozen=True):
-    """The header of a message, up to one of `ends`: it decides what follows.
+    """The header of a message, up to one of `ends`. It decides which state follows.
 
-    An answer may begin inside one. A header that never ends, or whose route
-    leads nowhere, is text; but an answer that ends in what `cut` knows for the
-    beginning of a header, with the marker before it, says nothing there.
+    An answer may begin inside a header. A header that never ends, or whose route
+    is None, is text; but the end of an answer for which `is_cut` holds (the start
+    of a header, with the marker before it) is dropped.
     """
 
     ends: tuple[str, ...]
     route: Router
-    cut: Callable[[str], bool] = lambda _: False
+    is_cut: Callable[[str], bool] = lambda _: False
 
 
-class Keyed(NamedTuple):
-    """What stands before a value: the argument's name, and its type where the format tells it.
+class ArgumentKey(NamedTuple):
+    """The name of an argument, and the type of its value where the format states it.
 
-    A `type` of "string" means that the value is text, "literal" that it is what
-    it looks like unless the schema says more, "guess" that it is JSON unless the
-    schema says more, "written" that the reader writes the JSON itself, and any
-    other that it is JSON. What should be JSON and is not, is text.
+    A `type` of "string" means that the value is text; "literal", a number, boolean or
+    null if it looks like one, unless the schema states a type; "guess", JSON if it
+    parses, unless the schema states a type; "written", that the reader writes the JSON
+    itself; any other, JSON. A value that should be JSON and does not parse is text.
     """
 
     key: str
     type: str | None = None
 
 
-KeyForm = Callable[[str], Keyed | None]
-"""Reads what stands before a value. None: nothing that makes sense."""
+KeyParser = Callable[[str], ArgumentKey | None]
+"""Parses the text before a value. None: it is malformed."""
 
 
 class Key(Struct, frozen=True):
     """The name of an argument, up to a marker."""
 
     on: Markers
-    form: KeyForm
+    parse: KeyParser
 
 
 class Trim(Enum):
-    """What of a value's text is not part of the value."""
+    """Which part of a value's text is not part of the value."""
 
     NOTHING = auto()
     NEWLINE = auto()
@@ -203,7 +202,7 @@ class Trim(Enum):
 
 
 class Value(Struct, frozen=True):
-    """The value of an argument, up to a marker. The tool's schema says what it is."""
+    """The value of an argument, up to a marker. The tool's schema states its type."""
 
     on: Markers
     trim: Trim = Trim.NOTHING
@@ -229,9 +228,9 @@ class JsonArguments(Struct, frozen=True):
 class BraceArguments(Struct, frozen=True):
     """All arguments of a call, `{key:<|"|>text<|"|>,n:42}`, after the opening brace.
 
-    `then` is the state after them. `quote` stands on both sides of a string.
-    `quoted` says what a value between quotes is, as in `Keyed`: None leaves it to
-    the tool's schema.
+    `then` is the state after them. `quote` delimits strings on both sides.
+    `quoted` is the type of a value between quotes, as in `ArgumentKey`: None leaves it
+    to the tool's schema.
     """
 
     then: str
@@ -240,8 +239,8 @@ class BraceArguments(Struct, frozen=True):
     close: str = "}"
 
 
-class Tree(Struct, frozen=True):
-    """One argument as an element, with elements in it, from after the `PREFIX<` of its tag to its end.
+class ElementArgument(Struct, frozen=True):
+    """One argument as an XML-like element, with nested elements, from after `PREFIX<` to its end.
 
     `prefix` stands before every tag. `then` is the state after the argument.
     """
@@ -250,19 +249,19 @@ class Tree(Struct, frozen=True):
     prefix: str
 
 
-class Names(Enum):
-    """Which names make a call."""
+class AcceptedNames(Enum):
+    """Which function names are accepted as a call."""
 
     ANY = auto()
     DECLARED = auto()
-    """Only those of the request's tools. For formats that look like ordinary text."""
+    """Only those of the request's tools. For formats that look like plain text."""
 
 
 class JsonCalls(Struct, frozen=True):
     """One JSON value that is a call, `{"name": …, "arguments": {…}}`, or an array of calls.
 
     `name` and `arguments` list the keys accepted for each, in any order; `ids`
-    lists the keys of the model's own id, which counts if it comes before the
+    lists the keys of the model's own id, which is used if it comes before the
     name. `then` is the state after the value.
     """
 
@@ -270,7 +269,7 @@ class JsonCalls(Struct, frozen=True):
     name: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
     ids: tuple[str, ...] = ()
-    names: Names = Names.ANY
+    names: AcceptedNames = AcceptedNames.ANY
 
 
 class KeyedCalls(Struct, frozen=True):
@@ -280,7 +279,7 @@ class KeyedCalls(Struct, frozen=True):
     """
 
     then: str
-    names: Names = Names.ANY
+    names: AcceptedNames = AcceptedNames.ANY
 
 
 class PythonCalls(Struct, frozen=True):
@@ -290,18 +289,18 @@ class PythonCalls(Struct, frozen=True):
     """
 
     then: str
-    names: Names = Names.ANY
+    names: AcceptedNames = AcceptedNames.ANY
 
 
-Opener = Header | Name | JsonCalls | KeyedCalls | PythonCalls
+CallStart = Header | Name | JsonCalls | KeyedCalls | PythonCalls
 """States in which a call may begin."""
-Inner = Key | Value | Tree | TextArguments | JsonArguments | BraceArguments
+CallBody = Key | Value | ElementArgument | TextArguments | JsonArguments | BraceArguments
 """States inside a call."""
-State = Span | Opener | Inner
+State = Span | CallStart | CallBody
 
 
-class Thoughts(Struct, frozen=True):
-    """Markers around thoughts. A call ends a thought, too."""
+class ReasoningMarkers(Struct, frozen=True):
+    """Markers around reasoning. The start of a call also ends it."""
 
     opens: tuple[str, ...]
     closes: tuple[str, ...]
@@ -311,8 +310,8 @@ class Grammar(Struct, frozen=True):
     """States by name.
 
     Decoding begins in `start`, or where the prompt's own markers lead from
-    there. `text` is the state of plain text: what is broken ends up there.
-    `tokens` are special tokens that stand inside of headers and longer markers.
+    there. `text` is the state of plain text, to which malformed text returns.
+    `tokens` are special tokens inside headers and longer markers.
     """
 
     states: Mapping[str, State]
@@ -320,36 +319,40 @@ class Grammar(Struct, frozen=True):
     text: str = "text"
     tokens: tuple[str, ...] = ()
 
-    def with_thoughts(self, thoughts: "Thoughts") -> "Grammar":
-        """The same grammar for a model that thinks, in a state of its own called `thinking`."""
+    def with_reasoning(self, markers: "ReasoningMarkers") -> "Grammar":
+        """The same grammar for a model that reasons, in a state of its own called `reasoning`."""
         text = self.states[self.text]
         assert isinstance(text, Span)
-        opens = dict.fromkeys(thoughts.opens, "thinking")
-        # A close that nothing opened, or a second one, is markup as long as nothing was said.
-        first = {**dict.fromkeys(thoughts.closes, self.text), **opens, **text.first}
-        calls = {marker: to for marker, to in text.on.items() if not _shows(self.states[to])}
-        thinking = Span(Kind.REASONING, {**calls, **dict.fromkeys(thoughts.closes, self.text)}, opens)
-        states = {**self.states, self.text: replace(text, first=first), "thinking": thinking}
+        opens = dict.fromkeys(markers.opens, "reasoning")
+        # A closing marker without an opening one, or a second one, is markup until text was read.
+        first = {**dict.fromkeys(markers.closes, self.text), **opens, **text.first}
+        calls = {marker: to for marker, to in text.on.items() if not _is_outside_calls(self.states[to])}
+        reasoning = Span(Kind.REASONING, {**calls, **dict.fromkeys(markers.closes, self.text)}, opens)
+        states = {**self.states, self.text: replace(text, first=first), "reasoning": reasoning}
         return replace(self, states=states)
 
-    def respelled(self, spell: Callable[[str], str]) -> "Grammar":
-        """The same grammar for a model that spells its markers in another way."""
-        states = {name: _respelled(state, spell) for name, state in self.states.items()}
-        return replace(self, states=states, tokens=tuple(map(spell, self.tokens)))
+    def map_markers(self, rename: Callable[[str], str]) -> "Grammar":
+        """The same grammar with other markers."""
+        states = {name: _map_state_markers(state, rename) for name, state in self.states.items()}
+        return replace(self, states=states, tokens=tuple(map(rename, self.tokens)))
 
     @property
     def markers(self) -> frozenset[str]:
-        """Every marker in the table: what an engine must not hide from the decoder."""
+        """All markers. An engine must not drop those that are special tokens."""
         return frozenset(self.tokens).union(*map(_markers, self.states.values()))
 
     @property
-    def addressed(self) -> bool:
-        """Answers are messages with headers: one that is sent to a function is never prose."""
+    def has_message_headers(self) -> bool:
+        """Answers are messages with headers, so a message to a function is a call even without tools."""
         return isinstance(self.states[self.start], Header)
 
     def without_calls(self) -> "Grammar":
         """The same grammar for a request that offers no tools: calls are plain text."""
-        kept = {n: state for n, state in self.states.items() if _shows(state) or isinstance(state, Header)}
+        kept = {
+            n: state
+            for n, state in self.states.items()
+            if _is_outside_calls(state) or isinstance(state, Header)
+        }
         return Grammar({name: _within(state, kept) for name, state in kept.items()}, self.start, self.text)
 
 
@@ -362,22 +365,22 @@ def _markers(state: State) -> set[str]:
     return set(state.on) if isinstance(state, Name | Key | Value | TextArguments) else set()
 
 
-def _respelled(state: State, spell: Callable[[str], str]) -> State:
+def _map_state_markers(state: State, rename: Callable[[str], str]) -> State:
     fields = [field for field in ("on", "first") if hasattr(state, field)]
     return replace(
         state,
-        **{field: {spell(marker): to for marker, to in getattr(state, field).items()} for field in fields},
+        **{field: {rename(marker): to for marker, to in getattr(state, field).items()} for field in fields},
     )
 
 
-def _shows(state: State) -> bool:
+def _is_outside_calls(state: State) -> bool:
     return isinstance(state, Span) and state.kind in (Kind.TEXT, Kind.REASONING, Kind.MARKUP)
 
 
 def _within(state: State, kept: Mapping[str, State]) -> State:
-    """The span without the markers that lead out of `kept`."""
+    """The state without the markers that lead out of `kept`."""
     if isinstance(state, Header):
-        return state  # a route that leads out of `kept` leads nowhere
+        return state  # the reader treats a route that leads out of `kept` as no header
     assert isinstance(state, Span)
 
     def inside(markers: Markers) -> dict[str, str]:

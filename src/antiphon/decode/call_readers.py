@@ -1,119 +1,119 @@
-"""Readers for what stands inside calls: headers, keys, values, and all arguments as one JSON object.
+"""Readers of the parts of calls: headers, keys, values, and all arguments as one JSON object.
 
 See `readers.py` for what a reader is.
 """
 
 import msgspec
 
-from antiphon.core.grammar import Key, Keyed, Name, TextArguments, Trim, Value
+from antiphon.core.grammar import ArgumentKey, Key, Name, TextArguments, Trim, Value
+from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.json_scanner import JsonScanner
-from antiphon.decode.lexer import Found, Lexer
-from antiphon.decode.marked import MarkedReader, ShortReader
+from antiphon.decode.lexer import Lexer, MarkerMatch
 from antiphon.decode.readers import RETRACT, Step
-from antiphon.decode.sink import Sink
+from antiphon.decode.until_marker import ShortTextReader, UntilMarkerReader
 
 MAX_COLLECTED = 256 * 1024
-"""Characters of arguments that have to be read whole before it is known what they are."""
+"""Characters of arguments that must be complete before they can be parsed."""
 
 
-class NameReader(ShortReader):
+class NameReader(ShortTextReader):
     """Reads the header of a call. A header that names no function opens no call."""
 
-    def __init__(self, state: Name, lexer: Lexer, sink: Sink) -> None:
-        super().__init__(lexer, sink)
+    def __init__(self, state: Name, lexer: Lexer, builder: EventBuilder) -> None:
+        super().__init__(lexer, builder)
         self._state = state
 
-    def _understand(self, header: str, marker: str, rest: str) -> Step | None:
-        named = self._state.form(header)
+    def _parse(self, header: str, marker: str, rest: str) -> Step | None:
+        named = self._state.parse(header)
         if named is None:
             return None
-        self._sink.markup(header)
-        self._sink.call(named.name, named.call_id)
+        self._builder.markup(header)
+        self._builder.commit_call(named.name, named.call_id)
         if marker in self._state.peek:
             return Step(self._state.peek[marker], marker + rest)
         return Step(self._state.on[marker], rest, marker)
 
 
-class KeyReader(ShortReader):
+class KeyReader(ShortTextReader):
     """Reads the name of an argument. Without one the call is broken."""
 
-    def __init__(self, state: Key, lexer: Lexer, sink: Sink) -> None:
-        super().__init__(lexer, sink)
+    def __init__(self, state: Key, lexer: Lexer, builder: EventBuilder) -> None:
+        super().__init__(lexer, builder)
         self._state = state
 
-    def _understand(self, header: str, marker: str, rest: str) -> Step | None:
-        keyed = self._state.form(header)
+    def _parse(self, header: str, marker: str, rest: str) -> Step | None:
+        keyed = self._state.parse(header)
         if keyed is None:
             return None
-        self._sink.key(keyed, header)
+        self._builder.key(keyed, header)
         return Step(self._state.on[marker], rest, marker)
 
-    def _refuse(self, text: str) -> Step:
-        self._sink.give_up_call("an argument without a name")
+    def _reject(self, text: str) -> Step:
+        self._builder.fail_call("an argument without a name")
         return Step(RETRACT, text)
 
-    def _leave(self) -> Step | None:
-        self._sink.markup(self._held)  # a key without a value: the call was cut
+    def _end_of_input(self) -> Step | None:
+        self._builder.markup(self._held)  # a key without a value: the call was truncated
         return None
 
 
-class ValueReader(MarkedReader):
-    """Reads the value of an argument, as it comes."""
+class ValueReader(UntilMarkerReader):
+    """Reads the value of an argument, and streams it."""
 
-    def __init__(self, state: Value, lexer: Lexer, sink: Sink) -> None:
-        super().__init__(lexer, sink)
+    def __init__(self, state: Value, lexer: Lexer, builder: EventBuilder) -> None:
+        super().__init__(lexer, builder)
         self._state = state
         self._trims = state.trim is Trim.NEWLINE
         self._begun = not self._trims
 
-    def _read(self, text: str, found: Found) -> Step | None:
+    def _read(self, text: str, found: MarkerMatch) -> Step | None:
         body = text[: found.start]
         if not self._begun and body:
             self._begun = True
             if body[0] == "\n":
-                self._sink.value("", "\n")
+                self._builder.value("", "\n")
                 body = body[1:]
-        said = body.removesuffix("\n") if self._trims else body
-        self._sink.value(said, said)
+        value = body.removesuffix("\n") if self._trims else body
+        self._builder.value(value, value)
         if not found.marker:
-            self._held = body[len(said) :] + text[found.start :]
+            self._held = body[len(value) :] + text[found.start :]
             return None
-        self._sink.end_value(body[len(said) :])
+        self._builder.end_value(body[len(value) :])
         return Step(self._state.on[found.marker], text[found.end :], found.marker)
 
-    def _leave(self) -> Step | None:
-        self._sink.value(self._held, self._held)  # the value was cut
+    def _end_of_input(self) -> Step | None:
+        self._builder.value(self._held, self._held)  # the value was truncated
         return None
 
 
 class TextArgumentsReader(ValueReader):
     """Reads all arguments of a call as one text."""
 
-    def __init__(self, state: TextArguments, lexer: Lexer, sink: Sink) -> None:
-        super().__init__(Value(state.on), lexer, sink)
-        sink.key(Keyed(state.key, "string"), "")
+    def __init__(self, state: TextArguments, lexer: Lexer, builder: EventBuilder) -> None:
+        super().__init__(Value(state.on), lexer, builder)
+        builder.key(ArgumentKey(state.key, "string"), "")
 
 
 class JsonArgumentsReader:
-    """Reads the arguments of a call as one JSON object, verbatim as they come.
+    """Reads the arguments of a call as one JSON object, and streams them verbatim.
 
-    `closers` find the markers that may follow. If the JSON breaks, all up to
-    one of them counts as arguments of an incomplete call, so nothing is lost.
+    `closers` find the markers that may follow. If the JSON is malformed, all text up
+    to one of them becomes arguments of an incomplete call, so no text is lost.
     """
 
-    def __init__(self, then: str, closers: Lexer, sink: Sink) -> None:
+    def __init__(self, then: str, closers: Lexer, builder: EventBuilder) -> None:
         self._then = then
         self._closers = closers
-        self._sink = sink
+        self._builder = builder
         self._scanner = JsonScanner()
         self._phase = self._begin
         self._collected: list[str] = []
         self._size = 0
         self._held = ""
-        self._broken = "the call was cut"
+        self._broken = "the call was truncated"
 
     def feed(self, text: str) -> Step | None:
-        """Read on; the step comes right after the object."""
+        """Read more text; the step comes right after the object."""
         text, self._held = self._held + text, ""
         step = None
         while text and step is None:
@@ -127,20 +127,20 @@ class JsonArgumentsReader:
         """The model stopped inside the arguments."""
         step = self.feed(text)
         if step is None:
-            self._sink.arguments(self._held, self._held)
-            self._sink.give_up_call(self._broken)
+            self._builder.arguments(self._held, self._held)
+            self._builder.fail_call(self._broken)
         return step
 
-    # Phases: each returns a step at the end, or the text for the phase that it chose to follow.
+    # Phases: each returns a step at the end, or the text for the next phase.
 
     def _begin(self, text: str) -> tuple[Step | None, str]:
-        """Before the object: space, or the end at once, which means no arguments."""
+        """Before the object: space, or a closing marker, which means no arguments."""
         body = text.lstrip()
         found = self._closers.find(body)
         if not body or (found and found.start == 0 and not found.marker):
             self._held = text
             return None, ""
-        self._sink.markup(text[: len(text) - len(body)])
+        self._builder.markup(text[: len(text) - len(body)])
         if found and found.start == 0:
             return self._end("{}", body), ""
         self._phase = self._stream if body[0] == "{" else self._collect
@@ -149,26 +149,26 @@ class JsonArgumentsReader:
     def _stream(self, text: str) -> tuple[Step | None, str]:
         out: list[str] = []
         end = self._scanner.feed(text, 0, out)
-        self._sink.arguments("".join(out), text[:end])
+        self._builder.arguments("".join(out), text[:end])
         return self._after(text[end:])
 
     def _collect(self, text: str) -> tuple[Step | None, str]:
-        """Something else than an object. Models write it into a string, or null for none."""
+        """Not an object: models write a string that contains one, or null for no arguments."""
         end = self._scanner.feed(text, 0, self._collected)
-        self._sink.arguments("", text[:end])
+        self._builder.arguments("", text[:end])
         self._size += end
         if self._scanner.done:
             return self._end_collected("".join(self._collected), text[end:]), ""
         if self._size > MAX_COLLECTED:
-            self._break("the arguments are too long to be anything but an object")
+            self._break("the arguments are too long for a string that contains an object")
         return self._after(text[end:])
 
     def _end_collected(self, value: str, rest: str) -> Step:
         text = as_object(value)
         if text is not None:
             return self._end(text, rest)
-        self._sink.arguments(value, "")
-        self._sink.give_up_call("the arguments are not an object")
+        self._builder.arguments(value, "")
+        self._builder.fail_call("the arguments are not an object")
         return Step(self._then, rest)
 
     def _after(self, rest: str) -> tuple[Step | None, str]:
@@ -179,36 +179,36 @@ class JsonArgumentsReader:
         return None, rest
 
     def _skip(self, text: str) -> tuple[Step | None, str]:
-        """After a break: all up to a marker."""
+        """After malformed JSON: all text up to a marker."""
         found = self._closers.find(text)
         end = len(text) if found is None else found.start
-        self._sink.arguments(text[:end], text[:end])
+        self._builder.arguments(text[:end], text[:end])
         if found is None or not found.marker:
             self._held = text[end:]
             return None, ""
-        self._sink.give_up_call(self._broken)
+        self._builder.fail_call(self._broken)
         return Step(self._then, text[end:]), ""
 
     def _break(self, why: str) -> None:
         self._broken = why
         self._phase = self._skip
         if self._collected:
-            self._sink.arguments("".join(self._collected), "")
+            self._builder.arguments("".join(self._collected), "")
             self._collected.clear()
 
     def _end(self, more: str, rest: str) -> Step:
-        self._sink.arguments(more, "")
-        self._sink.end_call()
+        self._builder.arguments(more, "")
+        self._builder.end_call()
         return Step(self._then, rest)
 
 
 def as_object(value: str) -> str | None:
-    """Arguments that are no object as they stand, as the text of one: a string that holds one, or null."""
+    """The text of an object, if the arguments are a string that contains one, or null."""
     if value.startswith('"'):
         try:
             value = msgspec.json.decode(value, type=str).strip()
         except msgspec.DecodeError:
-            return None  # a lone surrogate: JSON, but no text
+            return None  # a lone surrogate, which is valid JSON but not valid text
     if value in ("", "null"):
         return "{}"
     out: list[str] = []

@@ -1,12 +1,12 @@
 """Chunks → events: the one decoder that streams and full answers share.
 
-Strategy: a table says which state the text is in, a reader per state consumes
-it, and the sink turns what the reader reports into events. The decoder only
-moves between states. It is total: any sequence of chunks gives events, and
-nothing that a model writes raises.
+Strategy: a table of states, a reader per state that consumes text, and an
+`EventBuilder` that turns what readers report into events. The decoder only moves
+between states. It is total: any sequence of chunks gives events, and no model
+output raises.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -15,72 +15,72 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event, ReasoningDelta, TextDelta
 from antiphon.core.grammar import Grammar, Header, Kind, Span, State, TextArguments
 from antiphon.decode.arguments.types import Schema
+from antiphon.decode.event_builder import EventBuilder, StopMatcher
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
-from antiphon.decode.ledger import Ledger
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Reader, SpanReader, Step
-from antiphon.decode.sink import Sink, Stopper
 from antiphon.decode.table import Table
+from antiphon.decode.token_map import TokenMap
 
 
-def header_of(opening: str, grammar: Grammar) -> str:
-    """What a template writes before every answer, `opening`, up to the first marker that may stand there."""
+def answer_header(generation_prompt: str, grammar: Grammar) -> str:
+    """The part of a generation prompt before the first marker that belongs to the answer."""
     spans = [state for state in grammar.states.values() if isinstance(state, Span)]
     markers = {marker: to for span in spans for marker, to in (*span.on.items(), *span.first.items())}
-    # A marker that begins the header of every message is part of what every answer begins with.
+    # A marker that starts the header of every message is part of every generation prompt.
     starts = {marker: int(isinstance(grammar.states[to], Header)) for marker, to in markers.items()}
-    ends = [at for marker, start in starts.items() if (at := opening.find(marker, start)) >= 0]
-    return opening[: min(ends, default=len(opening))]
+    ends = [at for marker, start in starts.items() if (at := generation_prompt.find(marker, start)) >= 0]
+    return generation_prompt[: min(ends, default=len(generation_prompt))]
 
 
 class Start(NamedTuple):
-    """Where an answer begins: None for the grammar's start. `amid`: in the middle of what is said there.
+    """Where an answer begins: `state` is None for the grammar's start.
 
-    `opened` is what the prompt already holds of calls that the answer goes on with.
+    `mid_text` says that it continues text of the prompt, and `call_prefix` is the start
+    of calls in the prompt that the answer continues.
     """
 
     state: str | None = None
-    amid: bool = False
-    opened: str = ""
+    mid_text: bool = False
+    call_prefix: str = ""
 
 
 def start_after(table: Table, tail: str) -> Start:
-    """Where an answer begins whose prompt already holds its first words, `tail`.
+    """Where an answer begins if the prompt ends with `tail`, its first text.
 
-    A template may open a thought (`<think>`) or close one (`<think></think>`) for the model, and
-    a client may have begun the text, or a call. The tail is decoded as the answer that it is.
+    A template may open reasoning (`<think>`) or skip it (`<think></think>`), and a client may
+    have started the text, or a call. The tail is decoded like an answer.
     """
     decoder = Decoder(table, state=table.grammar.start)
     decoder.feed(Chunk(tail))
     entry = table[decoder.state]
-    if entry.shows or isinstance(entry.state, Header):
-        return Start(decoder.state, decoder.amid)
-    if entry.outside or decoder.opening is None:
+    if entry.visible or isinstance(entry.state, Header):
+        return Start(decoder.state, decoder.mid_text)
+    if entry.outside_calls or decoder.calls_start is None:
         return Start(table.grammar.text)
-    return Start(decoder.opening.state, opened=tail[decoder.opening.at :])
+    return Start(decoder.calls_start.state, call_prefix=tail[decoder.calls_start.offset :])
 
 
-class Opening(NamedTuple):
-    """Where calls began: the state that was left for them, and how many characters were read before."""
+class CallsStart(NamedTuple):
+    """Where calls started: the state before them, and the number of characters read before."""
 
     state: str
-    at: int
+    offset: int
 
 
 def state_after(table: Table, tail: str) -> str:
-    """The state in which it begins."""
+    """The state of `start_after`, or the grammar's start."""
     return start_after(table, tail).state or table.grammar.start
 
 
 class Decoder:
-    """Decodes one generation. Not for reuse: every choice of every turn gets its own.
+    """Decodes one generation. Not for reuse: each generation needs its own.
 
-    `state` is where the answer begins (see `state_after`), None for the
-    grammar's start. `stop` strings end what is said, and are part of it if `shown`.
-    `ids` makes the ids of calls, given the index of the call
-    in this answer. `tools` are the functions that the request offers: name →
-    JSON Schema. `opened` is what the prompt holds of a call: the events tell the whole call,
-    but their raw text is only what comes after.
+    `state` is where the answer begins (see `state_after`), None for the grammar's
+    start. `stop` strings end visible text, and are part of it if `include_stop`. `ids`
+    makes the ids of calls, given the index of the call in this answer. `tools` are the
+    functions that the request offers: name → JSON Schema. `call_prefix` is the start of
+    calls in the prompt: events report the whole calls, with the raw text of the answer only.
     """
 
     def __init__(  # noqa: PLR0913 - all but the table may be left out
@@ -89,167 +89,194 @@ class Decoder:
         *,
         state: str | None = None,
         stop: Iterable[str] = (),
-        shown: bool = False,
+        include_stop: bool = False,
         ids: CallIds | None = None,
         tools: Mapping[str, Schema] | None = None,
-        opened: str = "",
+        call_prefix: str = "",
     ) -> None:
         self._table = table
-        self._ledger = Ledger()
+        self._token_map = TokenMap()
         stops = tuple(stop)
-        stopper = Stopper(Lexer(stops), shown) if stops else None
-        self._sink = Sink(self._ledger, ids or ids_by(openai_call_id), stopper, tools or {})
-        self._origin: tuple[str, SpanReader] | None = None  # where the call that is being read began
-        self.opening: Opening | None = None
-        """Where the last calls that stand together began."""
-        self._given = 0  # characters of the prompt that no event has told yet
+        matcher = StopMatcher(Lexer(stops), include_stop) if stops else None
+        self._builder = EventBuilder(self._token_map, ids or ids_by(openai_call_id), matcher, tools or {})
+        self._origin: tuple[str, SpanReader] | None = None  # where the current call started
+        self.calls_start: CallsStart | None = None
+        """Where the latest group of calls started."""
+        self.stopped = False
+        """A stop string was found: the engine has nothing more to do."""
+        self._interruption: Callable[[str], object] | None = None
+        self._delta: type[TextDelta | ReasoningDelta] = TextDelta
+        self._prefix_left = 0  # characters of `call_prefix` that are still to be removed from events
         self.state = table.grammar.text
-        self._reader: Reader = table[self.state].make(self._sink)
-        self._arrive(state or table.grammar.start)
+        self._reader: Reader = table[self.state].make(self._builder)
+        self._go_to(state or table.grammar.start)
         if state is None:
             self.keep_space()
-        if opened:
-            self._read(Chunk(opened))
-            self._given = len(opened)
+        if call_prefix:
+            self._read(Chunk(call_prefix))
+            self._prefix_left = len(call_prefix)
 
     @property
-    def amid(self) -> bool:
-        """Something was said, of which what comes next is more."""
-        return isinstance(self._reader, SpanReader) and not self._reader.fresh
+    def mid_text(self) -> bool:
+        """Whether the next text continues text that was read."""
+        return isinstance(self._reader, SpanReader) and not self._reader.at_start
 
     def keep_space(self) -> None:
-        """The prompt ends in the middle of what is said: space at the beginning is part of it."""
+        """Treat space at the start as text: the answer continues text of the prompt."""
         if isinstance(self._reader, SpanReader):
             self._reader.keep_space()
 
     @property
-    def stopped(self) -> bool:
-        """A stop string was found: the engine has nothing more to do."""
-        return self._sink.stopped is not None
-
-    @property
-    def thinking(self) -> bool:
-        """What comes next is a thought."""
+    def in_reasoning(self) -> bool:
+        """Whether the next text is reasoning."""
         state = self._table[self.state].state
         return isinstance(state, Span) and state.kind is Kind.REASONING
 
     @property
     def reasoning_tokens(self) -> int:
-        """Tokens of thoughts so far."""
-        return self._sink.reasoning_tokens
+        """Reasoning tokens so far."""
+        return self._builder.reasoning_tokens
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
+        text = chunk.text
+        if self._interruption is None or len(chunk.tokens) != 1 or not text or self._interruption(text):
+            return self._feed(chunk)
+        # Most chunks are plain: one token, in an item that is open, with nothing in it that could be
+        # a marker. What `_feed` would do for it comes to this.
+        builder, token_map = self._builder, self._token_map
+        length = len(text)
+        token_map.written += length
+        token_map.position += length
+        builder.cached_tokens += chunk.cached_tokens
+        builder.completion_tokens += 1
+        if self._delta is ReasoningDelta:
+            builder.reasoning_tokens += 1
+        return [self._delta(text, text, chunk.tokens)]
+
+    def _feed(self, chunk: Chunk) -> list[Event]:
+        """The same for any chunk."""
         self._read(chunk)
-        return self._drain() if self._given else self._sink.drain()
+        events = self._drain() if self._prefix_left else self._builder.drain()
+        self.stopped = self._builder.stopped is not None
+        self._interruption = self._interruption_of_plain_text()
+        return events
+
+    def _interruption_of_plain_text(self) -> Callable[[str], object] | None:
+        """Finds what keeps the next chunk from being plain; None if any chunk has to be read."""
+        reader, kind = self._reader, self._table[self.state].visible_kind
+        if kind is None or self._prefix_left or not isinstance(reader, SpanReader):
+            return None
+        self._delta = ReasoningDelta if kind is Kind.REASONING else TextDelta
+        return reader.interruption if self._builder.passes(kind) and self._token_map.idle else None
 
     def _read(self, chunk: Chunk) -> None:
-        self._ledger.add(chunk)
-        self._sink.cached_tokens += chunk.cached_tokens
+        self._token_map.add(chunk)
+        self._builder.cached_tokens += chunk.cached_tokens
         text = chunk.text
         while text and (step := self._reader.feed(text)):
             text = self._follow(step)
 
     def finish(self, finish: Finish) -> list[Event]:
-        """The last events. Whatever was held back comes out."""
+        """The last events, with all text that was held back."""
         text = ""
         while step := self._reader.finish(text):
             text = self._follow(step)
-        if self._sink.in_call and not self._may_end_here(finish):
-            self._sink.give_up_call("the call was cut")
-        self._sink.finish(finish)
+        if self._builder.in_call and not self._is_complete(finish):
+            self._builder.fail_call("the call was truncated")
+        self._builder.finish(finish)
         return self._drain()
 
     def _drain(self) -> list[Event]:
-        """What the sink has. What the prompt holds of it is not the model's."""
-        return [kept for event in self._sink.drain() if (kept := self._without_given(event))]
+        """The builder's events, without the text of `call_prefix`."""
+        return [kept for event in self._builder.drain() if (kept := self._without_prefix(event))]
 
-    def _without_given(self, event: Event) -> Event | None:
-        """The event without the text of the prompt; None if it has no other."""
-        given = min(self._given, len(event.raw))
+    def _without_prefix(self, event: Event) -> Event | None:
+        """The event without the text of `call_prefix`; None if it has no other."""
+        given = min(self._prefix_left, len(event.raw))
         if not given:
             return event
-        self._given -= given
+        self._prefix_left -= given
         if not isinstance(event, TextDelta | ReasoningDelta):
             return replace(event, raw=event.raw[given:])
         new = event.raw[given:]
         return replace(event, text=new, raw=new) if new else None
 
-    def _may_end_here(self, finish: Finish) -> bool:
-        """Only the closing markers of the call are missing, and it was the model that left them out."""
+    def _is_complete(self, finish: Finish) -> bool:
+        """Whether only closing markers of the call are missing, and the model stopped by itself."""
         state = self._table[self.state].state
         whole = isinstance(state, TextArguments) or (isinstance(state, Span) and state.kind is Kind.CALL)
         return whole and finish.reason is FinishReason.STOP
 
     def _follow(self, step: Step) -> str:
-        """Go where a reader says; return the text to go on with."""
-        if self.stopped:
-            self._sink.markup(step.raw + step.rest)
+        """Apply a reader's step; return the text to read next."""
+        if self._builder.stopped is not None:
+            self._builder.markup(step.raw + step.rest)
             return ""
         if step.to == RETRACT:
             return self._retract(step.rest)
-        self._arrive(step.to, step.raw)
+        self._go_to(step.to, step.raw)
         return step.rest
 
-    def _arrive(self, name: str, marker: str = "") -> None:
-        """Enter a state by a marker."""
+    def _go_to(self, name: str, marker: str = "") -> None:
+        """Enter a state, after its marker."""
         entry = self._table[name]
-        if entry.opens and not self._sink.provisional:
+        if entry.starts_call and not self._builder.provisional:
             self._begin_call(marker)
-        elif entry.outside:
+        elif entry.outside_calls:
             self._enter(entry.state, marker)
         else:
-            self._sink.markup(marker)
+            self._builder.markup(marker)
         self.state = name
-        self._reader = entry.make(self._sink)
+        self._reader = entry.make(self._builder)
 
     def _begin_call(self, marker: str) -> None:
-        """A call may begin: remember where to come back to if there is none."""
-        shows, reader = self._table[self.state].shows, self._reader
+        """Start a provisional call, and remember the state to return to."""
+        shows, reader = self._table[self.state].visible, self._reader
         self._origin = (self.state, reader) if shows and isinstance(reader, SpanReader) else None
         if self._origin:
-            self.opening = Opening(self.state, self._ledger.read)
-        if self._sink.in_call:
-            self._sink.close()
-        self._sink.begin_call(marker)
+            self.calls_start = CallsStart(self.state, self._token_map.position)
+        if self._builder.in_call:
+            self._builder.close()
+        self._builder.begin_provisional(marker)
 
     def _enter(self, span: State, marker: str) -> None:
-        """Text outside of calls comes next."""
+        """Enter a state outside calls."""
         assert isinstance(span, Span)
-        if self._sink.provisional:
-            self._sink.forget_call()  # a group without calls
-        self._sink.enter(span.kind, span.phase)
-        self._sink.markup(marker)
-        self._sink.say(span.shown)
+        if self._builder.provisional:
+            self._builder.discard_call()  # a group without calls
+        self._builder.enter(span.kind, span.phase)
+        self._builder.markup(marker)
+        self._builder.insert_text(span.entry_text)
 
     def _retract(self, rest: str) -> str:
-        """What looked like a call is text: its marker, and then whatever the rest turns out to be."""
-        if not self._sink.provisional:
-            self._arrive(self._table.grammar.text)
+        """The provisional call is text: its marker is, and the rest is read again."""
+        if not self._builder.provisional:
+            self._go_to(self._table.grammar.text)
             return rest
-        marker, raw = self._sink.retract()
+        marker, raw = self._builder.retract()
         text = (marker or "") + raw + rest
-        if text:  # an answer that begins inside a header may be empty
-            self._sink.malformed("a marker that opens no call")
-        taken = self._taken(marker or "", raw)
-        reader = self._come_home(None if marker is None else self._origin)
-        reader.retake(text[:taken])
+        if text:  # an answer that starts inside a header may be empty
+            self._builder.malformed("a marker that opens no call")
+        taken = self._text_length(marker or "", raw)
+        reader = self._resume_text(None if marker is None else self._origin)
+        reader.take_as_text(text[:taken])
         return text[taken:]
 
-    def _taken(self, marker: str, raw: str) -> int:
-        """How much is certainly text, so that reading gets on, and reads nothing over and over."""
+    def _text_length(self, marker: str, raw: str) -> int:
+        """How many characters are text for certain. At least one, so that reading makes progress."""
         if marker.strip() and _is_opening(self._table[self.state].state):
-            return len(marker) + len(raw)  # markers in a row that led nowhere
+            return len(marker) + len(raw)  # consecutive markers without a call
         return len(marker) + (not marker.strip())
 
-    def _come_home(self, origin: tuple[str, SpanReader] | None) -> SpanReader:
-        """Read on where the call seemed to begin, or as plain text if that was inside of markup."""
+    def _resume_text(self, origin: tuple[str, SpanReader] | None) -> SpanReader:
+        """Return to the state before the call, or to plain text if that was markup."""
         self.state = origin[0] if origin else self._table.grammar.text
         entry = self._table[self.state]
-        reader, span = origin[1] if origin else entry.make(self._sink), entry.state
+        reader, span = origin[1] if origin else entry.make(self._builder), entry.state
         assert isinstance(span, Span)
         assert isinstance(reader, SpanReader)
-        self._sink.enter(span.kind, span.phase)
+        self._builder.enter(span.kind, span.phase)
         self._reader = reader
         return reader
 

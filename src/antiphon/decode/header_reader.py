@@ -1,49 +1,49 @@
-"""Reads the header of a message, up to a marker; what it says decides how the body is read.
+"""Reads the header of a message, up to a marker; it decides which state reads the body.
 
-Until the header is whole, it is provisional like the opening of a call: one
-that turns out to be none becomes text, and reading goes on where it began.
+Until it is complete, a header is provisional like the opening of a call: if it turns
+out to be malformed it becomes text, and is read again.
 """
 
 from collections.abc import Container
 
 from antiphon.core.grammar import Header
+from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.lexer import Lexer
-from antiphon.decode.marked import ShortReader
 from antiphon.decode.readers import Step
-from antiphon.decode.sink import Sink
+from antiphon.decode.until_marker import ShortTextReader
 
 
-class HeaderReader(ShortReader):
+class HeaderReader(ShortTextReader):
     """Reads one header. `states` are those that a route may lead to."""
 
-    def __init__(self, state: Header, lexer: Lexer, states: Container[str], sink: Sink) -> None:
-        super().__init__(lexer, sink)
+    def __init__(self, state: Header, lexer: Lexer, states: Container[str], builder: EventBuilder) -> None:
+        super().__init__(lexer, builder)
         self._state = state
         self._states = states
 
-    def _understand(self, header: str, marker: str, rest: str) -> Step | None:
+    def _parse(self, header: str, marker: str, rest: str) -> Step | None:
         to = self._follow(header)
         return None if to is None else Step(to, rest, marker)
 
-    def _leave(self) -> Step | None:
-        """No message will follow: either it was cut, or it is none."""
-        if not self._state.cut((self._sink.marker or "") + self._held):
-            return super()._leave()
-        self._sink.markup(self._held)
-        self._sink.malformed("a header without a message")
-        self._sink.forget_call()
+    def _end_of_input(self) -> Step | None:
+        """The answer ended inside: the header was truncated, or is not one."""
+        if not self._state.is_cut((self._builder.marker or "") + self._held):
+            return super()._end_of_input()
+        self._builder.markup(self._held)
+        self._builder.malformed("a header without a message")
+        self._builder.discard_call()
         return None
 
     def _follow(self, header: str) -> str | None:
-        """Open the call that the header asks for, if it does; the state to go to, None if there is none."""
+        """Commit the call that the header starts, if any; the next state, None if it is not a header."""
         route = self._state.route(header)
         if route is None:
             return None
-        calls = route.call and (route.otherwise is None or self._sink.declares(route.call.name))
-        to = route.to if calls or route.otherwise is None else route.otherwise
+        is_call = route.call and (route.otherwise is None or self._builder.declares(route.call.name))
+        to = route.to if is_call or route.otherwise is None else route.otherwise
         if to not in self._states:
             return None
-        self._sink.markup(header)
-        if route.call and calls:
-            self._sink.call(*route.call)
+        self._builder.markup(header)
+        if route.call and is_call:
+            self._builder.commit_call(*route.call)
         return to

@@ -1,27 +1,27 @@
-"""How the headers of calls and the names of arguments are written: parts for a dialect to choose."""
+"""Parsers of call headers, message headers and argument names, for dialects to choose from."""
 
 import re
 from collections.abc import Callable, Mapping
 from html import unescape
 
 from antiphon.core.grammar import (
-    Heading,
-    Headings,
-    Keyed,
-    KeyForm,
+    ArgumentKey,
+    CallHeader,
+    HeaderSpelling,
+    HeaderSpellings,
+    KeyParser,
     KeySpelling,
-    Named,
-    NameForm,
+    NameParser,
     Route,
     Router,
-    Spelled,
+    SpelledParser,
     spelled,
 )
 
 MAX_NAME = 256
-"""Characters of a function's or an argument's name. A longer one is no name."""
+"""Characters of the longest name of a function or argument."""
 MAX_HEADER = 4 * MAX_NAME
-"""Characters of a header or key, attributes included. A longer one is none."""
+"""Characters of the longest header or key, attributes included."""
 
 _JSON = {"json": "false"}
 JSON_TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
@@ -30,52 +30,54 @@ _NAME = re.compile(r"[^\s\"'<>{}()\[\],=|]+")
 
 
 @spelled(("NAME",))
-def plain(text: str) -> Named | None:
+def plain_name(text: str) -> CallHeader | None:
     """The text is the name."""
     name = text.strip()
-    return Named(name) if _is_name(name) else None
+    return CallHeader(name) if _is_name(name) else None
 
 
 @spelled(('"NAME"',))
-def quoted(text: str) -> Named | None:
+def quoted_name(text: str) -> CallHeader | None:
     """The name, in quotes of either kind or none: `"NAME"`."""
-    return plain(_unquote(text.strip()))
+    return plain_name(_unquote(text.strip()))
 
 
 @spelled(("functions.NAME:NUMBER",))
-def kimi(text: str) -> Named | None:
-    """`functions.NAME:IDX`, which is also the call's id."""
+def kimi_name(text: str) -> CallHeader | None:
+    """`functions.NAME:INDEX`, which is also the call's id."""
     call_id = text.strip()
     path, _, index = call_id.rpartition(":")
     name = (path or index).rpartition("functions.")[2]
-    return Named(name, call_id if path else None) if _is_name(name) else None
+    return CallHeader(name, call_id if path else None) if _is_name(name) else None
 
 
 @spelled(("NAME", "NAME[CALL_ID]ID"))
-def mistral(text: str) -> Named | None:
-    """`NAME`, or `NAME[CALL_ID]ID` with an id that Mistral's templates take."""
+def mistral_name(text: str) -> CallHeader | None:
+    """`NAME`, or `NAME[CALL_ID]ID` with an id that Mistral's templates accept."""
     name, _, call_id = text.partition("[CALL_ID]")
-    named = plain(name)
-    return named and Named(named.name, call_id.strip() if _MISTRAL_ID.fullmatch(call_id.strip()) else None)
+    named = plain_name(name)
+    return named and CallHeader(
+        named.name, call_id.strip() if _MISTRAL_ID.fullmatch(call_id.strip()) else None
+    )
 
 
-def attribute(name: str, more: str = "") -> NameForm:
-    """The name is the value of an attribute: `tool="NAME" index="1"`; `more` is what is written behind it."""
+def attribute_name(name: str, more: str = "") -> NameParser:
+    """The name is the value of an attribute: `tool="NAME" index="1"`; models write `more` after it."""
     find = _attribute(name)
 
-    def read(text: str) -> Named | None:
+    def parse(text: str) -> CallHeader | None:
         found = find(text)
-        return plain(found) if found else None
+        return plain_name(found) if found else None
 
-    return Spelled(read, (f'{name}="NAME"{more}',))
+    return SpelledParser(parse, (f'{name}="NAME"{more}',))
 
 
-def harmony(channels: Mapping[str, str], guess: str, arguments: str, code: str) -> Router:
+def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code: str) -> Router:
     """`assistant<|channel|>CHANNEL to=RECIPIENT <|constrain|>json`, in any order.
 
-    `channels` lead to states, an unknown one to `guess`; the body of a call is
-    read by `arguments`, that of a program by `code`. A recipient that has no
-    name space is a function only if the request offers it.
+    `channels` maps channels to states, an unknown one leads to `guess`; the body of a
+    call is read by the state `arguments`, a program by `code`. A recipient without a
+    namespace is a function only if the request offers it.
     """
 
     def route(text: str) -> Route | None:
@@ -85,43 +87,43 @@ def harmony(channels: Mapping[str, str], guess: str, arguments: str, code: str) 
         known = tokens or recipient or len(words) < 2 or not {"assistant", *channels}.isdisjoint(words)
         if not known or not tokens <= {"<|channel|>", "<|constrain|>"}:
             return None
-        said = next((channels[word] for word in words if word in channels), guess)
+        state = next((channels[word] for word in words if word in channels), guess)
         path = recipient[1] if recipient else ""
         name = path.removeprefix("functions.")
         if not _is_name(name):
-            return Route(said)
+            return Route(state)
         if name == "python" and path == name and "json" not in words:
-            return Route(code, Named(name))
-        surely = path != name or name == "python" or name.startswith(_BUILT_IN)
-        return Route(arguments, Named(name), None if surely else said)
+            return Route(code, CallHeader(name))
+        certain = path != name or name == "python" or name.startswith(_BUILT_IN)
+        return Route(arguments, CallHeader(name), None if certain else state)
 
-    known = [Heading(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
+    known = [HeaderSpelling(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
     calls = (
-        Heading("assistant<|channel|>commentary to=functions.NAME <|constrain|>json", arguments),
-        Heading("assistant to=functions.NAME<|channel|>commentary json", arguments),
-        Heading("assistant<|channel|>analysis to=NAME json", arguments, native=True),
+        HeaderSpelling("assistant<|channel|>commentary to=functions.NAME <|constrain|>json", arguments),
+        HeaderSpelling("assistant to=functions.NAME<|channel|>commentary json", arguments),
+        HeaderSpelling("assistant<|channel|>analysis to=NAME json", arguments, native=True),
     )
-    return Spelled(route, Headings("<|start|>", "assistant", (*known, *calls)))
+    return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", (*known, *calls)))
 
 
-def harmony_cut(text: str) -> bool:
-    """A special token, and nothing but words that such a header has, the last one perhaps in part."""
+def is_cut_harmony_header(text: str) -> bool:
+    """Whether the text is a special token and words of a harmony header, the last one possibly cut."""
     return _CUT.fullmatch(text) is not None
 
 
-def prefixed(pattern: str, written: str) -> NameForm:
-    """The name stands after what the pattern matches, and is written as `written` says."""
+def prefixed_name(pattern: str, spelling: str) -> NameParser:
+    """The name follows what `pattern` matches; models write `spelling`."""
     prefix = re.compile(pattern)
 
-    def read(text: str) -> Named | None:
+    def parse(text: str) -> CallHeader | None:
         found = prefix.match(text)
-        return plain(text[found.end() :]) if found else None
+        return plain_name(text[found.end() :]) if found else None
 
-    return Spelled(read, (written,))
+    return SpelledParser(parse, (spelling,))
 
 
-def echo(to: str) -> Router:
-    """Not a header: `[f(a=1)]` once more, of no use to anyone."""
+def repetition_router(to: str) -> Router:
+    """Not a header, but a repeated `[f(a=1)]`, which is dropped. LFM2 writes one."""
 
     def route(text: str) -> Route | None:
         return Route(to) if text.rstrip().endswith(")]") else None
@@ -129,8 +131,8 @@ def echo(to: str) -> Router:
     return route
 
 
-def addressed(recipients: Mapping[str, str], others: str) -> Router:
-    """`assistant to=RECIPIENT`: each of `recipients` leads to a state, any other to `others`."""
+def recipient_router(recipients: Mapping[str, str], others: str) -> Router:
+    """`assistant to=RECIPIENT`: `recipients` maps recipients to states, any other leads to `others`."""
 
     def route(text: str) -> Route | None:
         words = text.split()
@@ -140,67 +142,69 @@ def addressed(recipients: Mapping[str, str], others: str) -> Router:
             return None
         return Route(recipients.get(words[0][3:], others))
 
-    known = [Heading(f"assistant to={recipient}", to) for recipient, to in recipients.items()]
-    headings = (*known, Heading("assistant to=NAME", others))
-    return Spelled(route, Headings("<|start|>", "assistant", headings))
+    known = [HeaderSpelling(f"assistant to={recipient}", to) for recipient, to in recipients.items()]
+    headings = (*known, HeaderSpelling("assistant to=NAME", others))
+    return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", headings))
 
 
 @spelled((KeySpelling("KEY"),))
-def plain_key(text: str) -> Keyed | None:
+def plain_key(text: str) -> ArgumentKey | None:
     """The text is the key."""
     key = text.strip()
-    return Keyed(key) if key and len(key) <= MAX_NAME else None
+    return ArgumentKey(key) if key and len(key) <= MAX_NAME else None
 
 
 @spelled((KeySpelling('"KEY"'),))
-def quoted_key(text: str) -> Keyed | None:
+def quoted_key(text: str) -> ArgumentKey | None:
     """The key, in quotes of either kind or none."""
     return plain_key(_unquote(text.strip()))
 
 
 @spelled((KeySpelling('"KEY"'),))
-def guessed_key(text: str) -> Keyed | None:
-    """The key, in quotes of either kind or none, of a value that is JSON if it can be."""
+def json_or_text_key(text: str) -> ArgumentKey | None:
+    """The key, in quotes of either kind or none, of a value that is JSON if it parses."""
     keyed = quoted_key(text)
-    return keyed and Keyed(keyed.key, "guess")
+    return keyed and ArgumentKey(keyed.key, "guess")
 
 
-def signed_key(text: str) -> Keyed | None:
-    """The key, in quotes of either kind or none, of a value with a vocabulary's signs for space."""
+def byte_level_key(text: str) -> ArgumentKey | None:
+    """The key, in quotes or none, of a value in which `Ġ` and `Ċ` stand for space and newline."""
     keyed = quoted_key(text)
-    return keyed and Keyed(keyed.key, "signs")
+    return keyed and ArgumentKey(keyed.key, "byte_level")
 
 
-def typed_key(key: str, type_: str, texts: str, others: Mapping[str, str] = _JSON) -> KeyForm:
+def typed_key(key: str, type_: str, texts: str, others: Mapping[str, str] = _JSON) -> KeyParser:
     """The key and its type are attributes. `type_="TEXTS"` means that the value is text, else it is JSON.
 
-    `others` says how the other types are written, as in `KeySpelling`.
+    `others` maps the other types of `KeySpelling` to their texts.
     """
     find_key, find_type = _attribute(key), _attribute(type_)
 
-    def read(text: str) -> Keyed | None:
+    def parse(text: str) -> ArgumentKey | None:
         found, type_found = find_key(text), find_type(text)
         if not found or len(found) > MAX_NAME:
             return None
-        return Keyed(found, "string" if type_found == texts else "json")
+        return ArgumentKey(found, "string" if type_found == texts else "json")
 
     spellings = {"string": texts, **others}
-    return Spelled(
-        read, tuple(KeySpelling(f'{key}="KEY" {type_}="{name}"', json) for json, name in spellings.items())
+    return SpelledParser(
+        parse, tuple(KeySpelling(f'{key}="KEY" {type_}="{name}"', json) for json, name in spellings.items())
     )
 
 
-def tagged_key(close: str, open_type: str, close_type: str) -> KeyForm:
-    """The key, its closing tag, and then its type in tags if it is told: `KEY</key><type>TYPE</type>`."""
+def tagged_key(close: str, open_type: str, close_type: str) -> KeyParser:
+    """The key, its closing tag, and an optional type in tags: `KEY</key><type>TYPE</type>`."""
 
-    def read(text: str) -> Keyed | None:
+    def parse(text: str) -> ArgumentKey | None:
         key, _, rest = text.partition(close)
         keyed = plain_key(key)
         type_ = rest.strip().removeprefix(open_type).removesuffix(close_type).strip()
-        return keyed and (Keyed(keyed.key, "string" if type_ == "string" else "json") if type_ else keyed)
+        return keyed and (
+            ArgumentKey(keyed.key, "string" if type_ == "string" else "json") if type_ else keyed
+        )
 
     typed = (KeySpelling(f"KEY{close}\n{open_type}{name}{close_type}\n", name) for name in JSON_TYPES)
-    return Spelled(read, (KeySpelling(f"KEY{close}"), *typed))
+    return SpelledParser(parse, (KeySpelling(f"KEY{close}"), *typed))
 
 
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
@@ -214,7 +218,7 @@ _BUILT_IN = ("browser.", "container.")
 
 
 def _attribute(name: str) -> Callable[[str], str | None]:
-    """Finds the value of an attribute, in quotes of either kind or none, as XML writes it."""
+    """Finds the value of an attribute, in quotes of either kind or none, with XML escapes."""
     value = r"""(?:"([^"]*)"?|'([^']*)'?|([^"'>\s]*))"""
     pattern = re.compile(rf"(?:^|\s){re.escape(name)}\s*=\s*{value}")
 

@@ -1,7 +1,7 @@
-"""How the ids of calls are made, for models that give none. A dialect chooses a rule.
+"""Makes the ids of calls, for models that write none. A dialect chooses a rule.
 
-A rule draws from given dice: thrown anew, or the same again where an answer
-that was interrupted must give its calls the ids that they had.
+A rule uses a given random number generator. A seeded one repeats the ids of an answer
+that was interrupted and is decoded again.
 """
 
 import secrets
@@ -13,13 +13,13 @@ CallIds = Callable[[str, int], str]
 """(function name, index of the call) → the call's id."""
 
 IdRule = Callable[[Random, str, int], str]
-"""The same, drawn from these dice."""
+"""The same, with random numbers from this generator."""
 
 
-def ids_by(rule: IdRule, calls: int = 0, dice: Random | None = None) -> CallIds:
+def ids_by(rule: IdRule, calls: int = 0, rng: Random | None = None) -> CallIds:
     """Ids by a rule, for a conversation that has this many calls already."""
-    thrown = dice or SystemRandom()
-    return lambda name, index: rule(thrown, name, calls + index)
+    generator = rng or _SYSTEM_RANDOM
+    return lambda name, index: rule(generator, name, calls + index)
 
 
 def random_id(prefix: str, length: int) -> str:
@@ -27,19 +27,20 @@ def random_id(prefix: str, length: int) -> str:
     return prefix + secrets.token_hex((length + 1) // 2)[:length]
 
 
-def openai_call_id(dice: Random, name: str, index: int) -> str:
+def openai_call_id(rng: Random, name: str, index: int) -> str:
     """`call_` and 24 random characters, as OpenAI makes them."""
-    return f"call_{dice.getrandbits(96):024x}"
+    return f"call_{rng.getrandbits(96):024x}"
 
 
-def mistral_call_id(dice: Random, name: str, index: int) -> str:
-    """Nine letters or digits: Mistral's templates take no other id."""
-    return "".join(dice.choice(_ALPHANUMERIC) for _ in range(9))
+def mistral_call_id(rng: Random, name: str, index: int) -> str:
+    """Nine letters or digits: Mistral's templates accept no other id."""
+    return "".join(rng.choice(_ALPHANUMERIC) for _ in range(9))
 
 
-def kimi_call_id(dice: Random, name: str, index: int) -> str:
+def kimi_call_id(rng: Random, name: str, index: int) -> str:
     """`functions.NAME:INDEX`, counted over the whole conversation, as the Kimi models write it themselves."""
     return f"functions.{name}:{index}"
 
 
+_SYSTEM_RANDOM = SystemRandom()  # it has no state
 _ALPHANUMERIC = string.ascii_letters + string.digits

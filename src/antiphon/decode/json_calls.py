@@ -1,35 +1,36 @@
 """Reads calls written as JSON: `{"name": …, "arguments": {…}}`, alone or in an array.
 
-Arguments stream as they are written, verbatim, once the name is known. If they
-come before the name they wait for it, within the sink's limit. A call whose
-JSON breaks before its name is known was no call; one that breaks later is
-incomplete.
+Or with the function's name as the key: `{"get_weather": {"city": "Rome"}}`.
+
+Arguments are streamed verbatim once the name is known. If they come before the
+name they are held back, up to the builder's limit. If the JSON is malformed before
+the name is known there is no call; if it is malformed later the call is incomplete.
 """
 
 from collections.abc import Callable
 
 import msgspec
 
-from antiphon.core.grammar import JsonCalls, Names
+from antiphon.core.grammar import AcceptedNames, JsonCalls, KeyedCalls
 from antiphon.decode.call_readers import JsonArgumentsReader, as_object
+from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME
 from antiphon.decode.json_scanner import JsonScanner
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
-from antiphon.decode.sink import Sink
 
 _SPACE = " \t\r\n"
-_BYSTANDERS = frozenset({"id", "type", "index", "tool_call_id"})
-"""Keys that a call may have beside its name and arguments. Any other makes it something else."""
+_OTHER_KEYS = frozenset({"id", "type", "index", "tool_call_id"})
+"""Keys that a call may have beside its name and arguments. With any other, the object is not a call."""
 
 
 class JsonCallsReader:
     """Reads one JSON value made of calls. `closers` find the markers that may follow it."""
 
-    def __init__(self, state: JsonCalls, closers: Lexer, sink: Sink) -> None:
+    def __init__(self, state: JsonCalls, closers: Lexer, builder: EventBuilder) -> None:
         self._state = state
         self._closers = closers
-        self._sink = sink
+        self._builder = builder
         self._phase: Callable[[str], Step | str | None] = self._open
         self._in_array = False
         self._called = False
@@ -45,40 +46,40 @@ class JsonCallsReader:
         self._arguments: JsonArgumentsReader | None = None
 
     def feed(self, text: str) -> Step | None:
-        """Let one phase after another read, until the text is used up or the value is over."""
+        """Run phases until the text is consumed or the value is complete."""
         while text:
-            read = self._phase(text)
-            if isinstance(read, Step):
-                return read
-            text = read or ""
-        return Step(RETRACT, "") if self._sink.overfull else None
+            result = self._phase(text)
+            if isinstance(result, Step):
+                return result
+            text = result or ""
+        return Step(RETRACT, "") if self._builder.over_limit else None
 
     def finish(self, text: str) -> Step | None:
         """The model stopped inside the value."""
         step = self.feed(text)
         if step is not None:
             return step
-        if self._sink.provisional:
+        if self._builder.provisional:
             return Step(RETRACT, "")
-        if self._sink.in_call and self._arguments is not None:
+        if self._builder.in_call and self._arguments is not None:
             self._arguments.finish("")
         return None
 
-    # Phases: each reads from the start of `text` and returns what it leaves, or a step.
+    # Phases: each reads from the start of `text`, and returns the rest, or a step.
 
     def _open(self, text: str) -> Step | str | None:
         """Before the value: an object or an array of them."""
         char, text = self._next(text)
         if char == "[" and not self._in_array:
             self._in_array = True
-            self._sink.markup(char)
+            self._builder.markup(char)
             return text
         if char == "{":
-            self._sink.markup(char)
+            self._builder.markup(char)
             self._phase = self._read_key
             return text
         if char == "]" and self._in_array:
-            return self._array_over(text)
+            return self._end_array(text)
         return Step(RETRACT, char + text) if char else None
 
     def _read_key(self, text: str) -> Step | str | None:
@@ -86,44 +87,44 @@ class JsonCallsReader:
         if not self._collected:
             char, text = self._next(text)
             if char == "}":
-                self._sink.markup(char)
-                return self._object_over(text)
+                self._builder.markup(char)
+                return self._end_object(text)
             if char != '"':
-                return self._wrong(char + text) if char else None
+                return self._malformed(char + text) if char else None
             text = char + text
         rest = self._collect(text)
         if self._scanner.broken:
-            return self._wrong(rest)
+            return self._malformed(rest)
         if self._scanner.done:
             self._key = _string(self._collected) or ""
             self._phase = self._read_colon
-            if self._sink.provisional and not self._take_key(self._key):
+            if self._builder.provisional and not self._take_key(self._key):
                 return Step(RETRACT, rest)
         return rest
 
     def _read_colon(self, text: str) -> Step | str | None:
         char, text = self._next(text)
         if char != ":":
-            return self._wrong(char + text) if char else None
-        self._sink.markup(char)
+            return self._malformed(char + text) if char else None
+        self._builder.markup(char)
         self._begin_text()
         self._phase = self._begin_value
         return text
 
     def _begin_value(self, text: str) -> Step | str | None:
-        """Choose how the value is read: streamed, or collected because it is needed whole."""
+        """Choose how the value is read: streamed, or collected because it must be parsed."""
         space = len(text) - len(text.lstrip(_SPACE))
-        self._sink.markup(text[:space])
+        self._builder.markup(text[:space])
         if space == len(text):
             return None
-        streams = self._is_arguments(self._key) and self._sink.in_call
+        streams = self._is_arguments(self._key) and self._builder.in_call
         self._phase = self._stream_value if streams else self._read_value
         return text[space:]
 
     def _stream_value(self, text: str) -> Step | str | None:
-        """The arguments, as they come."""
+        """The arguments, streamed."""
         if self._arguments is None:
-            self._arguments = JsonArgumentsReader(self._state.then, self._closers, self._sink)
+            self._arguments = JsonArgumentsReader(self._state.then, self._closers, self._builder)
         step = self._arguments.feed(text)
         if step is None:
             return None
@@ -131,50 +132,50 @@ class JsonCallsReader:
         return step.rest
 
     def _read_value(self, text: str) -> Step | str | None:
-        """A value that is needed whole, or not at all."""
+        """A value that is parsed, or ignored."""
         rest = self._collect(text)
         if self._scanner.broken:
-            return self._wrong(rest)
+            return self._malformed(rest)
         if self._scanner.done:
             self._phase = self._read_comma
             if not self._take_value("".join(self._collected)):
                 return Step(RETRACT, rest)
-        elif not self._sink.provisional:
-            self._collected.clear()  # nobody needs it
+        elif not self._builder.provisional:
+            self._collected.clear()  # it is ignored
         return rest
 
     def _read_comma(self, text: str) -> Step | str | None:
         """After a value: another key, or the end of the object."""
         char, text = self._next(text)
         if char == ",":
-            self._sink.markup(char)
+            self._builder.markup(char)
             self._next_key()
             self._phase = self._read_key
             return text
         if char == "}":
-            self._sink.markup(char)
-            return self._object_over(text)
-        return self._wrong(char + text) if char else None
+            self._builder.markup(char)
+            return self._end_object(text)
+        return self._malformed(char + text) if char else None
 
     def _between(self, text: str) -> Step | str | None:
         """After an object in an array: another, or the end."""
         char, text = self._next(text)
         if char == ",":
-            self._sink.markup(char)
-            self._sink.begin_call(None)
+            self._builder.markup(char)
+            self._builder.begin_provisional(None)
             self._begin_object()
             self._phase = self._open
             return text
         if char == "]":
-            return self._array_over(text)
+            return self._end_array(text)
         return Step(self._state.then, char + text) if char else None
 
-    # What the phases share
+    # Shared by the phases
 
     def _next(self, text: str) -> tuple[str, str]:
         """Skip space; the next character, and the text after it."""
         space = len(text) - len(text.lstrip(_SPACE))
-        self._sink.markup(text[:space])
+        self._builder.markup(text[:space])
         return text[space : space + 1], text[space + 1 :]
 
     def _next_key(self) -> None:
@@ -185,19 +186,19 @@ class JsonCallsReader:
 
     def _collect(self, text: str) -> str:
         end = self._scanner.feed(text, 0, self._collected)
-        self._sink.markup(text[:end])
+        self._builder.markup(text[:end])
         return text[end:]
 
     def _take_key(self, key: str) -> bool:
-        """A key before the name is known. False if it shows that this is no call."""
+        """A key before the name is known. False if this is not a call."""
         state = self._state
-        return any(key in known for known in (state.name, state.arguments, state.ids, _BYSTANDERS))
+        return any(key in known for known in (state.name, state.arguments, state.ids, _OTHER_KEYS))
 
     def _is_arguments(self, key: str) -> bool:
         return key in self._state.arguments
 
     def _take_value(self, value: str) -> bool:
-        """A key's value is whole. False if it shows that this is no call."""
+        """A key's value is complete. False if this is not a call."""
         if self._key in self._state.arguments and self._early is None:
             self._early = value
         if self._key in self._state.ids and len(value) <= MAX_NAME:
@@ -205,52 +206,75 @@ class JsonCallsReader:
         if self._key not in self._state.name or self._name is not None:
             return True
         self._name = _string([value])
-        if not self._name or (self._state.names is Names.DECLARED and not self._sink.declares(self._name)):
+        if not self._name or (
+            self._state.names is AcceptedNames.DECLARED and not self._builder.declares(self._name)
+        ):
             return False
         self._called = True
-        self._sink.call(self._name, self._id)
+        self._builder.commit_call(self._name, self._id)
         if self._early is not None:
             self._give_early(self._early)
         return True
 
     def _give_early(self, early: str) -> None:
         text = as_object(early)
-        self._sink.arguments(early if text is None else text, "")
+        self._builder.arguments(early if text is None else text, "")
         if text is None:
-            self._sink.give_up_call("the arguments are not an object")
+            self._builder.fail_call("the arguments are not an object")
         else:
-            self._sink.end_call()
+            self._builder.end_call()
 
-    def _object_over(self, text: str) -> Step | str:
-        if self._sink.provisional:
+    def _end_object(self, text: str) -> Step | str:
+        if self._builder.provisional:
             return Step(RETRACT, text)
-        if self._sink.in_call:
-            self._sink.arguments("{}", "")
-            self._sink.end_call()
+        if self._builder.in_call:
+            self._builder.arguments("{}", "")
+            self._builder.end_call()
         if not self._in_array:
             return Step(self._state.then, text)
         self._phase = self._between
         return text
 
-    def _array_over(self, text: str) -> Step:
-        if self._sink.provisional and not self._called:
+    def _end_array(self, text: str) -> Step:
+        if self._builder.provisional and not self._called:
             return Step(RETRACT, "]" + text)
-        self._sink.forget_call()  # a comma before the end of the array
-        self._sink.markup("]")
+        self._builder.discard_call()  # a trailing comma in the array
+        self._builder.markup("]")
         return Step(self._state.then, text)
 
-    def _wrong(self, rest: str) -> Step | str:
-        """The JSON breaks here. What that means depends on how far the call got."""
-        if self._sink.provisional:
+    def _malformed(self, rest: str) -> Step | str:
+        """The JSON is malformed here: no call if its name is unknown yet, else an incomplete one."""
+        if self._builder.provisional:
             return Step(RETRACT, rest)
-        if self._sink.in_call:
-            self._sink.give_up_call("the call is not valid JSON")
+        if self._builder.in_call:
+            self._builder.fail_call("the call is not valid JSON")
         return Step(self._state.then, rest)
 
 
 def _string(pieces: list[str]) -> str | None:
-    """The string that this JSON text is, None if it is something else."""
+    """The value of a JSON string, None for any other JSON text."""
     try:
         return msgspec.json.decode("".join(pieces), type=str)
     except msgspec.DecodeError:
-        return None  # not a string, or one with a lone surrogate, which is no text
+        return None  # not a string, or one with a lone surrogate, which is not valid text
+
+
+class KeyedCallsReader(JsonCallsReader):
+    """Reads one JSON value made of calls; each key is a call, and its value the arguments."""
+
+    def __init__(self, state: KeyedCalls, closers: Lexer, builder: EventBuilder) -> None:
+        super().__init__(JsonCalls(state.then, names=state.names), closers, builder)
+
+    def _take_key(self, key: str) -> bool:
+        if not key or (self._state.names is AcceptedNames.DECLARED and not self._builder.declares(key)):
+            return False
+        self._called = True
+        self._builder.commit_call(key)
+        return True
+
+    def _is_arguments(self, key: str) -> bool:
+        return True
+
+    def _next_key(self) -> None:
+        self._builder.begin_provisional(None)
+        self._begin_object()

@@ -1,11 +1,11 @@
-"""Finds the end of a JSON value in text that comes in pieces, and checks it on the way.
+"""Finds the end of a JSON value in text that comes in pieces, and validates it.
 
-Strategy: a pushdown automaton. `_STATES` says what may come next; the stack
-holds the open containers. Runs of uninteresting characters are skipped with
-one compiled pattern, so a piece costs about the same whatever came before it.
+Strategy: a pushdown automaton. `_Expect` says what may come next; the stack
+holds the open containers. Runs of ordinary characters are skipped with one
+compiled pattern, so the cost of a piece depends on its own length only.
 
 The value is passed through verbatim, with one repair: a raw control character
-inside a string, which models write often and JSON forbids, comes out escaped.
+inside a string, which models write often and JSON forbids, is escaped.
 The depth of nesting is limited by `MAX_DEPTH`.
 """
 
@@ -13,7 +13,7 @@ import re
 from enum import Enum, auto
 
 MAX_DEPTH = 256
-"""Containers that may be open at once; deeper values are refused."""
+"""Containers that may be open at once; deeper values are rejected."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _STRING_RUN = re.compile(r'[^"\\\x00-\x1f]*')
@@ -50,14 +50,14 @@ class _Expect(Enum):
     HEX = auto()  # inside \uXXXX
     NUMBER = auto()
     LITERAL = auto()
-    NOTHING = auto()  # the value is over
+    NOTHING = auto()  # the value is complete
 
 
 class JsonScanner:
     """Reads exactly one JSON value. Space before it belongs to it; nothing after it does.
 
-    `done` is true once the value is whole, `broken` says what is wrong with it.
-    A number at the top level is only known to be whole when something follows
+    `done` is true once the value is complete, `broken` says why it is malformed.
+    A number at the top level is only known to be complete when something follows
     it, or by `finish`.
     """
 
@@ -73,19 +73,19 @@ class JsonScanner:
 
     @property
     def done(self) -> bool:
-        """The value is whole."""
+        """The value is complete."""
         return self._expect is _Expect.NOTHING
 
     def finish(self) -> bool:
-        """Say that no more text will come; return whether the value is whole."""
+        """Handle the end of the text; return whether the value is complete."""
         if self._expect is _Expect.NUMBER and not self._stack and self._number in _WHOLE:
             self._expect = _Expect.NOTHING
         return self.done
 
     def feed(self, text: str, start: int, out: list[str]) -> int:
-        """Read on from `text[start]`; put the value's text into `out`; return where reading stopped.
+        """Read from `text[start]`, append the value's text to `out`, and return where reading stopped.
 
-        It stops at the end of the text, after the value, or at the character that broke it.
+        It stops at the end of the text, after the value, or at the first invalid character.
         """
         position = mark = start
         end = len(text)
@@ -119,7 +119,7 @@ class JsonScanner:
             return True
         return False
 
-    # These read one character and return whether it was read: False if it is not theirs.
+    # These read one character, and return False if they leave it to another state.
 
     def _inside(self, char: str) -> bool:
         """Inside an escape, a number or a literal."""

@@ -2,8 +2,8 @@
 
 Strategy: one compiled pattern per set of markers. At every position it tries
 the markers, longest first, and then "the text ends here, in the middle of a
-marker". So the leftmost marker wins, then the longest, and the result never
-depends on how the text was cut. What is held back is shorter than the longest
+marker". So the leftmost marker matches, then the longest, and the result never
+depends on how the text was split. What is held back is shorter than the longest
 marker, so the cost of a piece depends on its own length only.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Found(NamedTuple):
+class MarkerMatch(NamedTuple):
     """A marker at `text[start:end]`; or, if `marker` is empty, a possible beginning of one."""
 
     start: int
@@ -31,7 +31,7 @@ def _begun(marker: str, least: int = 1) -> str:
 class Lexer:
     """Looks for the first of `markers`, none of which is empty."""
 
-    __slots__ = ("_search", "_search_final")
+    __slots__ = ("_search", "_search_final", "interruption")
 
     def __init__(self, markers: Iterable[str]) -> None:
         longest_first = sorted(set(markers), key=lambda marker: (-len(marker), marker))
@@ -47,13 +47,15 @@ class Lexer:
         first = rf"(?:{'|'.join(longer)})\Z|" if longer else ""
         self._search = re.compile(rf"{first}({whole})|(?:{begun})\Z").search
         self._search_final = re.compile(rf"({whole})").search
+        self.interruption = re.compile(rf"{first}({whole})|(?:{begun}|\s)\Z").search
+        """Finds what keeps a text from being plain: a marker, or at its end a beginning of one, or space."""
 
-    def find(self, text: str) -> Found | None:
+    def find(self, text: str) -> MarkerMatch | None:
         """The first marker in `text`, or the place from which text must be held back, or None."""
         match = self._search(text)
-        return match and Found(match.start(), match.end(), match[1] or "")
+        return match and MarkerMatch(match.start(), match.end(), match[1] or "")
 
-    def find_final(self, text: str) -> Found | None:
+    def find_final(self, text: str) -> MarkerMatch | None:
         """The first marker in `text`, if no more text will come."""
         match = self._search_final(text)
-        return match and Found(match.start(), match.end(), match[1])
+        return match and MarkerMatch(match.start(), match.end(), match[1])

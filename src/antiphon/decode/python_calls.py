@@ -1,19 +1,19 @@
 """Reads calls written as Python: `[f(a=1, b="x"), g()]`, or `f(a=1)` one after another.
 
-The arguments come out as JSON, as they are read. A call is real once its first
-argument's name, or the end of its empty arguments, is read: until then it may
-be ordinary text. An argument without a name is no argument.
+The arguments are streamed as JSON. A call is committed once its first argument's
+name, or the end of its empty arguments, is read: until then it may be plain text.
+Positional arguments are not supported.
 """
 
 import re
 from collections.abc import Callable
 
-from antiphon.core.grammar import Names, PythonCalls
+from antiphon.core.grammar import AcceptedNames, PythonCalls
 from antiphon.decode.arguments.python import PythonArguments
-from antiphon.decode.headers import MAX_NAME, plain
+from antiphon.decode.event_builder import EventBuilder
+from antiphon.decode.headers import MAX_NAME, plain_name
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
-from antiphon.decode.sink import Sink
 
 _NAME = re.compile(r"[^\s\"'<>{}()\[\],;=|]*")
 
@@ -21,10 +21,10 @@ _NAME = re.compile(r"[^\s\"'<>{}()\[\],;=|]*")
 class PythonCallsReader:
     """Reads one list of calls, or calls in a row. `closers` find the markers that may follow."""
 
-    def __init__(self, state: PythonCalls, closers: Lexer, sink: Sink) -> None:
+    def __init__(self, state: PythonCalls, closers: Lexer, builder: EventBuilder) -> None:
         self._state = state
         self._closers = closers
-        self._sink = sink
+        self._builder = builder
         self._phase: Callable[[str], Step | str | None] = self._open
         self._in_list = False
         self._name = ""
@@ -32,34 +32,34 @@ class PythonCallsReader:
         self._held = ""
 
     def feed(self, text: str) -> Step | None:
-        """Let one phase after another read, until the text is used up or the calls are over."""
+        """Run phases until the text is consumed or the calls are complete."""
         text, self._held = self._held + text, ""
         while text:
-            read = self._phase(text)
-            if isinstance(read, Step):
-                return read
-            text = read or ""
-        return Step(RETRACT, "") if self._sink.overfull else None
+            result = self._phase(text)
+            if isinstance(result, Step):
+                return result
+            text = result or ""
+        return Step(RETRACT, "") if self._builder.over_limit else None
 
     def finish(self, text: str) -> Step | None:
-        """The model stopped among its calls."""
+        """The model stopped inside or between calls."""
         step = self.feed(text)
         if step is not None:
             return step
-        if self._sink.provisional:
+        if self._builder.provisional:
             return Step(RETRACT, "")
-        cut = "" if self._arguments.broken else self._arguments.rest()
-        self._sink.arguments(self._held + cut, self._held)
+        rest = "" if self._arguments.broken else self._arguments.rest()
+        self._builder.arguments(self._held + rest, self._held)
         return None
 
-    # Phases: each reads from the start of `text` and returns what it leaves, or a step.
+    # Phases: each reads from the start of `text`, and returns the rest, or a step.
 
     def _open(self, text: str) -> Step | str | None:
         """Before the first call."""
         text = self._skip(text)
         if text.startswith("[") and not self._in_list:
             self._in_list = True
-            self._sink.markup("[")
+            self._builder.markup("[")
             return text[1:]
         if text:
             self._phase = self._read_name
@@ -71,81 +71,81 @@ class PythonCallsReader:
         assert run is not None
         self._name += run[0]
         rest = text[run.end() :]
-        self._sink.markup(run[0])
+        self._builder.markup(run[0])
         if len(self._name) > MAX_NAME or (rest and not self._opens(rest[0])):
             return Step(RETRACT, rest)
         if rest:
-            self._sink.markup("(")
+            self._builder.markup("(")
             self._arguments = PythonArguments()
             self._phase = self._begin_arguments
         return rest[1:]
 
     def _opens(self, char: str) -> bool:
-        named = plain(self._name)
+        named = plain_name(self._name)
         return (
             char == "("
             and named is not None
-            and (self._state.names is Names.ANY or self._sink.declares(named.name))
+            and (self._state.names is AcceptedNames.ANY or self._builder.declares(named.name))
         )
 
     def _begin_arguments(self, text: str) -> Step | str | None:
         """Up to the first argument's name, or the end."""
         out: list[str] = []
         end = self._arguments.feed(text, 0, out)
-        self._sink.markup(text[:end])
+        self._builder.markup(text[:end])
         if self._arguments.broken:
             return Step(RETRACT, text[end:])
         if self._arguments.begun:
-            self._sink.call(self._name)
-            self._sink.arguments("".join(out), "")
+            self._builder.commit_call(self._name)
+            self._builder.arguments("".join(out), "")
             self._phase = self._stream
             self._end_call()
         return text[end:]
 
     def _stream(self, text: str) -> Step | str | None:
-        """The arguments, as they come."""
+        """The arguments, streamed."""
         out: list[str] = []
         end = self._arguments.feed(text, 0, out)
         if self._arguments.broken:
             out.append(self._arguments.rest())
             self._phase = self._break
-        self._sink.arguments("".join(out), text[:end])
+        self._builder.arguments("".join(out), text[:end])
         self._end_call()
         return text[end:]
 
     def _end_call(self) -> None:
         if self._arguments.done:
-            self._sink.end_call()
+            self._builder.end_call()
             self._phase = self._between
 
     def _between(self, text: str) -> Step | str | None:
         """After a call: another, or the end."""
         rest = text.lstrip(" \t\r\n,;")
-        self._sink.markup(text[: len(text) - len(rest)])
+        self._builder.markup(text[: len(text) - len(rest)])
         if not rest:
             return None
         if self._in_list and rest[0] == "]":
-            self._sink.markup("]")
+            self._builder.markup("]")
             return Step(self._state.then, rest[1:])
         if not _NAME.match(rest[0])[0]:  # type: ignore[index]  # it may be empty, never missing
             return Step(self._state.then, rest)
-        self._sink.begin_call(None)
+        self._builder.begin_provisional(None)
         self._name = ""
         self._phase = self._read_name
         return rest
 
     def _break(self, text: str) -> Step | str | None:
-        """The arguments are broken: all up to a marker counts as theirs, so that nothing is lost."""
+        """After malformed arguments: all text up to a marker belongs to them, so no text is lost."""
         found = self._closers.find(text)
         end = len(text) if found is None else found.start
-        self._sink.arguments(text[:end], text[:end])
+        self._builder.arguments(text[:end], text[:end])
         if found is None or not found.marker:
             self._held = text[end:]
             return None
-        self._sink.give_up_call(f"the arguments are no Python literals: {self._arguments.broken}")
+        self._builder.fail_call(f"the arguments are not Python literals: {self._arguments.broken}")
         return Step(self._state.then, text[end:])
 
     def _skip(self, text: str) -> str:
         body = text.lstrip()
-        self._sink.markup(text[: len(text) - len(body)])
+        self._builder.markup(text[: len(text) - len(body)])
         return body

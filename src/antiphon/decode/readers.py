@@ -1,26 +1,26 @@
-"""One reader per kind of state: it consumes text and reports to the sink what it was.
+"""Readers: one per kind of state, which consumes text and reports it to the `EventBuilder`.
 
-A reader's `feed` returns None when it wants more text, or a `Step`: the state
-to go to and the text that it did not read. `finish` is the same, knowing that
-no more text will come. A reader that finds that there is no call after all
-returns `RETRACT` as the state.
+A reader's `feed` returns None when it needs more text, or a `Step`: the next state
+and the text that it did not read. `finish` is the same for the last text. A reader
+that finds that a provisional call is not one returns `RETRACT` as the state.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from antiphon.core.grammar import Kind, Span
-from antiphon.decode.lexer import Found, Lexer
-from antiphon.decode.sink import Sink
+from antiphon.decode.event_builder import EventBuilder
+from antiphon.decode.lexer import Lexer, MarkerMatch
 
 MAX_SPACE = 256
-"""Characters of space that are held back because a marker may follow; more is text."""
+"""Characters of space that are held back before a possible marker; any more are text."""
 
 RETRACT: Final = ""
-"""Instead of a state's name: what is provisional was no call."""
+"""In place of a state's name: the provisional text is not a call."""
 
 
 class Step(NamedTuple):
-    """Where to go on. `raw` is the marker that led there, with the space before it."""
+    """The next state. `raw` is the marker that leads there, with the space before it."""
 
     to: str
     rest: str
@@ -31,19 +31,19 @@ class Reader(Protocol):
     """Reads the text of one state."""
 
     def feed(self, text: str) -> Step | None:
-        """Read on. None: all was read or is held back, more text is wanted."""
+        """Read more text. None: all of it was read or is held back."""
         ...
 
     def finish(self, text: str) -> Step | None:
-        """Read the last text, and give up what is held back. None: all is reported."""
+        """Read the last text, and report what was held back. None: all is reported."""
         ...
 
 
 class SpanTable:
-    """A span, compiled: its markers and where they lead, once for its beginning and once for what follows.
+    """A compiled span: its markers and their states, for its start and for the text after it.
 
-    `otherwise` is where text leads that may not stand there. None: it may, or it is
-    skipped, in a span called `name` that leads there itself.
+    `otherwise` is the state for text that the span does not allow. None: it allows text,
+    or skips it, because it is called `name` and its own `otherwise` is that name.
     """
 
     __slots__ = ("begin", "kind", "lexer", "otherwise", "peek", "to")
@@ -61,18 +61,18 @@ class SpanTable:
 class SpanReader:
     """Reads text of one kind, which follows a marker, up to the next marker."""
 
-    __slots__ = ("_final", "_held", "_lexer", "_sink", "_table", "fresh")
+    __slots__ = ("_builder", "_final", "_held", "_lexer", "_table", "at_start")
 
-    def __init__(self, table: SpanTable, sink: Sink) -> None:
+    def __init__(self, table: SpanTable, builder: EventBuilder) -> None:
         self._table = table
-        self._sink = sink
-        self.fresh = True  # nothing but space was read, and it belongs to the marker before
+        self._builder = builder
+        self.at_start = True  # only space was read so far, which belongs to the marker before
         self._lexer = table.begin
         self._held = ""
         self._final = False
 
     def feed(self, text: str) -> Step | None:
-        """Report text as it comes; hold back what may be a marker, and the space before it."""
+        """Report text, and hold back what may be the start of a marker, and the space before it."""
         if self._held:
             text, self._held = self._held + text, ""
         if not text:
@@ -80,8 +80,8 @@ class SpanReader:
         found = self._lexer.find_final(text) if self._final else self._lexer.find(text)
         if found is not None:
             return self._read(text, found)
-        if self.fresh or self._lexer is not self._table.lexer or text[-1:].isspace():
-            return self._read(text, Found(len(text), len(text), ""))
+        if self.at_start or self._lexer is not self._table.lexer or text[-1:].isspace():
+            return self._read(text, MarkerMatch(len(text), len(text), ""))
         self._report(text)
         return None
 
@@ -95,53 +95,59 @@ class SpanReader:
             self._report(self._held)
         return step
 
-    def keep_space(self) -> None:
-        """No marker stands before this text: space at its beginning was said."""
-        self.fresh = False
+    @property
+    def interruption(self) -> Callable[[str], object] | None:
+        """Finds what keeps the next text from being plain; None if any text has to be read."""
+        plain = not (self.at_start or self._held or self._final) and self._lexer is self._table.lexer
+        return self._lexer.interruption if plain else None
 
-    def retake(self, marker: str) -> None:
-        """The marker is text: report it, and count it as said."""
-        self.fresh = False
+    def keep_space(self) -> None:
+        """No marker precedes this text, so space at its start is text."""
+        self.at_start = False
+
+    def take_as_text(self, marker: str) -> None:
+        """Report a marker as text."""
+        self.at_start = False
         self._lexer = self._table.lexer
         self._report(marker)
 
-    def _read(self, text: str, found: Found) -> Step | None:
-        """Text, then space, then the marker or what may become one."""
+    def _read(self, text: str, found: MarkerMatch) -> Step | None:
+        """Read text, space, and a marker or the start of one."""
         body, rest = text[: found.start], text[found.start :]
-        if self.fresh:
+        if self.at_start:
             body = self._skip_space(body)
-        said = body.rstrip()
-        if said and self._table.otherwise is not None:
+        content = body.rstrip()
+        if content and self._table.otherwise is not None:
             return Step(self._table.otherwise, body + rest)
-        if said and self._lexer is not self._table.lexer:
-            return self._begin(said, body[len(said) :] + rest)
-        space = body[len(said) :]
+        if content and self._lexer is not self._table.lexer:
+            return self._begin(content, body[len(content) :] + rest)
+        space = body[len(content) :]
         surplus = max(0, len(space) - MAX_SPACE)
-        self._report(said + space[:surplus])
+        self._report(content + space[:surplus])
         if found.marker in self._table.peek:
             return Step(self._table.to[found.marker], rest, space[surplus:])
         if found.marker:
             return Step(self._table.to[found.marker], text[found.end :], space[surplus:] + found.marker)
         self._held = space[surplus:] + rest
-        return Step(RETRACT, self._held) if self._sink.overfull else None
+        return Step(RETRACT, self._held) if self._builder.over_limit else None
 
-    def _begin(self, said: str, rest: str) -> Step | None:
-        """Report the first text of this span; the markers that count only before it do not count any more."""
+    def _begin(self, content: str, rest: str) -> Step | None:
+        """Report the first text of this span; from here on the markers in `first` are text."""
         self._lexer = self._table.lexer
         if self._table.kind is Kind.CALL:
-            self._sink.malformed("text between the arguments of a call")
-        self._report(said)
+            self._builder.malformed("text between the arguments of a call")
+        self._report(content)
         return self.feed(rest)
 
     def _skip_space(self, text: str) -> str:
-        """Space after a marker belongs to the marker."""
+        """Report space after a marker as part of the marker."""
         body = text.lstrip()
-        self._sink.markup(text[: len(text) - len(body)])
-        self.fresh = not body
+        self._builder.markup(text[: len(text) - len(body)])
+        self.at_start = not body
         return body
 
     def _report(self, text: str) -> None:
         if self._table.kind in (Kind.CALL, Kind.MARKUP):
-            self._sink.markup(text)
+            self._builder.markup(text)
         elif text:
-            self._sink.text(self._table.kind, text)
+            self._builder.text(self._table.kind, text)

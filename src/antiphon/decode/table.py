@@ -1,4 +1,4 @@
-"""A grammar, compiled once and shared by every decoder that uses it: lexers, and a reader per state."""
+"""A compiled grammar, shared by all decoders that use it: lexers, and a reader per state."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -6,6 +6,8 @@ from typing import Any
 
 from antiphon.core.grammar import (
     BraceArguments,
+    CallStart,
+    ElementArgument,
     Grammar,
     Header,
     JsonArguments,
@@ -14,12 +16,10 @@ from antiphon.core.grammar import (
     KeyedCalls,
     Kind,
     Name,
-    Opener,
     PythonCalls,
     Span,
     State,
     TextArguments,
-    Tree,
     Value,
 )
 from antiphon.decode.arguments.braces import BraceArgumentsReader
@@ -30,30 +30,30 @@ from antiphon.decode.call_readers import (
     TextArgumentsReader,
     ValueReader,
 )
+from antiphon.decode.element_reader import ElementReader
+from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.header_reader import HeaderReader
-from antiphon.decode.json_calls import JsonCallsReader
-from antiphon.decode.keyed_calls import KeyedCallsReader
+from antiphon.decode.json_calls import JsonCallsReader, KeyedCallsReader
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.python_calls import PythonCallsReader
 from antiphon.decode.readers import Reader, SpanReader, SpanTable
-from antiphon.decode.sink import Sink
-from antiphon.decode.tree_reader import TreeReader
 
 
-class Entry:
-    """A state, compiled: what it is, and what makes readers for it."""
+class CompiledState:
+    """A compiled state: its type, and a factory of readers for it."""
 
-    __slots__ = ("make", "opens", "outside", "shows", "state")
+    __slots__ = ("make", "outside_calls", "starts_call", "state", "visible", "visible_kind")
 
-    def __init__(self, state: State, make: Callable[[Sink], Reader]) -> None:
+    def __init__(self, state: State, make: Callable[[EventBuilder], Reader]) -> None:
         kind = state.kind if isinstance(state, Span) else None
         self.state = state
         self.make = make
-        self.opens = kind is Kind.OPENING or isinstance(state, Opener)
-        """A call may begin here."""
-        self.shows = kind in (Kind.TEXT, Kind.REASONING)
-        """The text is said or thought."""
-        self.outside = self.shows or kind is Kind.MARKUP
+        self.starts_call = kind is Kind.OPENING or isinstance(state, CallStart)
+        """A call may start here."""
+        self.visible = kind in (Kind.TEXT, Kind.REASONING)
+        """The text is content or reasoning."""
+        self.visible_kind = kind if self.visible else None
+        self.outside_calls = self.visible or kind is Kind.MARKUP
         """No call is open here."""
 
 
@@ -63,14 +63,14 @@ class Table:
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
         self._entries = {
-            name: Entry(state, self._maker(name, state)) for name, state in grammar.states.items()
+            name: CompiledState(state, self._maker(name, state)) for name, state in grammar.states.items()
         }
 
-    def __getitem__(self, name: str) -> Entry:
+    def __getitem__(self, name: str) -> CompiledState:
         """The state of that name."""
         return self._entries[name]
 
-    def _maker(self, name: str, state: State) -> Callable[[Sink], Reader]:
+    def _maker(self, name: str, state: State) -> Callable[[EventBuilder], Reader]:
         if isinstance(state, Span):
             return partial(SpanReader, SpanTable(state, name))
         lexer = Lexer(_markers(state, self.grammar.states))
@@ -79,30 +79,30 @@ class Table:
         return partial(_READERS[type(state)], state, lexer)
 
 
-_READERS: dict[type[State], Callable[[Any, Lexer, Sink], Reader]] = {
+_READERS: dict[type[State], Callable[[Any, Lexer, EventBuilder], Reader]] = {
     BraceArguments: BraceArgumentsReader,
-    JsonArguments: lambda state, lexer, sink: JsonArgumentsReader(state.then, lexer, sink),
+    JsonArguments: lambda state, lexer, builder: JsonArgumentsReader(state.then, lexer, builder),
     JsonCalls: JsonCallsReader,
     Key: KeyReader,
     KeyedCalls: KeyedCallsReader,
     Name: NameReader,
     PythonCalls: PythonCallsReader,
     TextArguments: TextArgumentsReader,
-    Tree: TreeReader,
+    ElementArgument: ElementReader,
     Value: ValueReader,
 }
-"""What reads each kind of state that is no span and no header."""
+"""The readers of states other than spans and headers."""
 
 
 def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:
-    """What ends the text of a state; for JSON, what may follow it."""
+    """The markers that end the text of a state, or that may follow it, for JSON and the like."""
     if isinstance(state, JsonCalls | KeyedCalls | JsonArguments | PythonCalls | BraceArguments):
         state = states[state.then]
     if isinstance(state, Span):
         return {*state.on, *state.first}
     if isinstance(state, Header):
         return state.ends
-    if isinstance(state, Tree):
+    if isinstance(state, ElementArgument):
         return (f"{state.prefix}<",)
     if isinstance(state, Name):
         return {*state.on, *state.peek}

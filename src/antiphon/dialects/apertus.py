@@ -4,7 +4,7 @@
 <|tools_prefix|>[{"get_weather": {"city": "Rome"}}]<|tools_suffix|>
 """
 
-from antiphon.core.grammar import Grammar, KeyedCalls, Kind, Span, Thoughts
+from antiphon.core.grammar import Grammar, KeyedCalls, Kind, ReasoningMarkers, Span
 from antiphon.dialects.dialect import Dialect
 
 APERTUS = Dialect(
@@ -16,5 +16,5 @@ APERTUS = Dialect(
             "called": Span(Kind.MARKUP, on={"<|tools_suffix|>": "text", "<|tools_prefix|>": "call"}),
         }
     ),
-    thoughts=Thoughts(opens=("<|inner_prefix|>",), closes=("<|inner_suffix|>",)),
+    reasoning=ReasoningMarkers(opens=("<|inner_prefix|>",), closes=("<|inner_suffix|>",)),
 )

@@ -1,4 +1,4 @@
-"""Cohere Command R7B, A and later: actions, responses and thoughts, each between tokens.
+"""Cohere Command R7B, A and later: calls, answers and reasoning, each between tokens.
 
     <|START_THINKING|>I need the weather.<|END_THINKING|><|START_ACTION|>[
         {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Rome"}}
@@ -7,10 +7,10 @@
     <|START_RESPONSE|>Sunny.<|END_RESPONSE|>
 
 Command A+ writes `<|START_TEXT|>` for `<|START_RESPONSE|>`. The ids are the
-model's own. Citations inside of an answer stay as they are.
+model's own. Citations in an answer are kept as text.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span, Thoughts
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, ReasoningMarkers, Span
 from antiphon.dialects.dialect import Dialect
 
 _ANSWERS = {
@@ -36,7 +36,7 @@ COHERE_COMMAND3 = Dialect(
             ),
         }
     ),
-    thoughts=Thoughts(
+    reasoning=ReasoningMarkers(
         opens=("<|START_THINKING|>",), closes=("<|END_THINKING|>", "<|START_RESPONSE|>", "<|START_TEXT|>")
     ),
 )

@@ -16,9 +16,9 @@ on one line.
 """
 
 from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, Span, State
-from antiphon.decode.headers import plain, prefixed
+from antiphon.decode.headers import plain_name, prefixed_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _GROUP = {"<｜tool▁calls▁begin｜>": "group", "<｜tool▁call▁begin｜>": "name"}
 _ENDS = {"<｜tool▁call▁end｜>": "called", "<｜tool▁calls▁end｜>": "text"}
@@ -36,13 +36,13 @@ DEEPSEEK_V3 = Dialect(
             "name": Name(
                 on={"```json": "arguments", "```": "arguments"},
                 peek={"{": "arguments"},
-                form=prefixed(r"\s*\w*\s*<｜tool▁sep｜>", "function<｜tool▁sep｜>NAME"),
+                parse=prefixed_name(r"\s*\w*\s*<｜tool▁sep｜>", "function<｜tool▁sep｜>NAME"),
             ),
             "called": Span(Kind.MARKUP, on={"```": "called", **_ENDS, **_GROUP}),
         },
         tokens=("<｜tool▁sep｜>",),
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )
 
 DEEPSEEK_V31 = Dialect(
@@ -50,9 +50,9 @@ DEEPSEEK_V31 = Dialect(
     calls=Grammar(
         {
             **_STATES,
-            "name": Name(on={"<｜tool▁sep｜>": "arguments"}, form=plain),
+            "name": Name(on={"<｜tool▁sep｜>": "arguments"}, parse=plain_name),
             "called": Span(Kind.MARKUP, on={**_ENDS, **_GROUP}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

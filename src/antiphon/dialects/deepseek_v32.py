@@ -9,18 +9,18 @@
     </｜DSML｜invoke>
     </｜DSML｜function_calls>
 
-`string="true"` is text as it stands, any other value is JSON, and text if it is
-none. Version 4 calls the block `tool_calls`, and in practice also `toolcalls` or
+`string="true"` marks verbatim text; any other value is JSON, or text if it does not
+parse. Version 4 calls the block `tool_calls`, and in practice also `toolcalls` or
 `tool`; version 4.1 calls it `calls`, with a space before each tag's name.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import quoted, typed_key
+from antiphon.decode.headers import quoted_name, typed_key
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
-_NAME = Name(on={">": "arguments"}, form=quoted)
-_KEY = Key(on={">": "value"}, form=typed_key("name", "string", texts="true"))
+_NAME = Name(on={">": "arguments"}, parse=quoted_name)
+_KEY = Key(on={">": "value"}, parse=typed_key("name", "string", texts="true"))
 _VALUE = Value(on={"</｜DSML｜parameter>": "arguments"})
 _PARAMETER = {"<｜DSML｜parameter ": "key", "</｜DSML｜invoke>": "called", "<｜DSML｜invoke name=": "name"}
 
@@ -48,7 +48,7 @@ DEEPSEEK_V32 = Dialect(
             ),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )
 
 DEEPSEEK_V4 = Dialect(
@@ -64,7 +64,7 @@ DEEPSEEK_V4 = Dialect(
             "called": Span(Kind.MARKUP, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )
 
 DEEPSEEK_V41 = Dialect(
@@ -88,5 +88,5 @@ DEEPSEEK_V41 = Dialect(
             "called": Span(Kind.MARKUP, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

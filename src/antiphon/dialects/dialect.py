@@ -1,7 +1,7 @@
 """What a dialect is.
 
-A dialect is data: how a family writes its calls, how its thoughts, which rule
-its call ids follow, and how tools are taught to a model whose chat template
+A dialect is data: how a family writes its calls and its reasoning, which rule
+its call ids follow, and how tools are described to a model whose chat template
 ignores them.
 """
 
@@ -12,64 +12,64 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError
-from antiphon.core.grammar import Grammar, Kind, Span, Thoughts
+from antiphon.core.grammar import Grammar, Kind, ReasoningMarkers, Span
 from antiphon.decode.ids import IdRule, openai_call_id
 from antiphon.render.renderer import Renderer
 from antiphon.render.tool_prompt import ToolPrompt
 
 TEXT = Grammar({"text": Span(Kind.TEXT)})
-"""Everything that the model writes is said."""
+"""Everything that the model writes is visible text."""
 
 RendererMaker = Callable[[str | None], Renderer]
 """Makes a renderer for prompts of this date (`2026-11-21`), None for today's."""
 
 
 class Dialect(Struct, frozen=True):
-    """How a model family writes. `names` are what users type; the first is the canonical one.
+    """How a model family writes.
 
-    `calls` is the grammar of everything but thoughts between tags, which are
-    `thoughts`. A family whose thoughts are part of its grammar has none here.
-    `answering` is what a model writes to end a thought and begin its answer,
-    where a closing tag alone does not. `suffix` is a pattern whose group finds,
-    in what a model's template writes, the suffix that this model gives to every tag.
-    `renderer` makes what writes the prompts of a family that is not left to chat templates.
+    `names` are what users type; the first is the canonical one. `calls` is the grammar of
+    everything but reasoning between tags, which are `reasoning`. A family whose reasoning is
+    part of its grammar has None here. `answer_start` is what ends reasoning and starts the
+    answer where a closing tag alone is not enough. `suffix` is a pattern whose group finds, in
+    what the chat template renders, the suffix that a checkpoint adds to each of its tags.
+    `renderer` makes the renderer of a family whose prompts need more than a chat template.
     """
 
     names: tuple[str, ...]
     calls: Grammar = TEXT
-    thoughts: Thoughts | None = None
+    reasoning: ReasoningMarkers | None = None
     ids: IdRule = openai_call_id
     tool_prompt: ToolPrompt | None = None
-    answering: str | None = None
+    answer_start: str | None = None
     suffix: str | None = None
     renderer: RendererMaker | None = None
 
     @property
     def grammar(self) -> Grammar:
         """The whole grammar."""
-        return self.calls.with_thoughts(self.thoughts) if self.thoughts else self.calls
+        return self.calls.with_reasoning(self.reasoning) if self.reasoning else self.calls
 
     @property
-    def closing(self) -> str | None:
-        """What ends a thought and begins the answer; None if there are no thoughts."""
-        return self.answering or (f"\n{self.thoughts.closes[0]}\n\n" if self.thoughts else None)
+    def reasoning_end(self) -> str | None:
+        """The text that ends reasoning and starts the answer; None if the family has no reasoning."""
+        return self.answer_start or (f"\n{self.reasoning.closes[0]}\n\n" if self.reasoning else None)
 
-    def spelled_as(self, written: str) -> "Dialect":
-        """This dialect with the suffix that tags have in `written`, if it knows of any."""
-        found = re.search(self.suffix, written) if self.suffix else None
+    def with_tag_suffix(self, rendered: str) -> "Dialect":
+        """This dialect with the suffix that its tags have in `rendered`, if they have one."""
+        found = re.search(self.suffix, rendered) if self.suffix else None
         if found is None:
             return self
 
-        def spell(marker: str) -> str:
+        def rename(marker: str) -> str:
             return f"{marker[:-1]}{found[1]}>"
 
-        thoughts = self.thoughts and Thoughts(
-            tuple(map(spell, self.thoughts.opens)), tuple(map(spell, self.thoughts.closes))
+        reasoning = self.reasoning and ReasoningMarkers(
+            tuple(map(rename, self.reasoning.opens)), tuple(map(rename, self.reasoning.closes))
         )
-        return replace(self, calls=self.calls.respelled(spell), thoughts=thoughts)
+        return replace(self, calls=self.calls.map_markers(rename), reasoning=reasoning)
 
-    def thinking_as(self, other: "Dialect") -> "Dialect":
-        """These calls with the thoughts of `other`: `qwen3+hermes`."""
-        if other.thoughts is None:
-            raise EngineError(f"The dialect '{other.names[0]}' has no thoughts to combine with others.")
-        return replace(self, names=(f"{other.names[0]}+{self.names[0]}",), thoughts=other.thoughts)
+    def with_reasoning_of(self, other: "Dialect") -> "Dialect":
+        """These calls with the reasoning of `other`: `qwen3+hermes`."""
+        if other.reasoning is None:
+            raise EngineError(f"The dialect '{other.names[0]}' has no reasoning tags to combine with others.")
+        return replace(self, names=(f"{other.names[0]}+{self.names[0]}",), reasoning=other.reasoning)

@@ -6,14 +6,14 @@
     </invoke>
     </dots_function_call>
 
-Several calls may stand in one block. Instead of them it may hold
+A block may have several calls. Instead of them it may have
 `{"name": …, "arguments": {…}}`. Values are verbatim.
 """
 
 from antiphon.core.grammar import Grammar, JsonCalls, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import quoted, quoted_key
+from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _END = {"</invoke>": "called", "</dots_function_call>": "text"}
 _NEXT = {"<invoke name=": "name", "<dots_function_call>": "opening"}
@@ -29,9 +29,9 @@ DOTS = Dialect(
                 peek={"{": "json", "[": "json"},
             ),
             "json": JsonCalls(then="called"),
-            "name": Name(on={">": "arguments"}, form=quoted),
+            "name": Name(on={">": "arguments"}, parse=quoted_name),
             "arguments": Span(Kind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
-            "key": Key(on={">": "value"}, form=quoted_key),
+            "key": Key(on={">": "value"}, parse=quoted_key),
             "value": Value(
                 on={
                     "</parameter>": "arguments",
@@ -44,5 +44,5 @@ DOTS = Dialect(
             "called": Span(Kind.MARKUP, on={"</dots_function_call>": "text", **_NEXT}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Hermes calls; an answer after thoughts may stand in a wrapper.
+"""ERNIE 4.5: Hermes calls; an answer after reasoning may be inside a tag.
 
 <think>
 I need the weather.
@@ -19,7 +19,7 @@ Sunny.
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 ERNIE45 = Dialect(
     names=("ernie45",),
@@ -31,5 +31,5 @@ ERNIE45 = Dialect(
             "called": Span(Kind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

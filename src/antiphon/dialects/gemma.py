@@ -6,15 +6,15 @@
     I need the weather.
     <channel|><|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:3,options:{a:[1]}}<tool_call|>
 
-Keys are bare, or between the tokens that stand around strings. What a bare value
-is, the schema says, or else what it looks like. `call` may be missing before the
+Keys are bare, or between the tokens that delimit strings. A bare value has the type
+in the schema, or else the one it looks like. `call` may be missing before the
 colon, and Gemma 4 has been seen to write `(` and `)` for the braces. FunctionGemma
-puts every value between `<escape>`, so that the schema says what those are, too.
-A stripped `<|channel>` leaves `thought` at the beginning.
+puts every value between `<escape>`, so that the schema states the type of those, too.
+If the engine drops `<|channel>`, the answer begins with `thought`.
 """
 
-from antiphon.core.grammar import BraceArguments, Grammar, Kind, Name, Span, Thoughts
-from antiphon.decode.headers import prefixed
+from antiphon.core.grammar import BraceArguments, Grammar, Kind, Name, ReasoningMarkers, Span
+from antiphon.decode.headers import prefixed_name
 from antiphon.dialects.dialect import Dialect
 
 _CALL = r"\s*(?:call\s*)?:"
@@ -24,7 +24,7 @@ FUNCTIONGEMMA = Dialect(
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<start_function_call>": "name"}),
-            "name": Name(on={"{": "arguments"}, form=prefixed(_CALL, "call:NAME")),
+            "name": Name(on={"{": "arguments"}, parse=prefixed_name(_CALL, "call:NAME")),
             "arguments": BraceArguments(then="called", quote="<escape>"),
             "called": Span(Kind.MARKUP, on={"<end_function_call>": "text", "<start_function_call>": "name"}),
         }
@@ -36,7 +36,7 @@ GEMMA4 = Dialect(
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<|tool_call>": "name"}),
-            "name": Name(on={"{": "arguments", "(": "parameters"}, form=prefixed(_CALL, "call:NAME")),
+            "name": Name(on={"{": "arguments", "(": "parameters"}, parse=prefixed_name(_CALL, "call:NAME")),
             "arguments": BraceArguments(then="called", quote='<|"|>', quoted="string"),
             "parameters": BraceArguments(then="called", quote='<|"|>', quoted="string", close=")"),
             "called": Span(
@@ -45,5 +45,5 @@ GEMMA4 = Dialect(
             ),
         }
     ),
-    thoughts=Thoughts(opens=("<|channel>thought", "thought\n"), closes=("<channel|>",)),
+    reasoning=ReasoningMarkers(opens=("<|channel>thought", "thought\n"), closes=("<channel|>",)),
 )

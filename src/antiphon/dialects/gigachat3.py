@@ -1,4 +1,4 @@
-"""GigaChat 3: a call is a message of its own.
+"""GigaChat 3: each call is a separate message.
 
     Let me look.<|message_sep|>
 

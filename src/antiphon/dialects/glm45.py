@@ -10,17 +10,17 @@ One block per call; GLM 4.7 writes it without line breaks. Values are verbatim.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import plain, plain_key
+from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 GLM45 = Dialect(
     names=("glm45", "glm47", "ling3", "poolside_v1"),
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<tool_call>": "name"}),
-            "name": Name(on={"<arg_key>": "key", "</tool_call>": "text"}, form=plain),
-            "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, form=plain_key),
+            "name": Name(on={"<arg_key>": "key", "</tool_call>": "text"}, parse=plain_name),
+            "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, parse=plain_key),
             "keyed": Span(Kind.CALL, on={"<arg_value>": "value", "<arg_key>": "key", "</tool_call>": "text"}),
             "value": Value(on={"</arg_value>": "arguments"}),
             "arguments": Span(
@@ -28,5 +28,5 @@ GLM45 = Dialect(
             ),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

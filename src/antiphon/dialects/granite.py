@@ -1,4 +1,4 @@
-"""IBM Granite 3: an array of calls behind one marker; thoughts behind phrases. And the 20B function caller.
+"""IBM Granite 3: an array of calls behind one marker; reasoning between phrases. And Granite 20B FC.
 
     Here is my thought process: I need the weather. Here is my response:
     <|tool_call|>[{"name": "get_weather", "arguments": {"city": "Rome"}}]
@@ -11,7 +11,7 @@
 Granite 4 writes as Hermes does.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span, Thoughts
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, ReasoningMarkers, Span
 from antiphon.dialects.dialect import Dialect
 
 _OPENERS = {"<|tool_call|>": "call", "<tool_call>": "call"}
@@ -25,7 +25,7 @@ GRANITE = Dialect(
             "called": Span(Kind.MARKUP, on=_OPENERS),
         }
     ),
-    thoughts=Thoughts(
+    reasoning=ReasoningMarkers(
         opens=("Here is my thought process:", "Here's my thought process:"),
         closes=("Here is my response:", "Here's my response:"),
     ),

@@ -10,12 +10,12 @@
     </tool_call>
 
 One block per call; some models write an array of calls into one block. A call
-inside or right after the thoughts ends them. The closing tag may be missing.
+inside or right after reasoning ends it. The closing tag may be missing.
 """
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 from antiphon.render.tool_prompt import ToolPrompt
 
 HERMES = Dialect(
@@ -27,7 +27,7 @@ HERMES = Dialect(
             "called": Span(Kind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
     tool_prompt=ToolPrompt(
         system="""\
 # Tools

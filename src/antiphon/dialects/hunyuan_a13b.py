@@ -1,4 +1,4 @@
-"""Hunyuan A13B: an array of calls inside one pair of tags; thoughts and answers each in tags.
+"""Hunyuan A13B: an array of calls inside one pair of tags; reasoning and answers each in tags.
 
     <think>
     I need the weather.
@@ -8,23 +8,23 @@
     <tool_calls>[{"name": "get_weather", "arguments": {"city": "Rome"}}]</tool_calls>
     </answer>
 
-The tags are plain text, and the model rehearses calls while it thinks: a call
-inside a thought is thought. "Assistant:", in Chinese, before the answer is markup.
+The model writes tentative calls in its reasoning, so a call there is not a call. The
+word for "Assistant:", in Chinese, before the answer is markup.
 """
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
 
 _SPEAKER = "助手\uff1a"
-_BEGIN = {"<think>": "thinking", "</think>": "text", "<answer>": "answer", _SPEAKER: "text"}
+_BEGIN = {"<think>": "reasoning", "</think>": "text", "<answer>": "answer", _SPEAKER: "text"}
 
 HUNYUAN_A13B = Dialect(
     names=("hunyuan_a13b",),
-    answering="\n</think>\n<answer>\n",
+    answer_start="\n</think>\n<answer>\n",
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<tool_calls>": "call"}, first=_BEGIN),
-            "thinking": Span(Kind.REASONING, on={"</think>": "text"}, first={"<think>": "thinking"}),
+            "reasoning": Span(Kind.REASONING, on={"</think>": "text"}, first={"<think>": "reasoning"}),
             "answer": Span(
                 Kind.TEXT, on={"</answer>": "text", "<tool_calls>": "call"}, first={_SPEAKER: "answer"}
             ),

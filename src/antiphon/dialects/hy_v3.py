@@ -7,14 +7,14 @@
     </tool_call></tool_calls>
 
 Version 4 has no `<tool_sep>` and no line breaks. Values are verbatim. Some
-checkpoints give a suffix of their own to every tag, `<tool_call:6124c78e>`: it
-is taken from what their template writes.
+checkpoints add a suffix to every tag, `<tool_call:6124c78e>`: it is taken from what
+their template renders.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import plain, plain_key
+from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _NEXT = {"<tool_call>": "name", "<tool_calls>": "opening"}
 _END = {"</tool_call>": "called", "</tool_calls>": "text"}
@@ -25,14 +25,14 @@ HY_V3 = Dialect(
         {
             "text": Span(Kind.TEXT, on=_NEXT),
             "opening": Span(Kind.OPENING, on={"<tool_call>": "name", "</tool_calls>": "text"}),
-            "name": Name(on={"<tool_sep>": "arguments", "<arg_key>": "key", **_END}, form=plain),
+            "name": Name(on={"<tool_sep>": "arguments", "<arg_key>": "key", **_END}, parse=plain_name),
             "arguments": Span(Kind.CALL, on={"<arg_key>": "key", **_END, **_NEXT}),
-            "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, form=plain_key),
+            "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, parse=plain_key),
             "keyed": Span(Kind.CALL, on={"<arg_value>": "value", "<arg_key>": "key", **_END, **_NEXT}),
             "value": Value(on={"</arg_value>": "arguments"}),
             "called": Span(Kind.MARKUP, on={"</tool_calls>": "text", **_NEXT}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
     suffix=r"<tool_calls?(:[0-9A-Za-z_-]+)>",
 )

@@ -19,17 +19,17 @@ _BLOCKS = {
     "<|content_text|>": "text",
     "<|content_invoke_tool_text|>": "text",
     "<|content_tool_error|>": "text",
-    "<|content_thinking|>": "thinking",
+    "<|content_thinking|>": "reasoning",
     "<|content_invoke_tool_json|>": "call",
 }
 
 INKLING = Dialect(
     names=("inkling",),
-    answering="<|end_message|><|message_model|><|content_text|>",
+    answer_start="<|end_message|><|message_model|><|content_text|>",
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on=_BLOCKS),
-            "thinking": Span(Kind.REASONING, on=_BLOCKS),
+            "reasoning": Span(Kind.REASONING, on=_BLOCKS),
             "call": JsonCalls(then="between", arguments=("args", "arguments", "parameters")),
             "between": Span(Kind.MARKUP, on=_BLOCKS),
         }

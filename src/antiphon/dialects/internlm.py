@@ -6,7 +6,7 @@ Let me look.<|action_start|><|plugin|>
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 INTERNLM = Dialect(
     names=("internlm",),
@@ -18,5 +18,5 @@ INTERNLM = Dialect(
             "called": Span(Kind.MARKUP, on={"<|action_end|>": "text", "<|action_start|>": "action"}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

@@ -12,7 +12,7 @@
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 JAMBA = Dialect(
     names=("jamba", "minimax"),
@@ -25,5 +25,5 @@ JAMBA = Dialect(
             ),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

@@ -12,12 +12,12 @@
     <ifm|tool_call>{"name": "now", "arguments": {}}</ifm|tool_call>
     </ifm|tool_calls>
 
-Which of them the model writes, the prompt decides. So it is with how hard it
-thinks, which has a tag for each degree.
+The prompt decides which of them the model writes. It also decides the reasoning effort,
+and each effort has another reasoning tag.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Key, Kind, Name, Span, Thoughts, Value
-from antiphon.decode.headers import plain, tagged_key
+from antiphon.core.grammar import Grammar, JsonCalls, Key, Kind, Name, ReasoningMarkers, Span, Value
+from antiphon.decode.headers import plain_name, tagged_key
 from antiphon.dialects.dialect import Dialect
 
 _CALLS = {"<ifm|tool_calls>": "group", "<ifm|tool_call>": "opening"}
@@ -31,18 +31,18 @@ K2_HORIZON = Dialect(
             "group": Span(Kind.OPENING, on={"<ifm|tool_call>": "opening", "</ifm|tool_calls>": "text"}),
             "opening": Span(Kind.OPENING, peek={"{": "json", "[": "json"}, otherwise="name"),
             "json": JsonCalls(then="called"),
-            "name": Name(on={"<ifm|arg_key>": "key", **_END}, form=plain),
+            "name": Name(on={"<ifm|arg_key>": "key", **_END}, parse=plain_name),
             "arguments": Span(Kind.CALL, on={"<ifm|arg_key>": "key", **_END, **_CALLS}),
             "key": Key(
                 on={"<ifm|arg_value>": "value"},
-                form=tagged_key("</ifm|arg_key>", "<ifm|arg_type>", "</ifm|arg_type>"),
+                parse=tagged_key("</ifm|arg_key>", "<ifm|arg_type>", "</ifm|arg_type>"),
             ),
             "value": Value(on={"</ifm|arg_value>": "arguments"}),
             "called": Span(Kind.MARKUP, on={**_END, **_CALLS}),
         },
         tokens=("</ifm|arg_key>", "<ifm|arg_type>", "</ifm|arg_type>"),
     ),
-    thoughts=Thoughts(
+    reasoning=ReasoningMarkers(
         opens=("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
         closes=("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
     ),

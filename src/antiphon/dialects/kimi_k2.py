@@ -8,10 +8,10 @@ conversation. The section's tokens also come in the singular.
 """
 
 from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, Span
-from antiphon.decode.headers import kimi
+from antiphon.decode.headers import kimi_name
 from antiphon.decode.ids import kimi_call_id
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _CALL = {"<|tool_call_begin|>": "name"}
 _SECTION = {"<|tool_calls_section_begin|>": "section", "<|tool_call_section_begin|>": "section", **_CALL}
@@ -23,11 +23,11 @@ KIMI_K2 = Dialect(
         {
             "text": Span(Kind.TEXT, on=_SECTION),
             "section": Span(Kind.OPENING, on={**_CALL, **_END}),
-            "name": Name(on={"<|tool_call_argument_begin|>": "arguments"}, form=kimi),
+            "name": Name(on={"<|tool_call_argument_begin|>": "arguments"}, parse=kimi_name),
             "arguments": JsonArguments(then="called"),
             "called": Span(Kind.MARKUP, on={"<|tool_call_end|>": "called", **_SECTION, **_END}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
     ids=kimi_call_id,
 )

@@ -7,13 +7,13 @@
     <|close|>call<|sep|><|close|>tools<|sep|>
     <|close|>message<|sep|>
 
-There are no line breaks between them. A value of type `string` is text as it
-stands, any other is JSON; attributes escape `&` and `"` as XML does. Calls have
+There are no line breaks between them. A value of type `string` is verbatim text,
+any other is JSON; attributes escape `&` and `"` as XML does. Calls have
 the ids of Kimi K2, which the model does not write: `functions.NAME:INDEX`.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Thoughts, Value
-from antiphon.decode.headers import JSON_TYPES, attribute, typed_key
+from antiphon.core.grammar import Grammar, Key, Kind, Name, ReasoningMarkers, Span, Value
+from antiphon.decode.headers import JSON_TYPES, attribute_name, typed_key
 from antiphon.decode.ids import kimi_call_id
 from antiphon.dialects.dialect import Dialect
 
@@ -35,15 +35,17 @@ KIMI_K3 = Dialect(
                 },
             ),
             "opening": Span(Kind.OPENING, on={"<|open|>call ": "name", "<|close|>tools<|sep|>": "text"}),
-            "name": Name(on={"<|sep|>": "arguments"}, form=attribute("tool", ' index="NUMBER"')),
+            "name": Name(on={"<|sep|>": "arguments"}, parse=attribute_name("tool", ' index="NUMBER"')),
             "arguments": Span(Kind.CALL, on={"<|open|>argument ": "key", "<|open|>call ": "name", **_END}),
-            "key": Key(on={"<|sep|>": "value"}, form=typed_key("key", "type", texts="string", others=_TYPES)),
+            "key": Key(
+                on={"<|sep|>": "value"}, parse=typed_key("key", "type", texts="string", others=_TYPES)
+            ),
             "value": Value(on={"<|close|>argument<|sep|>": "arguments"}),
             "called": Span(
                 Kind.MARKUP, on={"<|open|>call ": "name", "<|open|>tools<|sep|>": "opening", **_END}
             ),
         }
     ),
-    thoughts=Thoughts(opens=("<|open|>think<|sep|>",), closes=("<|close|>think<|sep|>",)),
+    reasoning=ReasoningMarkers(opens=("<|open|>think<|sep|>",), closes=("<|close|>think<|sep|>",)),
     ids=kimi_call_id,
 )

@@ -5,13 +5,13 @@
 
 The models write reserved words as names, numbers with leading zeros, and raw
 newlines and unescaped quotes in strings. Some write the list a second time,
-closed by a second `<|tool_call_end|>`: the echo is dropped.
+closed by a second `<|tool_call_end|>`: the repetition is dropped.
 """
 
 from antiphon.core.grammar import Grammar, Header, Kind, PythonCalls, Span
-from antiphon.decode.headers import echo
+from antiphon.decode.headers import repetition_router
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 
@@ -22,9 +22,9 @@ LFM2 = Dialect(
             "text": Span(Kind.TEXT, on={_START: "calls"}),
             "calls": PythonCalls(then="called"),
             "called": Span(Kind.MARKUP, on={_END: "after", _START: "calls"}),
-            "after": Span(Kind.TEXT, on={_START: "calls"}, first={_END: "after"}, peek={"[": "echo"}),
-            "echo": Header(ends=(_END,), route=echo("after")),
+            "after": Span(Kind.TEXT, on={_START: "calls"}, first={_END: "after"}, peek={"[": "repetition"}),
+            "repetition": Header(ends=(_END,), route=repetition_router("after")),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

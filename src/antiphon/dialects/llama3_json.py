@@ -6,9 +6,9 @@ Without `<|python_tag|>`, an object is a call only at the beginning of an answer
 and only of a function that the request offers.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Names, Span
+from antiphon.core.grammar import AcceptedNames, Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _TAG = {"<|python_tag|>": "call"}
 
@@ -19,9 +19,9 @@ LLAMA3_JSON = Dialect(
             "text": Span(Kind.TEXT, on=_TAG, peek={"{": "bare"}),
             "call": JsonCalls(then="called"),
             "called": Span(Kind.MARKUP, on={";": "call", **_TAG}, peek={"{": "bare"}),
-            "bare": JsonCalls(then="after", names=Names.DECLARED),
+            "bare": JsonCalls(then="after", names=AcceptedNames.DECLARED),
             "after": Span(Kind.MARKUP, on={";": "bare", **_TAG}, peek={"{": "bare"}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

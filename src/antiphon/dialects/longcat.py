@@ -1,13 +1,13 @@
-"""LongCat: Hermes calls with tags of their own.
+"""LongCat: Hermes calls in other tags.
 
     <longcat_tool_call>
     {"name": "get_weather", "arguments": {"city": "Rome"}}
     </longcat_tool_call>
 
-The thinking models write `<longcat_think>`, distilled ones `<think>`.
+The reasoning models write `<longcat_think>`, distilled ones `<think>`.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span, Thoughts
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, ReasoningMarkers, Span
 from antiphon.dialects.dialect import Dialect
 
 LONGCAT = Dialect(
@@ -19,5 +19,5 @@ LONGCAT = Dialect(
             "called": Span(Kind.MARKUP, on={"</longcat_tool_call>": "text", "<longcat_tool_call>": "call"}),
         }
     ),
-    thoughts=Thoughts(opens=("<longcat_think>", "<think>"), closes=("</longcat_think>", "</think>")),
+    reasoning=ReasoningMarkers(opens=("<longcat_think>", "<think>"), closes=("</longcat_think>", "</think>")),
 )

@@ -7,17 +7,17 @@
     <function name="get_weather"><param name="city">Rome</param></function>
 
 Values are verbatim, in CDATA or not. Some checkpoints write `<functionname=`, or
-the vocabulary's signs for space and line break: `<paramĠname="city">NewĠYork`. These
-are letters, too, so they are mended in values only where the tag has one.
+the vocabulary's characters for space and line break: `<paramĠname="city">NewĠYork`. These
+are also letters, so they are replaced in values only where the tag has one.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import quoted, quoted_key, signed_key
+from antiphon.decode.headers import byte_level_key, quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _FUNCTION = {"<function name=": "name", "<functionname=": "name", "<functionĠname=": "name"}
-_PARAM = {"<param name=": "key", "<paramname=": "key", "<paramĠname=": "signed_key"}
+_PARAM = {"<param name=": "key", "<paramname=": "key", "<paramĠname=": "byte_level_key"}
 _VALUE = {">": "value", "><![CDATA[": "cdata"}
 
 MINICPM5 = Dialect(
@@ -25,13 +25,13 @@ MINICPM5 = Dialect(
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on=_FUNCTION),
-            "name": Name(on={">": "arguments"}, form=quoted),
+            "name": Name(on={">": "arguments"}, parse=quoted_name),
             "arguments": Span(Kind.CALL, on={**_PARAM, **_FUNCTION, "</function>": "text"}),
-            "key": Key(on=_VALUE, form=quoted_key),
-            "signed_key": Key(on=_VALUE, form=signed_key),
+            "key": Key(on=_VALUE, parse=quoted_key),
+            "byte_level_key": Key(on=_VALUE, parse=byte_level_key),
             "value": Value(on={"</param>": "arguments"}),
             "cdata": Value(on={"]]></param>": "arguments"}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

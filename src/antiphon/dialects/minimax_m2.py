@@ -10,15 +10,15 @@
     </invoke>
     </minimax:tool_call>
 
-Several calls may stand in one block. Names have quotes of either kind, or none.
+A block may have several calls. Names have quotes of either kind, or none.
 Values are verbatim. Closing tags may be missing: a value also ends before a
 parameter on a new line, and where its call and the block end.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import quoted, quoted_key
+from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _END = {"</invoke>": "called", "</minimax:tool_call>": "text"}
 _NEXT = {"<invoke name=": "name", "<minimax:tool_call>": "opening"}
@@ -29,9 +29,9 @@ MINIMAX_M2 = Dialect(
         {
             "text": Span(Kind.TEXT, on={"<minimax:tool_call>": "opening"}),
             "opening": Span(Kind.OPENING, on={"<invoke name=": "name", "</minimax:tool_call>": "text"}),
-            "name": Name(on={">": "arguments"}, form=quoted),
+            "name": Name(on={">": "arguments"}, parse=quoted_name),
             "arguments": Span(Kind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
-            "key": Key(on={">": "value"}, form=quoted_key),
+            "key": Key(on={">": "value"}, parse=quoted_key),
             "value": Value(
                 on={
                     "</parameter>": "arguments",
@@ -44,7 +44,7 @@ MINIMAX_M2 = Dialect(
             "called": Span(Kind.MARKUP, on={"</minimax:tool_call>": "text", **_NEXT}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )
 
 _CALL = {"<minimax:tool_call>": "opening"}
@@ -54,9 +54,9 @@ MINIMAX_M2_APPEND_THINK = Dialect(
     calls=Grammar(
         {
             **MINIMAX_M2.calls.states,
-            "text": Span(Kind.TEXT, on=_CALL, first={"<think>": "thinking"}),
-            "thinking": Span(Kind.TEXT, on=_CALL, shown="<think>"),
+            "text": Span(Kind.TEXT, on=_CALL, first={"<think>": "reasoning"}),
+            "reasoning": Span(Kind.TEXT, on=_CALL, entry_text="<think>"),
         }
     ),
 )
-"""For clients that want the thoughts inside the text, as the model writes them, tags and all."""
+"""For clients that want the reasoning in the text, with its tags, as the model writes it."""

@@ -1,4 +1,4 @@
-"""MiniMax M3: arguments as elements, with a prefix before every tag that no text has.
+"""MiniMax M3: arguments as elements, with a prefix before every tag.
 
     <mm:think>I need the weather.</mm:think>
     ]<]minimax[>[<tool_call>
@@ -8,13 +8,13 @@
     ]<]minimax[>[</tool_call>
 
 Elements in an argument are the members of an object; repeated names and `item`
-are the values of an array, as the tool's schema says, which is certain when another
-argument begins, if not before. Several calls may stand in one block, and the closing
-tags of a call may be missing.
+are the values of an array, according to the tool's schema; an array may be known to be
+complete only when another argument begins. A block may have several calls, and the
+closing tags of a call may be missing.
 """
 
-from antiphon.core.grammar import Grammar, Kind, Name, Span, Thoughts, Tree
-from antiphon.decode.headers import quoted
+from antiphon.core.grammar import ElementArgument, Grammar, Kind, Name, ReasoningMarkers, Span
+from antiphon.decode.headers import quoted_name
 from antiphon.dialects.dialect import Dialect
 
 _END = {"]<]minimax[>[</invoke>": "called", "]<]minimax[>[</tool_call>": "text"}
@@ -29,11 +29,11 @@ MINIMAX_M3 = Dialect(
                 Kind.OPENING,
                 on={"]<]minimax[>[<invoke name=": "name", "]<]minimax[>[</tool_call>": "text"},
             ),
-            "name": Name(on={">": "arguments"}, form=quoted),
+            "name": Name(on={">": "arguments"}, parse=quoted_name),
             "arguments": Span(Kind.CALL, on={"]<]minimax[>[<": "argument", **_END, **_NEXT}),
-            "argument": Tree(then="arguments", prefix="]<]minimax[>["),
+            "argument": ElementArgument(then="arguments", prefix="]<]minimax[>["),
             "called": Span(Kind.MARKUP, on={**_END, **_NEXT}),
         }
     ),
-    thoughts=Thoughts(opens=("<mm:think>",), closes=("</mm:think>",)),
+    reasoning=ReasoningMarkers(opens=("<mm:think>",), closes=("</mm:think>",)),
 )

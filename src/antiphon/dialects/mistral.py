@@ -5,14 +5,23 @@
     [THINK]I need the weather.[/THINK]
     [TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]{"city": "Rome"}
 
-Up to version 10 one array follows the marker. From 11 on each call has a marker
-of its own, with the name behind it; `[ARGS]` and the id may be missing. No
-marker closes a call. The array may come alone if the output was guided; then
-only the request's functions make it a call.
+Up to version 10 one array follows the marker. From 11 on each call has a
+marker, with the name after it; `[ARGS]` and the id may be missing. No
+marker closes a call. The array may come without a marker if the output was constrained; then
+it is a call only of the request's functions.
 """
 
-from antiphon.core.grammar import Grammar, JsonArguments, JsonCalls, Kind, Name, Names, Span, Thoughts
-from antiphon.decode.headers import mistral
+from antiphon.core.grammar import (
+    AcceptedNames,
+    Grammar,
+    JsonArguments,
+    JsonCalls,
+    Kind,
+    Name,
+    ReasoningMarkers,
+    Span,
+)
+from antiphon.decode.headers import mistral_name
 from antiphon.decode.ids import mistral_call_id
 from antiphon.dialects.dialect import Dialect
 
@@ -25,13 +34,13 @@ MISTRAL = Dialect(
             "text": Span(Kind.TEXT, on=_CALLS, peek={"[": "bare"}),
             "opening": Span(Kind.OPENING, peek={"[": "array", "{": "array"}, otherwise="name"),
             "array": JsonCalls(then="called"),
-            "bare": JsonCalls(then="called", names=Names.DECLARED),
-            "name": Name(on={"[ARGS]": "arguments"}, peek={"{": "arguments"}, form=mistral),
+            "bare": JsonCalls(then="called", names=AcceptedNames.DECLARED),
+            "name": Name(on={"[ARGS]": "arguments"}, peek={"{": "arguments"}, parse=mistral_name),
             "arguments": JsonArguments(then="called"),
             "called": Span(Kind.MARKUP, on=_CALLS),
         },
         tokens=("[CALL_ID]",),
     ),
-    thoughts=Thoughts(opens=("[THINK]", "<think>"), closes=("[/THINK]", "</think>")),
+    reasoning=ReasoningMarkers(opens=("[THINK]", "<think>"), closes=("[/THINK]", "</think>")),
     ids=mistral_call_id,
 )

@@ -9,12 +9,12 @@
     now()
     </function_calls>
 
-JSON's literals (`true`, `null`) may stand where Python's should.
+JSON's literals (`true`, `null`) are accepted for Python's.
 """
 
 from antiphon.core.grammar import Grammar, Kind, PythonCalls, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 OLMO3 = Dialect(
     names=("olmo3",),
@@ -25,5 +25,5 @@ OLMO3 = Dialect(
             "called": Span(Kind.MARKUP, on={"</function_calls>": "text", "<function_calls>": "calls"}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

@@ -8,10 +8,10 @@
     <|channel|>final<|message|>It is sunny.<|return|>
 
 There are no line breaks between them. The prompt ends with `<|start|>assistant`,
-so an answer begins inside of a header. The channel and the recipient decide what
-a message is; the recipient stands before or after the channel, and models write
-it on any channel, without `functions.`, or with a token stuck to it. Commentary
-without a recipient is said to the user before a call. The code of `python` is
+so an answer begins inside a header. The channel and the recipient decide what
+a message is; the recipient comes before or after the channel, and models write
+it on any channel, without `functions.`, or followed by a token without space. Commentary
+without a recipient is text to the user before a call. The code of `python` is
 text, not JSON. Any of the closing tokens may be missing.
 
 A message that is sent to a tool is a call of it, whether or not it was offered:
@@ -19,7 +19,7 @@ A message that is sent to a tool is a call of it, whether or not it was offered:
 """
 
 from antiphon.core.grammar import Grammar, Header, JsonArguments, Kind, Span, TextArguments
-from antiphon.decode.headers import harmony, harmony_cut
+from antiphon.decode.headers import harmony_router, is_cut_harmony_header
 from antiphon.dialects.dialect import Dialect
 from antiphon.render.harmony import HarmonyRenderer
 
@@ -33,20 +33,20 @@ _ENDS = {
 
 OPENAI = Dialect(
     names=("openai", "gpt_oss", "openai_gptoss", "harmony"),
-    answering="<|end|><|start|>assistant<|channel|>final<|message|>",
+    answer_start="<|end|><|start|>assistant<|channel|>final<|message|>",
     calls=Grammar(
         {
             "header": Header(
                 ends=("<|message|>",),
-                route=harmony(
-                    {"analysis": "thinking", "commentary": "preamble", "final": "final"},
+                route=harmony_router(
+                    {"analysis": "reasoning", "commentary": "preamble", "final": "final"},
                     guess="final",
                     arguments="arguments",
                     code="code",
                 ),
-                cut=harmony_cut,
+                is_cut=is_cut_harmony_header,
             ),
-            "thinking": Span(Kind.REASONING, on=_ENDS),
+            "reasoning": Span(Kind.REASONING, on=_ENDS),
             "preamble": Span(Kind.TEXT, on=_ENDS, phase="commentary"),
             "final": Span(Kind.TEXT, on=_ENDS, phase="final_answer"),
             "text": Span(Kind.TEXT, on=_ENDS),

@@ -1,13 +1,13 @@
-"""Phi-4-mini: an array of calls behind a word.
+"""Phi-4-mini: an array of calls after a word.
 
     functools[{"name": "get_weather", "arguments": {"city": "Rome"}}]
 
-The array's end is the end.
+No marker closes the call.
 """
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 PHI4_MINI_JSON = Dialect(
     names=("phi4_mini_json",),
@@ -18,5 +18,5 @@ PHI4_MINI_JSON = Dialect(
             "called": Span(Kind.MARKUP, on={"functools": "call"}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

@@ -1,4 +1,4 @@
-"""No thoughts and no calls: everything that the model writes is said."""
+"""No reasoning and no calls: all output is visible text."""
 
 from antiphon.dialects.dialect import Dialect
 

@@ -10,8 +10,8 @@
 There are no line breaks between them.
 """
 
-from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, Span, Thoughts
-from antiphon.decode.headers import plain
+from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, ReasoningMarkers, Span
+from antiphon.decode.headers import plain_name
 from antiphon.dialects.dialect import Dialect
 
 _REQUESTS = {
@@ -31,7 +31,7 @@ PLAMO3 = Dialect(
         {
             "text": Span(Kind.TEXT, on=_REQUESTS, first={"<|plamo:tag|>": "text"}),
             "opening": Span(Kind.OPENING, on={**_REQUESTS, **_ENDS}),
-            "name": Name(on={"<|plamo:end_tool_name:plamo|>": "named"}, form=plain),
+            "name": Name(on={"<|plamo:end_tool_name:plamo|>": "named"}, parse=plain_name),
             "named": Span(
                 Kind.CALL,
                 on={
@@ -47,5 +47,5 @@ PLAMO3 = Dialect(
             "called": Span(Kind.MARKUP, on={**_ENDS, **_REQUESTS}),
         }
     ),
-    thoughts=Thoughts(opens=("<|plamo:begin_think:plamo|>",), closes=("<|plamo:end_think:plamo|>",)),
+    reasoning=ReasoningMarkers(opens=("<|plamo:begin_think:plamo|>",), closes=("<|plamo:end_think:plamo|>",)),
 )

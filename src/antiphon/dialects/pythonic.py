@@ -2,13 +2,13 @@
 
     [get_weather(city="Rome", days=3), now()]
 
-The list is the whole answer, as a rule. Nothing marks it, so only functions that
-the request offers make it one. Llama 4 may put it between two tokens:
+The list is usually the whole answer. It has no marker, so it is a call only of functions
+that the request offers. Llama 4 may write it between two tokens:
 
     <|python_start|>[get_weather(city="Rome")]<|python_end|>
 """
 
-from antiphon.core.grammar import Grammar, Kind, Names, PythonCalls, Span
+from antiphon.core.grammar import AcceptedNames, Grammar, Kind, PythonCalls, Span
 from antiphon.dialects.dialect import Dialect
 
 PYTHONIC = Dialect(
@@ -16,7 +16,7 @@ PYTHONIC = Dialect(
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, peek={"[": "calls"}),
-            "calls": PythonCalls(then="text", names=Names.DECLARED),
+            "calls": PythonCalls(then="text", names=AcceptedNames.DECLARED),
         }
     ),
 )
@@ -26,7 +26,7 @@ LLAMA4_PYTHONIC = Dialect(
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on={"<|python_start|>": "calls"}, peek={"[": "unmarked"}),
-            "unmarked": PythonCalls(then="called", names=Names.DECLARED),
+            "unmarked": PythonCalls(then="called", names=AcceptedNames.DECLARED),
             "calls": PythonCalls(then="called"),
             "called": Span(Kind.MARKUP, on={"<|python_end|>": "text", "<|python_start|>": "calls"}),
         }

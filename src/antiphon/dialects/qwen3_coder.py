@@ -9,16 +9,16 @@
     </tool_call>
 
 One newline on each side of a value is not part of it, except in MiMo's, which
-are verbatim. Several functions may stand in one block, `<tool_call>` may be
+are verbatim. A block may have several functions, `<tool_call>` may be
 missing, and so may each closing tag: a value also ends before a parameter on a
 new line, and where the function ends and its block with it. The closing tags of
 a call alone are text in a value.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, State, Trim, Value
-from antiphon.decode.headers import plain, plain_key
+from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _END = {"</function>": "called", "</tool_call>": "text"}
 _NEXT = {"<function=": "name", "<tool_call>": "opening"}
@@ -33,20 +33,20 @@ _VALUE_END = {
 _CALLS: dict[str, State] = {
     "text": Span(Kind.TEXT, on=_NEXT),
     "opening": Span(Kind.OPENING, on={"<function=": "name"}),
-    "name": Name(on={">": "arguments", "</function>": "called"}, form=plain),
+    "name": Name(on={">": "arguments", "</function>": "called"}, parse=plain_name),
     "arguments": Span(Kind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
-    "key": Key(on={">": "value"}, form=plain_key),
+    "key": Key(on={">": "value"}, parse=plain_key),
     "called": Span(Kind.MARKUP, on={"</tool_call>": "text", **_NEXT}),
 }
 
 QWEN3_CODER = Dialect(
     names=("qwen3_coder", "qwen3_xml", "step3p5", "minicpmv"),
     calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END, trim=Trim.NEWLINE)}),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )
 
 MIMO = Dialect(
     names=("mimo",),
     calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END)}),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

@@ -1,4 +1,4 @@
-"""All dialects, by name: whatever dialects the modules beside this one assign."""
+"""All dialects by name: those that are assigned in the modules of this package."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -6,7 +6,7 @@ from pkgutil import iter_modules
 from antiphon import dialects
 from antiphon.core.errors import EngineError
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.response_template import build as hf
+from antiphon.dialects.response_template import builder as hf
 
 
 def _assigned() -> list[Dialect]:
@@ -25,14 +25,14 @@ BY_NAME = {name: dialect for dialect in DIALECTS for name in dialect.names}
 
 
 def find(name: str, template: str | None = None) -> Dialect:
-    """The dialect of that name, or `A+B`: the thoughts of A with the calls of B.
+    """The dialect of that name, or `A+B`: the reasoning of A with the calls of B.
 
-    `template` is the model's `response_template`, of which `hf` is made. Raises
-    EngineError, which lists the names there are.
+    `template` is the model's `response_template`, from which `hf` is built. Raises
+    EngineError with a list of all names.
     """
-    thoughts, plus, calls = name.partition("+")
+    reasoning, plus, calls = name.partition("+")
     if plus:
-        return find(calls, template).thinking_as(find(thoughts, template))
+        return find(calls, template).with_reasoning_of(find(reasoning, template))
     if name == hf.NAME:
         return hf.build(template)
     if name not in BY_NAME:

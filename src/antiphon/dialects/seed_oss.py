@@ -12,8 +12,8 @@
 One newline on each side of a value is not part of it. Each closing tag may be missing.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Thoughts, Trim, Value
-from antiphon.decode.headers import plain, plain_key
+from antiphon.core.grammar import Grammar, Key, Kind, Name, ReasoningMarkers, Span, Trim, Value
+from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 
 _END = {"</function>": "called", "</seed:tool_call>": "text"}
@@ -25,9 +25,9 @@ SEED_OSS = Dialect(
         {
             "text": Span(Kind.TEXT, on=_NEXT),
             "opening": Span(Kind.OPENING, on={"<function=": "name"}),
-            "name": Name(on={">": "arguments", "</function>": "called"}, form=plain),
+            "name": Name(on={">": "arguments", "</function>": "called"}, parse=plain_name),
             "arguments": Span(Kind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
-            "key": Key(on={">": "value"}, form=plain_key),
+            "key": Key(on={">": "value"}, parse=plain_key),
             "value": Value(
                 on={
                     "</parameter>": "arguments",
@@ -41,5 +41,5 @@ SEED_OSS = Dialect(
             "called": Span(Kind.MARKUP, on={"</seed:tool_call>": "text", **_NEXT}),
         }
     ),
-    thoughts=Thoughts(opens=("<seed:think>",), closes=("</seed:think>",)),
+    reasoning=ReasoningMarkers(opens=("<seed:think>",), closes=("</seed:think>",)),
 )

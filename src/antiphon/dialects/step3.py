@@ -8,9 +8,9 @@ Values are verbatim. Each closing marker of a call may be missing.
 """
 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
-from antiphon.decode.headers import quoted, quoted_key
+from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _BEGIN = {"<｜tool_calls_begin｜>": "group", "<｜tool_call_begin｜>": "opening"}
 _INVOKE = {"<steptml:invoke name=": "name"}
@@ -27,7 +27,7 @@ STEP3 = Dialect(
             ),
             "opening": Span(Kind.OPENING, on={"function<｜tool_sep｜>": "function", **_INVOKE}),
             "function": Span(Kind.OPENING, on=_INVOKE),
-            "name": Name(on={">": "arguments"}, form=quoted),
+            "name": Name(on={">": "arguments"}, parse=quoted_name),
             "arguments": Span(
                 Kind.CALL,
                 on={
@@ -37,10 +37,10 @@ STEP3 = Dialect(
                     **_END,
                 },
             ),
-            "key": Key(on={">": "value"}, form=quoted_key),
+            "key": Key(on={">": "value"}, parse=quoted_key),
             "value": Value(on={"</steptml:parameter>": "arguments"}),
             "called": Span(Kind.MARKUP, on={**_BEGIN, **_END}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

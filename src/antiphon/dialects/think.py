@@ -1,4 +1,4 @@
-"""Thoughts between tags, without calls.
+"""Reasoning between tags, without calls.
 
     <think>
     The user wants …
@@ -6,16 +6,16 @@
 
     The answer is …
 
-Many templates write `<think>` for the model, so that the answer begins inside.
-Several families differ in nothing else than in the names that users know.
+Many templates end the prompt with `<think>`, so that the answer begins inside.
+Several families differ only in their names.
 """
 
-from antiphon.core.grammar import Thoughts
+from antiphon.core.grammar import ReasoningMarkers
 from antiphon.dialects.dialect import Dialect
 
-TAGS = Thoughts(opens=("<think>",), closes=("</think>",))
+THINK_TAGS = ReasoningMarkers(opens=("<think>",), closes=("</think>",))
 
 THINK = Dialect(
     names=("think", "deepseek_r1", "qwen3", "nemotron_v3", "granite_thinking_parser", "holo2"),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

@@ -1,15 +1,15 @@
-"""Salesforce xLAM: an array of calls, as it stands or behind one of several markers.
+"""Salesforce xLAM: an array of calls, alone or after one of several markers.
 
     [{"name": "get_weather", "arguments": {"city": "Rome"}}]
 
 Others are a fence (```json), `[TOOL_CALLS]` and `<tool_call>`. Without a marker
-of its own the array is a call only at the beginning of an answer, and as a fence
-is, only of functions that the request offers.
+the array is a call only at the start of an answer. There, and in a fence, it is a
+call only of functions that the request offers.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Names, Span
+from antiphon.core.grammar import AcceptedNames, Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import TAGS
+from antiphon.dialects.think import THINK_TAGS
 
 _OPENERS = {"[TOOL_CALLS]": "call", "<tool_call>": "call", "```json": "fenced"}
 
@@ -18,12 +18,12 @@ XLAM = Dialect(
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on=_OPENERS, peek={"[": "bare"}),
-            "bare": JsonCalls(then="text", names=Names.DECLARED),
-            "fenced": JsonCalls(then="fence", names=Names.DECLARED),
+            "bare": JsonCalls(then="text", names=AcceptedNames.DECLARED),
+            "fenced": JsonCalls(then="fence", names=AcceptedNames.DECLARED),
             "fence": Span(Kind.MARKUP, on={"```": "text"}),
             "call": JsonCalls(then="called"),
             "called": Span(Kind.MARKUP, on={"</tool_call>": "text", **_OPENERS}),
         }
     ),
-    thoughts=TAGS,
+    reasoning=THINK_TAGS,
 )

@@ -1,13 +1,13 @@
-"""How large the result of an operation can become, asked before the operation runs.
+"""Upper bounds of the sizes of results, computed before an operation runs.
 
-Nearly everything that a template can do makes at most a few times what it was
-given, and counting the result afterwards is enough. The exceptions are here,
-by the name of the operator, string method or filter: those whose result grows
-with the *product* of their operands (`"a" * n`, `replace`, `center`), and those
-that make many small objects out of one string (`split`, `list`).
+Most operations of a template return at most a few times the size of their operands,
+and counting the result afterwards is enough. The exceptions are here, by the name
+of the operator, string method or filter: those whose result grows with the
+*product* of their operands (`"a" * n`, `replace`, `center`), and those that split
+one string into many small objects (`split`, `list`).
 
-A bound is a number of bytes; infinity forbids. It may be too high by a small
-factor, never too low by more than one.
+A bound is a number of bytes; infinity forbids the operation. It may be too high or
+too low by a small constant factor.
 """
 
 import re
@@ -24,16 +24,16 @@ MAX_FIELD = 9999
 """The widest field or longest fraction that a format string may ask for, in characters."""
 
 Bound = Callable[..., float]
-"""`bound(meter, subject, *args, **kwargs)`, called with what the operation itself would get."""
+"""`bound(meter, subject, *args, **kwargs)`, called with the arguments of the operation."""
 
 _DIGITS = rf"\d{{{len(str(MAX_FIELD)) + 1},}}"
-# A `*` takes the width from the arguments, and so does a field inside a field: nobody needs that here.
+# A `*` takes the width from the arguments, and so does a nested field: both are forbidden.
 _WIDE_PERCENT = re.compile(rf"{_DIGITS}\.?\d*[a-zA-Z%]|%[^a-zA-Z%]*\*")
 _WIDE_BRACES = re.compile(rf"\{{[^{{}}]*({_DIGITS}|\{{)")
 
 
 def size(value: Any) -> int:
-    """How much `value` stretches what it is applied to: a number by itself, anything else by its length."""
+    """The factor that `value` is in a product: a number itself, anything else its length."""
     if isinstance(value, int | float):
         return int(min(abs(value), 2**62))
     return len(value) if hasattr(type(value), "__len__") else 1
@@ -50,13 +50,13 @@ def pieces(_: Meter, subject: Any, *__: Any, **___: Any) -> float:
 
 
 def split(_: Meter, subject: Any, sep: Any = None, *__: Any, **___: Any) -> float:
-    """One string for each separator, and all of the text once more."""
+    """One string for each separator, and a copy of the text."""
     count = subject.count(sep) if sep else len(subject)
     return len(subject) + OBJECT_SIZE * (1 + float(count))
 
 
 def replace(_: Meter, subject: Any, old: Any, new: Any = "", *__: Any, **___: Any) -> float:
-    """The new text wherever the old one fits."""
+    """The new text at every place where the old one may match."""
     return size(subject) + (size(subject) // max(1, size(old)) + 1.0) * size(new)
 
 
@@ -66,24 +66,24 @@ def joined(meter: Meter, separator: Any, parts: Any) -> float:
 
 
 def join(meter: Meter, parts: Any, separator: Any = "", *_: Any, **__: Any) -> float:
-    """What the filter makes: the subject is the parts here."""
+    """The filter: its subject are the parts."""
     return joined(meter, separator, parts)
 
 
 def percent(meter: Meter, subject: Any, *args: Any, **kwargs: Any) -> float:
-    """Every field of a `%` format may show all arguments."""
+    """Every field of a `%` format may print all arguments."""
     return _fields(meter, str(subject), "%", _WIDE_PERCENT, [*args, *kwargs.values()])
 
 
 def braces(meter: Meter, subject: Any, *args: Any, **kwargs: Any) -> float:
-    """Every field of a `{}` format may show all arguments."""
+    """Every field of a `{}` format may print all arguments."""
     return _fields(meter, str(subject).replace("{{", ""), "{", _WIDE_BRACES, [*args, *kwargs.values()])
 
 
-def _fields(meter: Meter, text: str, mark: str, wide: re.Pattern[str], shown: list[Any]) -> float:
+def _fields(meter: Meter, text: str, mark: str, wide: re.Pattern[str], arguments: list[Any]) -> float:
     if wide.search(text):
         return inf
-    return len(text) + text.count(mark) * float(sum(map(meter.weigh, shown)) + MAX_FIELD)
+    return len(text) + text.count(mark) * float(sum(map(meter.weigh, arguments)) + MAX_FIELD)
 
 
 def times(_: Meter, left: Any, right: Any) -> float:
@@ -95,14 +95,14 @@ def times(_: Meter, left: Any, right: Any) -> float:
 
 
 def power(_: Meter, left: Any, right: Any) -> float:
-    """The bits of the base, as often as the exponent says."""
+    """The bits of the base times the exponent."""
     if isinstance(left, int) and isinstance(right, int):
         return 0 if left.bit_length() * abs(right) <= MAX_INT_BITS else inf
     return 0
 
 
 def divide(_: Meter, left: Any, right: Any) -> float:
-    """Makes nothing large, but takes its time."""
+    """The result is small, but large operands take long."""
     return _arithmetic(left, right)
 
 
@@ -122,7 +122,7 @@ def rounding(_: Meter, __: Any, precision: Any = 0, *___: Any, **____: Any) -> f
 
 
 def total(_: Meter, __: Any, attribute: Any = None, start: Any = 0) -> float:
-    """Numbers only: adding up lists copies each as often as there are lists."""
+    """Numbers only: a sum of lists copies the elements once for each list."""
     return 0 if isinstance(start, int | float) else inf
 
 

@@ -1,4 +1,4 @@
-"""Renders harmony: messages with headers, on channels.
+"""Renders harmony, the prompt format of gpt-oss: messages with headers, on channels.
 
     <|start|>system<|message|>You are ChatGPT, … Reasoning: medium …<|end|>
     <|start|>developer<|message|># Instructions … # Tools … # Response Formats …<|end|>
@@ -8,11 +8,11 @@
     <|start|>functions.weather to=assistant<|channel|>commentary<|message|>sunny<|end|>
     <|start|>assistant
 
-There are no line breaks between them. The first message is ours; what clients
-call system is the developer's. A thought is shown until an answer on the final
-channel follows it: the model needs it between calls, and never again.
+There are no line breaks between them. The system message is the server's; a client's
+system messages become developer messages. Reasoning is rendered until an answer on the
+final channel follows it: harmony's guide keeps it between calls, and drops it afterwards.
 
-All text of a client is ordinary text, whatever tokens it spells (see `seams`).
+Special tokens are escaped in all text of a client (see `special_tokens`).
 """
 
 import re
@@ -39,14 +39,14 @@ from antiphon.render.harmony_tools import (
     tools_section,
 )
 from antiphon.render.messages import PARAGRAPH, text_of
-from antiphon.render.renderer import until_last_word
-from antiphon.render.seams import ANY_MODEL
+from antiphon.render.renderer import open_transcript
+from antiphon.render.special_tokens import GENERIC_ESCAPER
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
 
 ANSWER = "<|start|>assistant"
-"""How an answer begins: inside of a header, whose channel the model chooses."""
+"""The generation prompt. It ends inside a header, so that the model chooses the channel."""
 
 _CHANNELS = "# Valid channels: analysis, commentary, final. Channel must be included for every message."
 _CALLS = f"Calls to these tools must go to the commentary channel: '{FUNCTIONS}'."
@@ -60,24 +60,23 @@ EFFORTS = {
     "xhigh": "high",
     "max": "high",
 }
-"""How hard a client wants the model to think → what the model knows."""
+"""The API's reasoning effort → the model's."""
 
-_NO_NAME = re.compile(r"[\s\"'<>{}()\[\],=|]")
-# What would end a name, or a header, or begin something else in it.
+_NOT_IN_NAMES = re.compile(r"[\s\"'<>{}()\[\],=|]")
+# Characters that would end a name or a header, or start another part of it.
 
 
 class HarmonyRenderer:
-    """Renders harmony. It has no template, and does not need one.
+    """Renders harmony without a chat template.
 
-    `date` is what the model takes for today, ISO 8601; it is the same for every
-    prompt, so that an engine may keep their beginnings, and by default the day
-    on which this was made. `built_in` are the tools that a turn may offer beside
-    functions: those that the server runs, and by name, in the variable
-    `builtin_tools`, those that the client does. The variables `reasoning_effort` and
-    `model_identity` are read, too.
+    `date` is the current date in the prompt, ISO 8601, by default the date of creation. It
+    stays the same for every prompt, or prefix caches would miss. `built_in` are the
+    namespaces that a turn may offer beside functions: those of tools that the server
+    runs, and those that the client runs and names in the template variable
+    `builtin_tools`. The variables `reasoning_effort` and `model_identity` are used, too.
     """
 
-    trained: Mapping[str, tuple[Function, ...]] = NATIVE
+    native_tools: Mapping[str, tuple[Function, ...]] = NATIVE
 
     def __init__(
         self, date: str | None = None, built_in: Iterable[Namespace] = (BROWSER, CONTAINER, PYTHON)
@@ -86,19 +85,19 @@ class HarmonyRenderer:
         self._built_in = {namespace.name: namespace for namespace in built_in}
 
     def render(self, turn: Turn) -> str:
-        """See `Renderer`. A prefix is the beginning of what the answer says, without a thought before it."""
+        """See `Renderer`. A prefix starts the answer on the final channel, without reasoning before it."""
         match turn.ending:
             case Ending.ANSWER if turn.prefix:
                 return self.transcript(turn) + _open(f"{ANSWER}<|channel|>final", turn.prefix)
             case Ending.ANSWER:
                 return self.transcript(turn) + ANSWER
             case Ending.TRANSCRIPT:
-                return self.transcript(turn) + ANY_MODEL.text(turn.prefix)
+                return self.transcript(turn) + GENERIC_ESCAPER.escape(turn.prefix)
             case Ending.CONTINUED:
-                return until_last_word(self.transcript, turn) + ANY_MODEL.text(turn.prefix)
+                return open_transcript(self.transcript, turn) + GENERIC_ESCAPER.escape(turn.prefix)
 
     def transcript(self, turn: Turn) -> str:
-        """See `Renderer`. Raises `RequestError` for what the format cannot say."""
+        """See `Renderer`. Raises `RequestError` for what the format cannot express."""
         offered = turn.tools if turn.tool_choice.calling is not Calling.NONE else ()
         functions = [tool for tool in offered if not _is_native(tool)]
         native = [tool for tool in offered if _is_native(tool)]
@@ -124,30 +123,30 @@ class HarmonyRenderer:
         return PARAGRAPH.join(sections)
 
     def _offered(self, names: Any, native: Sequence[Function]) -> list[Namespace]:
-        """The built-in tools of these names, the client's and the server's, in the order of the alphabet.
+        """The built-in tools of these names, the client's and the server's, sorted by name.
 
-        What a server says of one that is called itself stands behind what the models know of it.
+        A description of the server's is appended to the one that the models were trained with.
         """
         known = self._built_in.keys()
         if not isinstance(names, list | tuple) or not all(str(name) in known for name in names):
             message = f"Unknown built-in tools. Give a list of some of: {', '.join(sorted(known))}."
             raise RequestError(message, param="builtin_tools")
-        told = {tool.name: tool.description for tool in native}
+        descriptions = {tool.name: tool.description for tool in native}
         wanted = {*names, *(_namespace_of(tool.name) for tool in native)}
-        return [_with(self._built_in[name], told.get(name)) for name in sorted(known & wanted)]
+        return [_with(self._built_in[name], descriptions.get(name)) for name in sorted(known & wanted)]
 
     def _history(self, turn: Turn, start: int) -> Iterator[str]:
-        """The messages from `start` on, without the thoughts that led to a final answer."""
+        """The messages from `start` on, without reasoning before the last final answer."""
         declared = {tool.name for tool in turn.tools if not _is_native(tool)}
         callers: dict[str, tuple[str, str]] = {}
-        answered = _last_answer(turn)
+        last_answer = _last_answer(turn)
         for index, (item, following) in enumerate(pairwise((*turn.items, None))):
             match item:
                 case _ if index < start:
                     pass
                 case Message():
-                    yield _said(item, following)
-                case Reasoning() if index > answered:
+                    yield _render_message(item, following)
+                case Reasoning() if index > last_answer:
                     yield _message("assistant<|channel|>analysis", item.text)
                 case FunctionCall():
                     callers[item.call_id] = self._address(item.name, declared)
@@ -157,8 +156,8 @@ class HarmonyRenderer:
                     yield _message(f"{recipient} to=assistant<|channel|>{channel}", text_of(item.parts))
 
     def _address(self, name: str, declared: set[str]) -> tuple[str, str]:
-        """Where calls of a function go: the recipient, and the channel."""
-        word = _word(name)
+        """The recipient and the channel of calls of a function."""
+        word = _header_word(name)
         if name not in declared and _namespace_of(word) in self._built_in:
             return word, "analysis"
         return f"{FUNCTIONS}.{word}", "commentary"
@@ -170,17 +169,17 @@ class HarmonyRenderer:
         return _message(f"assistant to={recipient}<|channel|>{channel} {kind}", body, "<|call|>")
 
     def _caller(self, name: str | None, declared: set[str]) -> tuple[str, str]:
-        """Who a result is for whose call is not in the conversation any more."""
+        """The address of a result whose call is not in the conversation."""
         return self._address(name, declared) if name else (FUNCTIONS, "commentary")
 
 
 def _with(namespace: Namespace, more: str | None) -> Namespace:
-    """The namespace with more to its description."""
+    """The namespace with `more` appended to its description."""
     return replace(namespace, description=f"{namespace.description}{PARAGRAPH}{more}") if more else namespace
 
 
 def _open(header: str, text: str) -> str:
-    return f"{header}<|message|>{ANY_MODEL.text(text)}"
+    return f"{header}<|message|>{GENERIC_ESCAPER.escape(text)}"
 
 
 def _message(header: str, text: str, end: str = "<|end|>") -> str:
@@ -188,7 +187,7 @@ def _message(header: str, text: str, end: str = "<|end|>") -> str:
 
 
 def _developer(instructions: str, functions: Sequence[Function], format_: Format | None) -> Iterator[str]:
-    """The developer's message, if there is anything to say in it."""
+    """The developer message, if it has any section."""
     sections = [
         *([instructions] if instructions else []),
         *([tools_section([_namespace(functions)])] if functions else []),
@@ -205,7 +204,7 @@ def _instructions(messages: Iterable[Message]) -> str:
 
 def _namespace(functions: Sequence[Function]) -> Namespace:
     for function in functions:
-        if _word(function.name) != function.name:
+        if _header_word(function.name) != function.name:
             message = f"This model cannot call '{function.name}'. Use letters, digits, '_' and '-' in names."
             raise RequestError(message, param="tools")
     return Namespace(FUNCTIONS, tuple(functions))
@@ -222,7 +221,7 @@ def _is_native(function: Function) -> bool:
 
 
 def _namespace_of(name: str) -> str:
-    """What stands before the point; all of it, if there is none."""
+    """The text before the dot; all of it, if there is none."""
     return name.partition(".")[0]
 
 
@@ -239,39 +238,39 @@ def _is_instruction(item: Item) -> bool:
     return isinstance(item, Message) and item.role in (Role.SYSTEM, Role.DEVELOPER)
 
 
-def _said(message: Message, following: Item | None) -> str:
-    """What someone said. Instructions in the middle of a conversation stay there."""
+def _render_message(message: Message, following: Item | None) -> str:
+    """One message. Instructions in the middle of a conversation stay there."""
     if _is_instruction(message):
         return _message("developer", _instructions([message]))
-    speaker = f"{message.role.value}:{_word(message.name)}" if message.name else message.role.value
+    speaker = f"{message.role.value}:{_header_word(message.name)}" if message.name else message.role.value
     channel = f"<|channel|>{_channel(message, following)}" if message.role is Role.ASSISTANT else ""
     return _message(speaker + channel, text_of(message.parts))
 
 
 def _channel(message: Message, following: Item | None) -> str:
-    """A final answer ends a turn. So where the phase is not known, what is said before a call is none."""
+    """The channel of an assistant message. Without a phase, text before a call is commentary."""
     before_call = message.phase is None and isinstance(following, FunctionCall)
     return "commentary" if before_call or message.phase == "commentary" else "final"
 
 
 def _last_answer(turn: Turn) -> int:
-    """The place of the last final answer, -1 if there is none. One that is continued is not given yet."""
-    given = turn.items[:-1] if turn.ending is Ending.CONTINUED else turn.items
+    """The index of the last final answer, -1 if there is none. One that is continued does not count."""
+    complete = turn.items[:-1] if turn.ending is Ending.CONTINUED else turn.items
     answers = [
         index
-        for index, (item, following) in enumerate(pairwise((*given, None)))
+        for index, (item, following) in enumerate(pairwise((*complete, None)))
         if isinstance(item, Message) and item.role is Role.ASSISTANT and _channel(item, following) == "final"
     ]
     return max(answers, default=-1)
 
 
-def _word(name: str) -> str:
-    """A name that cannot be taken for anything else in a header."""
-    return _NO_NAME.sub("_", name) or "_"
+def _header_word(name: str) -> str:
+    """The name without characters that have a meaning in a header."""
+    return _NOT_IN_NAMES.sub("_", name) or "_"
 
 
 def _code(arguments: str) -> str | None:
-    """The program in `{"code": "…"}`, None if the arguments are anything else."""
+    """The program in `{"code": "…"}`, None for any other arguments."""
     try:
         return msgspec.json.decode(arguments, type=_Code).code
     except msgspec.MsgspecError:

@@ -1,8 +1,8 @@
-"""How harmony tells a model of functions: namespaces of TypeScript-like types.
+"""How harmony describes functions: namespaces of TypeScript-like types.
 
-A client's functions are the namespace `functions`. The models were trained with
-tools of their own, too, whose descriptions they know word for word. `NATIVE` says
-which of the server's tools do their work.
+A client's functions are the namespace `functions`. The models were also trained with
+native tools, whose descriptions are reproduced word for word. `NATIVE` maps the
+server's tools to them.
 """
 
 import re
@@ -19,7 +19,7 @@ FUNCTIONS = "functions"
 
 
 class Namespace(Struct, frozen=True):
-    """Functions that belong together. One without functions is itself called, with code and not with JSON."""
+    """A namespace of functions. One without functions is called itself, with code rather than JSON."""
 
     name: str
     functions: tuple[Function, ...] = ()
@@ -27,7 +27,7 @@ class Namespace(Struct, frozen=True):
 
 
 def tools_section(namespaces: Iterable[Namespace]) -> str:
-    """`# Tools`, and what they are."""
+    """The section `# Tools`."""
     return "\n\n".join(["# Tools", *("\n".join(_lines(namespace)) for namespace in namespaces)])
 
 
@@ -144,11 +144,11 @@ CONTAINER = Namespace(
     ),
     "A container in which commands can be run. Its files stay until the answer is given.",
 )
-"""What the models were told of this one is not published."""
+"""OpenAI has not published the description that the models were trained with."""
 
 
 def _native(namespace: Namespace, type_: str) -> tuple[Function, ...]:
-    """The functions of a namespace under their full names, as a tool of the server runs them."""
+    """The functions of a namespace under their full names, for the server's tool of this type."""
     return tuple(
         replace(
             function,
@@ -171,4 +171,4 @@ NATIVE: Mapping[str, tuple[Function, ...]] = {
     ),
     "shell": _native(CONTAINER, "shell"),
 }
-"""Type of a server's tool → what these models call it by."""
+"""Type of a server's tool → the functions by which these models call it."""

@@ -1,10 +1,9 @@
 """Items → the messages that chat templates read, in three steps.
 
-`gather` makes messages of items, as OpenAI writes them. `arrange` puts them in
-the order and under the roles that the template takes. `shape` gives each the
-form that the template reads. The last two obey `Traits`; nothing that was said
-is dropped. Seams (see there) are put in after the first step, before any text of
-ours comes in.
+`gather` groups items into OpenAI's messages. `arrange` gives them the order and
+roles that the template supports. `format_message` gives each the form that the
+template reads. The last two follow `TemplateCapabilities`, and drop no text. Special
+tokens are escaped after the first step, before any text of the server is added.
 """
 
 import json
@@ -13,38 +12,37 @@ from hashlib import sha256
 from typing import Any
 
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Part, Reasoning, Role
-from antiphon.render.seams import ANY_MODEL, Seams
-from antiphon.render.traits import Arguments, Traits
+from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
+from antiphon.render.special_tokens import GENERIC_ESCAPER, SpecialTokenEscaper
 
 TemplateMessage = dict[str, Any]
 
 PARAGRAPH = "\n\n"
-"""Stands between texts of several messages that are merged into one."""
+"""The separator between the texts of messages that are merged into one."""
 
 FILLER = " "
-"""Said where a template insists that something be said and nobody did."""
+"""The content of an empty message, where a template fails on empty content."""
 
-THOUGHT_NAMES = ("reasoning_content", "reasoning", "thinking")
-"""What templates know thoughts by. Each reads one of these, so all are given."""
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+"""The keys of reasoning in messages. Each template reads one of them, so all are set."""
 
 SHORT_ID_LENGTH = 9
-"""Characters in the call ids of templates that insist on short ones."""
+"""Characters of the call ids that Mistral's templates accept."""
 
 
 def text_of(parts: Iterable[Part]) -> str:
     """The parts of one message, each on a new line.
 
-    OpenAI says nothing about it; vLLM joins them so, and that is what models
-    have been served with.
+    OpenAI does not specify this; vLLM joins them so, and clients expect its prompts.
     """
     return "\n".join(part.text for part in parts)
 
 
 def gather(items: Iterable[Item]) -> list[TemplateMessage]:
-    """Messages as OpenAI writes them, with the arguments of calls as text.
+    """Messages as in OpenAI's API, with the arguments of calls as text.
 
-    What the assistant thought, said and called in one go is one message. A
-    thought that nothing followed is a message that says nothing.
+    Consecutive reasoning, text and calls of the assistant are one message. Reasoning
+    that nothing follows is a message with empty content.
     """
     messages: list[TemplateMessage] = []
     names: dict[str, str] = {}
@@ -64,8 +62,8 @@ def gather(items: Iterable[Item]) -> list[TemplateMessage]:
 
 def _add_message(messages: list[TemplateMessage], item: Message) -> None:
     text = text_of(item.parts)
-    only_thought = messages and messages[-1].get("reasoning") and not messages[-1]["content"]
-    if item.role is Role.ASSISTANT and only_thought and "tool_calls" not in messages[-1]:
+    only_reasoning = messages and messages[-1].get("reasoning") and not messages[-1]["content"]
+    if item.role is Role.ASSISTANT and only_reasoning and "tool_calls" not in messages[-1]:
         messages[-1]["content"] = text
     else:
         messages.append({"role": item.role.value, "content": text})
@@ -75,11 +73,11 @@ def _add_message(messages: list[TemplateMessage], item: Message) -> None:
 
 def _add_reasoning(messages: list[TemplateMessage], item: Reasoning) -> None:
     last = messages[-1] if messages else {}
-    thought = item.text
+    text = item.text
     if last.get("reasoning") and not last["content"] and "tool_calls" not in last:
-        thought = last["reasoning"] + "\n" + thought
+        text = last["reasoning"] + "\n" + text
         messages.pop()
-    messages.append({"role": "assistant", "content": ""} | dict.fromkeys(THOUGHT_NAMES, thought))
+    messages.append({"role": "assistant", "content": ""} | dict.fromkeys(REASONING_KEYS, text))
 
 
 def _add_call(messages: list[TemplateMessage], item: FunctionCall) -> None:
@@ -96,30 +94,30 @@ def _result(item: FunctionOutput, names: Mapping[str, str]) -> TemplateMessage:
     return message | {"name": name} if name else message
 
 
-def arrange(messages: list[TemplateMessage], traits: Traits) -> list[TemplateMessage]:
-    """Roles and order as the template takes them."""
-    messages = _seat_system(messages, traits)
-    if traits.merged:
+def arrange(messages: list[TemplateMessage], template: TemplateCapabilities) -> list[TemplateMessage]:
+    """Roles and order as the template supports them."""
+    messages = _place_system(messages, template)
+    if template.alternating_roles:
         messages = _merge_neighbours(messages)
-    if not traits.parallel:
-        messages = _one_call_each(messages)
-    if traits.user_first:
-        messages = _open_with_user(messages)
-    if not traits.text_with_calls:
+    if not template.parallel_calls:
+        messages = _split_parallel_calls(messages)
+    if template.user_first:
+        messages = _insert_user_first(messages)
+    if not template.text_with_calls:
         messages = [part for message in messages for part in _text_before_calls(message)]
-    if traits.closed_results:
-        messages = _close_results(messages)
+    if template.answer_after_results:
+        messages = _insert_answers(messages)
     return messages
 
 
-def _seat_system(messages: list[TemplateMessage], traits: Traits) -> list[TemplateMessage]:
-    """A system or developer message never fails because of the template: it moves to where it is read."""
-    if not traits.developer:
+def _place_system(messages: list[TemplateMessage], template: TemplateCapabilities) -> list[TemplateMessage]:
+    """Move system and developer messages to where the template renders them."""
+    if not template.developer:
         messages = [_as_system(message) for message in messages]
-    if not (traits.system and traits.later_system):
+    if not (template.system and template.later_system):
         messages = _merge_system(messages)
-    if not traits.system and messages and messages[0]["role"] == "system":
-        return _into_user(messages[0]["content"], messages[1:])
+    if not template.system and messages and messages[0]["role"] == "system":
+        return _merge_into_user(messages[0]["content"], messages[1:])
     return messages
 
 
@@ -133,8 +131,8 @@ def _merge_system(messages: list[TemplateMessage]) -> list[TemplateMessage]:
     return [{"role": "system", "content": _paragraphs(*texts)}, *others] if texts else messages
 
 
-def _into_user(text: str, messages: list[TemplateMessage]) -> list[TemplateMessage]:
-    """Put the system's text in front of what the user says first."""
+def _merge_into_user(text: str, messages: list[TemplateMessage]) -> list[TemplateMessage]:
+    """Put the system's text before the text of the first user message."""
     at = next((n for n, message in enumerate(messages) if message["role"] == "user"), None)
     if at is None:
         return [{"role": "user", "content": text}, *messages]
@@ -143,7 +141,7 @@ def _into_user(text: str, messages: list[TemplateMessage]) -> list[TemplateMessa
 
 
 def add_to_system(messages: list[TemplateMessage], text: str) -> list[TemplateMessage]:
-    """Let the first system message say `text` too, at its end."""
+    """Append `text` to the first system message."""
     if messages and messages[0]["role"] in ("system", "developer"):
         first = messages[0]
         return [{**first, "content": _paragraphs(first["content"], text)}, *messages[1:]]
@@ -154,7 +152,7 @@ def _paragraphs(*texts: str) -> str:
     return PARAGRAPH.join(text for text in texts if text)
 
 
-def _one_call_each(messages: list[TemplateMessage]) -> list[TemplateMessage]:
+def _split_parallel_calls(messages: list[TemplateMessage]) -> list[TemplateMessage]:
     """Several calls in one message become call, result, call, result."""
     spread: list[TemplateMessage] = []
     at = 0
@@ -175,8 +173,8 @@ def _one_call_each(messages: list[TemplateMessage]) -> list[TemplateMessage]:
 def _spread_calls(message: TemplateMessage, results: list[TemplateMessage]) -> list[TemplateMessage]:
     spread: list[TemplateMessage] = []
     for call in message["tool_calls"]:
-        said = message if not spread else {"role": "assistant", "content": ""}
-        spread.append({**said, "tool_calls": [call]})
+        first = message if not spread else {"role": "assistant", "content": ""}
+        spread.append({**first, "tool_calls": [call]})
         spread += [result for result in results if result["tool_call_id"] == call["id"]]
     called = {call["id"] for call in message["tool_calls"]}
     return spread + [result for result in results if result["tool_call_id"] not in called]
@@ -194,14 +192,14 @@ def _merge_neighbours(messages: list[TemplateMessage]) -> list[TemplateMessage]:
 
 def _merge(first: TemplateMessage, second: TemplateMessage) -> TemplateMessage:
     both = {**first, **second, "content": _paragraphs(first["content"], second["content"])}
-    for key in THOUGHT_NAMES:
+    for key in REASONING_KEYS:
         if key in both:
             both[key] = _paragraphs(first.get(key, ""), second.get(key, ""))
     calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
     return both | {"tool_calls": calls} if calls else both
 
 
-def _open_with_user(messages: list[TemplateMessage]) -> list[TemplateMessage]:
+def _insert_user_first(messages: list[TemplateMessage]) -> list[TemplateMessage]:
     leading = ("system", "developer")
     at = next((n for n, message in enumerate(messages) if message["role"] not in leading), len(messages))
     if at < len(messages) and messages[at]["role"] == "user":
@@ -209,19 +207,19 @@ def _open_with_user(messages: list[TemplateMessage]) -> list[TemplateMessage]:
     return [*messages[:at], {"role": "user", "content": ""}, *messages[at:]]
 
 
-def _close_results(messages: list[TemplateMessage]) -> list[TemplateMessage]:
-    """Let the other side say nothing wherever one side speaks twice with only calls between.
+def _insert_answers(messages: list[TemplateMessage]) -> list[TemplateMessage]:
+    """Insert an empty message of the other role between two of one role, ignoring calls and results.
 
-    Such templates count user messages and answers, and not calls and results.
+    Such templates require user messages and answers to alternate, and do not count calls and results.
     """
     closed: list[TemplateMessage] = []
-    spoke = None
+    previous = None
     for message in messages:
         role = message["role"]
         if role in ("user", "assistant") and "tool_calls" not in message:
-            if role == spoke:
+            if role == previous:
                 closed.append({"role": "assistant" if role == "user" else "user", "content": ""})
-            spoke = role
+            previous = role
         closed.append(message)
     return closed
 
@@ -229,60 +227,66 @@ def _close_results(messages: list[TemplateMessage]) -> list[TemplateMessage]:
 def _text_before_calls(message: TemplateMessage) -> list[TemplateMessage]:
     if not message["content"] or "tool_calls" not in message:
         return [message]
-    said = {key: value for key, value in message.items() if key != "tool_calls"}
-    return [said, {"role": "assistant", "content": "", "tool_calls": message["tool_calls"]}]
+    text = {key: value for key, value in message.items() if key != "tool_calls"}
+    return [text, {"role": "assistant", "content": "", "tool_calls": message["tool_calls"]}]
 
 
-def shape(message: TemplateMessage, traits: Traits, seams: Seams = ANY_MODEL) -> TemplateMessage:
-    """One message in the form that the template reads. `seams` go into what is read out of JSON."""
-    shaped = dict(message)
-    if "tool_calls" in shaped:
-        shaped["tool_calls"] = [_shape_call(call, traits, seams) for call in shaped["tool_calls"]]
-    if traits.short_ids and "tool_call_id" in shaped:
-        shaped["tool_call_id"] = short_id(shaped["tool_call_id"])
-    if traits.thoughtful and shaped["role"] == "assistant":
-        shaped = dict.fromkeys(THOUGHT_NAMES, "") | shaped
-    return shaped | {"content": _shape_content(shaped, traits)}
+def format_message(
+    message: TemplateMessage, template: TemplateCapabilities, escaper: SpecialTokenEscaper = GENERIC_ESCAPER
+) -> TemplateMessage:
+    """One message in the form that the template reads. `escaper` escapes what is parsed from JSON."""
+    formatted = dict(message)
+    if "tool_calls" in formatted:
+        calls = formatted["tool_calls"]
+        formatted["tool_calls"] = [_format_call(call, template, escaper) for call in calls]
+    if template.short_ids and "tool_call_id" in formatted:
+        formatted["tool_call_id"] = short_id(formatted["tool_call_id"])
+    if template.reasoning_required and formatted["role"] == "assistant":
+        formatted = dict.fromkeys(REASONING_KEYS, "") | formatted
+    return formatted | {"content": _format_content(formatted, template)}
 
 
-def _shape_content(message: TemplateMessage, traits: Traits) -> Any:
-    text = message["content"]
-    if not text and "tool_calls" in message and traits.null_content:
+def _format_content(message: TemplateMessage, template: TemplateCapabilities) -> Any:
+    text, calls = message["content"], "tool_calls" in message
+    if not text and calls and template.null_content:
         return None
-    if not text and message["role"] == "assistant" and "tool_calls" not in message and traits.filled:
+    if not text and not calls and message["role"] == "assistant" and template.content_required:
         text = FILLER
-    return [{"type": "text", "text": text}] if traits.parts else text
+    return [{"type": "text", "text": text}] if template.content_parts else text
 
 
-def _shape_call(call: Mapping[str, Any], traits: Traits, seams: Seams) -> dict[str, Any]:
+def _format_call(
+    call: Mapping[str, Any], template: TemplateCapabilities, escaper: SpecialTokenEscaper
+) -> dict[str, Any]:
     function = call["function"]
     arguments = function["arguments"]
-    if traits.arguments is not Arguments.TEXT:
-        arguments = object_of(arguments, traits.arguments, seams)
-    call_id = short_id(call["id"]) if traits.short_ids else call["id"]
+    if template.arguments is not ArgumentFormat.TEXT:
+        arguments = parse_arguments(arguments, template.arguments, escaper)
+    call_id = short_id(call["id"]) if template.short_ids else call["id"]
     return {**call, "id": call_id, "function": {**function, "arguments": arguments}}
 
 
-def object_of(arguments: str, wanted: Arguments, seams: Seams = ANY_MODEL) -> Any:
-    """The arguments as an object, as nearly all templates want them, with `seams`.
+def parse_arguments(
+    arguments: str, wanted: ArgumentFormat, escaper: SpecialTokenEscaper = GENERIC_ESCAPER
+) -> Any:
+    """The arguments as an object, as nearly all templates need them, escaped.
 
-    A call that was cut or that the model got wrong has none. Then the raw text
-    is what the model wrote, and shows it what it did; only where the template
-    would fail on text is the object empty, because a wrong call in the past
-    must not end the conversation.
+    The arguments of a truncated or malformed call do not parse. Then they stay the text
+    that the model wrote, so that it sees its mistake; where the template would fail on
+    text they become an empty object, because an old mistake must not fail the request.
     """
     try:
-        # Half a character, `"\ud800"`, is no text that could be tokenized: it is found here, too.
-        parsed = seams.value(json.loads(arguments) if arguments.strip() else {})
+        # A lone surrogate, `"\ud800"`, cannot be tokenized: encoding it raises ValueError here, too.
+        parsed = escaper.escape_json(json.loads(arguments) if arguments.strip() else {})
     except (ValueError, RecursionError):
         parsed = None
     if isinstance(parsed, dict):
         return parsed
-    return {} if wanted is Arguments.OBJECT else arguments
+    return {} if wanted is ArgumentFormat.OBJECT else arguments
 
 
 def short_id(call_id: str) -> str:
-    """`call_id` if it is short enough, else one made from it that is always the same."""
+    """`call_id` if it has the short form, else one derived from its hash."""
     if len(call_id) == SHORT_ID_LENGTH and call_id.isascii() and call_id.isalnum():
         return call_id
     return sha256(call_id.encode()).hexdigest()[:SHORT_ID_LENGTH]

@@ -1,23 +1,23 @@
-"""What one rendering may use: CPU time and memory.
+"""Limits one rendering: CPU time and memory.
 
-Everything that a template makes (a sum, a call's result, a list, a printed
-piece) passes `Meter.charge` once, which looks at the clock and counts it.
-Before an operation whose result can be far larger than its operands runs,
-`Meter.afford` is asked with a bound of that result (see `bounds`).
+Every value that a template creates (a sum, a call's result, a list, a printed
+piece) passes `Meter.charge` once, which checks the clock and counts the value.
+Before an operation whose result can be far larger than its operands,
+`Meter.require` checks a bound of the result (see `bounds`).
 
 Counted are containers, printed text and long strings. Short strings and
-numbers are not, unless a container holds them: a template has only so many
-variables. A long string that nothing holds any more is given back when memory
-runs short, so text may be built up piece by piece.
+numbers are not, unless a container holds them: a template has a bounded number
+of variables. When memory runs out, long strings without other references are
+subtracted again, so text may be built up piece by piece.
 
 A container also has a weight: its size if every shared part were written out.
-A list that holds another one twice, and so on forty times, is small in memory
-and endless when printed or compared; its weight says so. A weight is found
-once, when the container is made, from those of its parts, and stays true
-because a template can change nothing that exists.
+A list that holds another one twice, nested forty times, is small in memory but
+exponential in size when printed or compared. A weight is computed once, when
+the container is created, from those of its parts, and stays valid because the
+sandbox allows no mutation.
 
 Sizes are estimates in bytes that count a character as one (Python needs one to
-four), so the true peak may be some times higher.
+four), so the true peak may be up to four times higher.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,16 +34,16 @@ TIME_PER_BYTE = 1e-6
 """Seconds more for each byte of what is rendered."""
 
 BASE_ALLOWANCE = 16 * 2**20
-"""Bytes that any rendering may make."""
+"""Bytes that any rendering may allocate."""
 
 ALLOWANCE_PER_BYTE = 32
-"""Bytes that it may make for each byte of what it renders: copies of the text, and copies of those."""
+"""More bytes for each byte of what is rendered: copies of the text, and copies of those."""
 
 OBJECT_SIZE = 64
-"""Bytes that any object is counted with, beside what it holds."""
+"""Bytes of any object, without its contents."""
 
 SLOT_SIZE = 8
-"""Bytes that a container needs for each of its parts, beside the part."""
+"""Bytes of one reference in a container."""
 
 SHORT = 256
 """Strings up to this many characters are short."""
@@ -54,13 +54,13 @@ class LimitError(Exception):
 
 
 class Meter:
-    """Counts one rendering of `variables`, and raises `LimitError` once it has used too much.
+    """Counts one rendering of `variables`, and raises `LimitError` beyond a limit.
 
-    What is rendered costs nothing; the more there is, the more may be made.
+    The variables themselves are not counted; the limits grow with their size.
     """
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
-        # Weights by id. What they belong to is kept, or its id could be given to something else.
+        # Weights by id. The containers are kept alive, or their ids could be reused.
         self._weights: dict[int, int] = {}
         self._kept: list[Any] = []
         self._long: list[str] = []
@@ -69,14 +69,16 @@ class Meter:
         given = self.weigh(dict(variables))
         self._allowance = BASE_ALLOWANCE + ALLOWANCE_PER_BYTE * given
         self._spent = 0
-        self._time_limit = BASE_TIME + TIME_PER_BYTE * given
-        self._started = thread_time()
+        # The clock of CPU time is slow to read, on some machines 100 µs and more: it is read for the
+        # first time when half of the limit has passed by the other clock. Few renderings get there.
+        self._time_limit = (BASE_TIME + TIME_PER_BYTE * given) / 2
+        self._started: float | None = None
         self._deadline = monotonic() + self._time_limit
 
     def charge(self, value: Any) -> Any:
-        """Count what the template has made, and give it back."""
+        """Count a value that the template created, and return it."""
         if monotonic() > self._deadline:
-            self._look_closer()
+            self._check_time()
         kind = type(value)
         if kind is str:
             if len(value) > SHORT and id(value) not in self._weights:
@@ -88,80 +90,83 @@ class Meter:
         return value
 
     def printed(self, text: str) -> str:
-        """Count text that goes out, even if it was there before: it is copied for good."""
+        """Count printed text, even if it was counted before: the output holds a copy."""
         if monotonic() > self._deadline:
-            self._look_closer()
+            self._check_time()
         self.spend(OBJECT_SIZE + len(text))
         return text
 
     def spend(self, size: int) -> None:
-        """Count `size` bytes as made."""
+        """Count `size` bytes as allocated."""
         self._spent += size
         if self._spent > self._allowance:
-            self.afford(0)
+            self.require(0)
 
-    def afford(self, bound: float) -> None:
-        """Fail unless something of up to `bound` bytes may still be made."""
+    def require(self, bound: float) -> None:
+        """Raise `LimitError` unless `bound` bytes may still be allocated."""
         if self._spent + bound > self._allowance:
-            self._give_back()
+            self._reclaim()
         if self._spent + bound > self._allowance:
             raise LimitError(f"{bound:.0f} bytes asked for, {self._allowance - self._spent:.0f} left")
 
-    def _give_back(self) -> None:
-        """Forget the long strings that only we hold."""
+    def _reclaim(self) -> None:
+        """Subtract the long strings that only this list references."""
         if monotonic() > self._deadline:
-            self._look_closer()
+            self._check_time()
         counts = _references(self._long)
         before = sum(map(len, self._long)) + OBJECT_SIZE * len(self._long)
         self._long = [text for text, count in zip(self._long, counts, strict=True) if count > _UNUSED]
         self._spent -= before - sum(map(len, self._long)) - OBJECT_SIZE * len(self._long)
 
     def weigh(self, value: Any) -> int:
-        """Bytes that `value` would take if all its shared parts were written out."""
+        """Bytes of `value` if all its shared parts were written out."""
         if isinstance(value, str | bytes):
             return OBJECT_SIZE + len(value)
         if isinstance(value, list | tuple | dict):
-            return self._weights.get(id(value)) or self._admit(value)
+            return self._weights.get(id(value)) or self._weigh_container(value)
         if isinstance(value, int):
             return OBJECT_SIZE + value.bit_length() // 8
         return OBJECT_SIZE
 
-    def _admit(self, container: Any) -> int:
-        """Weigh a container that is new here, and count it together with what came with it."""
+    def _weigh_container(self, container: Any) -> int:
+        """Weigh a new container, and count it with its new parts."""
         weights = self._weights
-        weight = made = OBJECT_SIZE + SLOT_SIZE * len(container)
+        weight = new = OBJECT_SIZE + SLOT_SIZE * len(container)
         for part in chain(container, container.values()) if isinstance(container, dict) else container:
             size = OBJECT_SIZE + len(part) if type(part) is str else self.weigh(part)
             weight += size
             if size <= SHORT:
-                made += size
+                new += size
             elif isinstance(part, str) and id(part) not in weights:
                 weights[id(part)] = size
-                made += size
-        self.spend(made)
-        self.afford(weight)
+                new += size
+        self.spend(new)
+        self.require(weight)
         weights[id(container)] = weight
         self._kept.append(container)
         return weight
 
     def each(self, parts: Iterable[Any]) -> Iterator[Any]:
-        """The parts, with a look at the clock before each."""
+        """The parts, with a check of the clock before each."""
         for part in parts:
             if monotonic() > self._deadline:
-                self._look_closer()
+                self._check_time()
             yield part
 
     def collect(self, parts: Iterable[Any]) -> list[Any]:
-        """The parts as a list, each counted as it comes."""
+        """The parts as a list, each counted when it is produced."""
         collected = []
         for part in parts:
             self.spend(OBJECT_SIZE)
             collected.append(self.charge(part))
         return collected
 
-    def _look_closer(self) -> None:
-        """The wall clock says that time is up, but the process may just have been busy elsewhere."""
-        used = thread_time() - self._started
+    def _check_time(self) -> None:
+        """Raise `LimitError` if CPU time is over, too: wall time includes waiting for other threads."""
+        now = thread_time()
+        if self._started is None:
+            self._started = now
+        used = now - self._started
         if used >= self._time_limit:
             raise LimitError(f"{used:.1f} s used, {self._time_limit:.1f} allowed")
         self._deadline = monotonic() + self._time_limit - used
@@ -172,4 +177,4 @@ def _references(values: list[str]) -> list[int]:
 
 
 _UNUSED = _references(["".join(("a", "string", "that", "only", "this", "list", "holds"))])[0]
-# How many references that function sees to what only the list holds: Python's versions differ.
+# The reference count of a string that only a list references: it depends on Python's version.

@@ -1,13 +1,11 @@
-"""Finds out what a chat template can do, by rendering small conversations with it.
+"""Finds out what a chat template supports, by rendering small conversations with it.
 
-Models are never told apart by name: a template that has been edited, or that
-nobody has seen before, is judged by what it does. Each probe says something
-unmistakable and looks whether it comes out. This costs some dozens of short
-renderings, once, when a model is loaded.
+The name of a model is not considered, so templates that are edited or new work,
+too. Each probe contains unique words, and checks whether they are rendered. This
+takes some dozens of short renderings, once, when a model is loaded.
 
-A template that shows nothing of a plain conversation, whatever its form, is
-taken to be able to do everything: what it says when it fails is then the best
-message that a client can get.
+A template that renders nothing of a plain conversation in any form is treated as
+supporting everything: its own error is then the best message for a client.
 """
 
 import json
@@ -18,22 +16,24 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
-from antiphon.render.messages import THOUGHT_NAMES, TemplateMessage
-from antiphon.render.traits import Arguments, Traits
+from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
+from antiphon.render.messages import REASONING_KEYS, TemplateMessage
 
 Messages = Sequence[TemplateMessage]
 
 
 class RenderProbe(Protocol):
-    """Renders messages and tools, in the form that `traits` says, or raises `RequestError`."""
+    """Renders messages and tools, in the form for `capabilities`, or raises `RequestError`."""
 
-    def __call__(self, messages: Messages, tools: Sequence[Any], traits: Traits, /) -> str:
+    def __call__(
+        self, messages: Messages, tools: Sequence[Any], capabilities: TemplateCapabilities, /
+    ) -> str:
         """The prompt."""
         ...
 
 
-SYSTEM, LATER, USER, USER_2, SAID = "maple brook", "copper vale", "linden hill", "amber shore", "silver reed"
-THOUGHT, RESULT, RESULT_2 = "violet marsh", "walnut ridge", "cedar falls"
+SYSTEM, LATER, USER, USER_2 = "maple brook", "copper vale", "linden hill", "amber shore"
+ANSWER, REASONING, RESULT, RESULT_2 = "silver reed", "violet marsh", "walnut ridge", "cedar falls"
 TOOL, TOOL_2, KEY, VALUE, VALUE_2 = "count_otters", "count_herons", "river_name", "Zambezi", "Orinoco"
 ID, ID_2 = "call_0123456789abcdef", "call_fedcba9876543210"
 
@@ -59,8 +59,8 @@ def _tool(name: str) -> dict[str, Any]:
 
 _TOOLS = [_tool(TOOL), _tool(TOOL_2)]
 _system, _user, _user_2 = _say("system", SYSTEM), _say("user", USER), _say("user", USER_2)
-_later, _answer, _nothing = _say("system", LATER), _say("assistant", SAID), _say("assistant", "")
-_thought = dict.fromkeys(THOUGHT_NAMES, THOUGHT)
+_later, _answer, _nothing = _say("system", LATER), _say("assistant", ANSWER), _say("assistant", "")
+_reasoned = dict.fromkeys(REASONING_KEYS, REASONING)
 _otters = _call(ID, TOOL, json.dumps({KEY: VALUE}))
 _herons = _call(ID_2, TOOL_2, json.dumps({KEY: VALUE_2}))
 _called = _nothing | {"tool_calls": [_otters]}
@@ -69,37 +69,37 @@ _called_badly = _nothing | {"tool_calls": [_call(ID, TOOL, VALUE)]}
 _returned, _returned_2 = _result(ID, TOOL, RESULT), _result(ID_2, TOOL_2, RESULT_2)
 
 
-def find_traits(render: RenderProbe) -> Traits:
-    """What the template behind `render` can do. Never fails."""
-    traits = next((form for form in _plain_forms() if _Probe(render, form).shows([_user], USER)), None)
-    if traits is None:
-        return Traits()
-    for find in (_answers, _roles, _tools_and_calls, _reasoning):
-        traits = find(_Probe(render, traits), traits)
-    return traits
+def probe_capabilities(render: RenderProbe) -> TemplateCapabilities:
+    """What the template behind `render` supports. Never raises."""
+    capabilities = next((form for form in _plain_forms() if _Probe(render, form).shows([_user], USER)), None)
+    if capabilities is None:
+        return TemplateCapabilities()
+    for find in (_assistant, _roles, _tools_and_calls, _reasoning):
+        capabilities = find(_Probe(render, capabilities), capabilities)
+    return capabilities
 
 
 class _Probe:
-    """Looks at what a template makes of messages in one form."""
+    """Renders messages in one form, and checks the output."""
 
-    def __init__(self, render: RenderProbe, form: Traits) -> None:
+    def __init__(self, render: RenderProbe, form: TemplateCapabilities) -> None:
         self._render = render
         self.form = form
 
     def text(self, messages: Messages, tools: Sequence[Any] = ()) -> str:
-        """What comes out, or "" if the template refuses or fails: both tell the same here."""
+        """The output, or "" if the template raises or fails."""
         try:
             return self._render(messages, tools, self.form)
         except RequestError:
             return ""
 
     def shows(self, messages: Messages, *marks: str, tools: Sequence[Any] = ()) -> bool:
-        """Whether all marks come out, in any order."""
+        """Whether all marks are rendered, in any order."""
         text = self.text(messages, tools)
         return all(mark in text for mark in marks)
 
     def keeps(self, messages: Messages) -> bool:
-        """Whether all that is said comes out, in order."""
+        """Whether the contents of all messages are rendered, in order."""
         at, text = 0, self.text(messages)
         for message in messages:
             at = text.find(message["content"], at)
@@ -107,101 +107,103 @@ class _Probe:
                 return False
         return True
 
-    def with_form(self, form: Traits) -> "_Probe":
-        """The same template, given another form."""
+    def with_form(self, form: TemplateCapabilities) -> "_Probe":
+        """The same template with another form."""
         return _Probe(self._render, form)
 
 
-def _plain_forms() -> Iterator[Traits]:
-    for parts, absent in product((False, True), repeat=2):
-        yield Traits(parts=parts, tools_absent=absent)
+def _plain_forms() -> Iterator[TemplateCapabilities]:
+    for parts, undefined in product((False, True), repeat=2):
+        yield TemplateCapabilities(content_parts=parts, tools_undefined=undefined)
 
 
-def _answers(probe: _Probe, traits: Traits) -> Traits:
+def _assistant(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     talk = [_user, _answer, _user_2]
     if not probe.keeps(talk):
-        form = replace(traits, thoughtful=True)
-        traits = form if probe.with_form(form).keeps(talk) else traits
+        form = replace(capabilities, reasoning_required=True)
+        capabilities = form if probe.with_form(form).keeps(talk) else capabilities
     silent = [_user, _nothing, _user_2]
-    return replace(traits, filled=not probe.with_form(traits).keeps(silent))
+    return replace(capabilities, content_required=not probe.with_form(capabilities).keeps(silent))
 
 
-def _roles(probe: _Probe, traits: Traits) -> Traits:
+def _roles(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     takes_system = probe.keeps([_system, _user])
     takes_later = [[_system, _later, _user], [_system, _user, _answer, _later, _user_2]]
     repeats = [[_user, _user_2], [_user, _answer, _say("assistant", LATER), _user_2]]
     starts = [[_answer, _user], *([[_system]] if takes_system else [])]
     return replace(
-        traits,
+        capabilities,
         system=takes_system,
         later_system=all(map(probe.keeps, takes_later)),
         developer=_knows_developer(probe),
-        merged=not all(map(probe.keeps, repeats)),
+        alternating_roles=not all(map(probe.keeps, repeats)),
         user_first=not all(map(probe.keeps, starts)),
     )
 
 
 def _knows_developer(probe: _Probe) -> bool:
-    """Many templates print any role by its name. What their models make of it is anyone's guess."""
+    """Whether the role is known. Many templates print any role by its name."""
     developer = _say("developer", LATER)
-    known, stranger = probe.text([developer, _user]), probe.text([_say("stranger", LATER), _user])
-    if LATER not in known or known.replace("developer", "stranger") == stranger:
+    known, unknown = probe.text([developer, _user]), probe.text([_say("stranger", LATER), _user])
+    if LATER not in known or known.replace("developer", "stranger") == unknown:
         return False
     talks = [[_system, developer, _user], [_user, _answer, developer, _user_2]]
     return all(map(probe.keeps, talks))
 
 
-def _tools_and_calls(probe: _Probe, traits: Traits) -> Traits:
+def _tools_and_calls(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     shown = any(probe.shows(talk, TOOL, tools=_TOOLS) for talk in ([_user], [_system, _user]))
-    traits = replace(traits, tools=shown)
-    form = next((form for form in _call_forms(traits) if _shows_call(probe.with_form(form))), None)
+    capabilities = replace(capabilities, tools=shown)
+    form = next((form for form in _call_forms(capabilities) if _shows_call(probe.with_form(form))), None)
     if form is None:
-        return replace(traits, calls=False, results=False)
+        return replace(capabilities, calls=False, results=False)
     probe = probe.with_form(form)
     both = [_user, _called_both, _returned, _returned_2]
-    called = _called | {"content": SAID}
-    talks = [[_user, said, _returned] for said in (called, called | _thought)]
+    called = _called | {"content": ANSWER}
+    talks = [[_user, answer, _returned] for answer in (called, called | _reasoned)]
     return replace(
         form,
         results=probe.shows([_user, _called, _returned], RESULT, tools=_TOOLS),
-        parallel=probe.shows(both, VALUE, VALUE_2, tools=_TOOLS),
-        text_with_calls=all(probe.shows(talk, SAID, VALUE, tools=_TOOLS) for talk in talks),
-        arguments=_lenient(probe, form.arguments),
-        closed_results=_wants_closed_results(probe),
+        parallel_calls=probe.shows(both, VALUE, VALUE_2, tools=_TOOLS),
+        text_with_calls=all(probe.shows(talk, ANSWER, VALUE, tools=_TOOLS) for talk in talks),
+        arguments=_argument_format(probe, form.arguments),
+        answer_after_results=_needs_answer_after_results(probe),
     )
 
 
-def _call_forms(traits: Traits) -> Iterator[Traits]:
-    """Ways to write a call down, best first."""
-    for arguments, null, short in product((Arguments.OBJECT, Arguments.TEXT), (False, True), (False, True)):
-        yield replace(traits, arguments=arguments, null_content=null, short_ids=short)
+def _call_forms(capabilities: TemplateCapabilities) -> Iterator[TemplateCapabilities]:
+    """Forms of a call, the best first."""
+    for arguments, null, short in product(
+        (ArgumentFormat.OBJECT, ArgumentFormat.TEXT), (False, True), (False, True)
+    ):
+        yield replace(capabilities, arguments=arguments, null_content=null, short_ids=short)
 
 
 def _shows_call(probe: _Probe) -> bool:
-    """Whether a call comes out whole, and not as Python would print it."""
+    """Whether a call is rendered whole, and its arguments not as a Python dict."""
     talk = [_user, _called, _returned]
     text = probe.text(talk, _TOOLS) or probe.text(talk[:2], _TOOLS)
     return VALUE in text and f"'{KEY}': '{VALUE}'" not in text
 
 
-def _lenient(probe: _Probe, arguments: Arguments) -> Arguments:
-    if arguments is Arguments.TEXT:
+def _argument_format(probe: _Probe, arguments: ArgumentFormat) -> ArgumentFormat:
+    if arguments is ArgumentFormat.TEXT:
         return arguments
-    # As a form, ANY gives text that is no object as it is.
+    # With ANY, arguments that do not parse are passed as text.
     talk = [_user, _called_badly, _returned]
-    takes_text = probe.with_form(replace(probe.form, arguments=Arguments.ANY)).shows(
+    takes_text = probe.with_form(replace(probe.form, arguments=ArgumentFormat.ANY)).shows(
         talk, VALUE, tools=_TOOLS
     )
-    return Arguments.ANY if takes_text else Arguments.OBJECT
+    return ArgumentFormat.ANY if takes_text else ArgumentFormat.OBJECT
 
 
-def _wants_closed_results(probe: _Probe) -> bool:
+def _needs_answer_after_results(probe: _Probe) -> bool:
     talk = [_user, _called, _returned]
     asked, closed = [*talk, _user_2], [*talk, _nothing, _user_2]
     fails = not probe.shows(asked, USER_2, tools=_TOOLS)
     return fails and probe.shows(closed, USER_2, tools=_TOOLS)
 
 
-def _reasoning(probe: _Probe, traits: Traits) -> Traits:
-    talks = [[_user, _answer | _thought], [_user, _called | _thought, _returned]]
-    return replace(traits, reasoning=any(probe.shows(talk, THOUGHT) for talk in talks))
+def _reasoning(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
+    talks = [[_user, _answer | _reasoned], [_user, _called | _reasoned, _returned]]
+    return replace(capabilities, reasoning=any(probe.shows(talk, REASONING) for talk in talks))

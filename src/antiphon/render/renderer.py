@@ -1,9 +1,8 @@
-"""Turns a `Turn` into the text that the model goes on from.
+"""Renders a `Turn` to the prompt text.
 
-`Renderer` is what a dialect gives to the run loop. `ChatTemplateRenderer` does
-it with the model's own Jinja chat template, whatever that is: it is compiled
-and probed once (see `traits`), and each conversation is brought into the form
-that it takes (see `messages`, `tool_prompt`).
+`Renderer` is the interface. `ChatTemplateRenderer` uses the model's Jinja chat
+template: it is compiled and probed once (see `probe`), and each conversation is
+converted to the form that it supports (see `messages`, `tool_prompt`).
 """
 
 import secrets
@@ -16,12 +15,12 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Calling, Ending, Function, Turn
-from antiphon.render.messages import TemplateMessage, arrange, gather, shape
-from antiphon.render.probe import find_traits
+from antiphon.render.capabilities import TemplateCapabilities
+from antiphon.render.messages import TemplateMessage, arrange, format_message, gather
+from antiphon.render.probe import probe_capabilities
 from antiphon.render.sandbox import Template
-from antiphon.render.seams import Seams, unescape
-from antiphon.render.tool_prompt import PLAIN_HISTORY, ToolPrompt, ToolWriter
-from antiphon.render.traits import Traits
+from antiphon.render.special_tokens import SpecialTokenEscaper, restore_separators
+from antiphon.render.tool_prompt import PLAIN_HISTORY, ToolPrompt, ToolPromptRenderer
 
 CHATML = """\
 {%- for message in messages -%}
@@ -31,26 +30,26 @@ CHATML = """\
 {{- '<|im_start|>assistant\\n' -}}
 {%- endif -%}
 """
-"""The template of a model that comes without one. Of all formats, the one that most models have seen."""
+"""The template of a model without one: ChatML, the format that most models were trained with."""
 
 
 class Renderer(Protocol):
     """Conversation → prompt."""
 
     @property
-    def trained(self) -> Mapping[str, tuple[Function, ...]]:
-        """The server's tools that the models know by names of their own: type → what they are offered."""
+    def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
+        """The server's tools that the models were trained with: type of tool → its functions."""
         ...
 
     def render(self, turn: Turn) -> str:
-        """The prompt, special tokens included, with the end that the turn asks for, and seams in it.
+        """The prompt, with special tokens, the ending that the turn asks for, and separators.
 
         Raises `RequestError` if the conversation cannot be rendered.
         """
         ...
 
     def transcript(self, turn: Turn) -> str:
-        """The same, without the beginning of an answer: what was said so far."""
+        """The same, without the start of an answer."""
         ...
 
 
@@ -58,78 +57,80 @@ class ChatTemplateRenderer:
     """Renders with a Jinja chat template.
 
     `source` is the template, None for `CHATML`. `bos` and `eos` are the texts
-    of the tokens that begin and end a sequence. `tool_prompt` teaches tools
-    where the template does not. What clients say is ordinary text, whatever tokens
-    it spells (see `seams`); what the template writes is not.
+    of the tokens that begin and end a sequence. `tool_prompt` describes tools
+    where the template does not. Special tokens are escaped in text of clients (see
+    `special_tokens`), not in the template's own.
     Raises `EngineError` if a template does not compile.
     """
 
-    trained: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
+    native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
 
     def __init__(self, source: str | None, *, bos: str, eos: str, tool_prompt: ToolPrompt | None) -> None:
         self._template = Template(CHATML if source is None else source)
         self._tokens = {"bos_token": bos, "eos_token": eos}
-        self._teaches = tool_prompt is not None
-        self._seams = Seams(bos, eos)
-        self._writer = ToolWriter(tool_prompt or PLAIN_HISTORY, self._seams)
-        self.traits: Traits = find_traits(self._render_messages)
+        self._has_tool_prompt = tool_prompt is not None
+        self._escaper = SpecialTokenEscaper(bos, eos)
+        self._writer = ToolPromptRenderer(tool_prompt or PLAIN_HISTORY, self._escaper)
+        self.capabilities: TemplateCapabilities = probe_capabilities(self._render_messages)
 
     def render(self, turn: Turn) -> str:
-        """See `Renderer`. `RequestError` on `tools` says that the model cannot be told of any."""
+        """See `Renderer`. Raises `RequestError` if neither template nor dialect describes tools."""
         match turn.ending:
             case Ending.ANSWER:
                 return self._render(turn, {"add_generation_prompt": True}) + turn.prefix
             case Ending.TRANSCRIPT:
                 return self.transcript(turn) + turn.prefix
             case Ending.CONTINUED:
-                return until_last_word(self.transcript, turn) + turn.prefix
+                return open_transcript(self.transcript, turn) + turn.prefix
 
     def transcript(self, turn: Turn) -> str:
-        """See `Renderer`. Templates that always begin an answer do so here, too."""
+        """See `Renderer`. Templates that always start an answer do so here, too."""
         return self._render(turn, {"add_generation_prompt": False})
 
     def _render(self, turn: Turn, ending: Mapping[str, Any]) -> str:
         offered = turn.tools if turn.tool_choice.calling is not Calling.NONE else ()
-        tools = self._seams.value([_tool(function) for function in offered])
-        said = self._seams.value(gather(turn.items))
-        messages = self._writer.write_history(said, self.traits)
-        if tools and not self.traits.tools:
-            messages = self._teach(messages, tools)
-        arranged = arrange(messages, self.traits)
-        variables = self._seams.value(dict(turn.variables))
-        return self._render_messages(arranged, tools, self.traits, {**variables, **ending})
+        tools = self._escaper.escape_json([_tool(function) for function in offered])
+        gathered = self._escaper.escape_json(gather(turn.items))
+        messages = self._writer.write_history(gathered, self.capabilities)
+        if tools and not self.capabilities.tools:
+            messages = self._describe_tools(messages, tools)
+        arranged = arrange(messages, self.capabilities)
+        variables = self._escaper.escape_json(dict(turn.variables))
+        return self._render_messages(arranged, tools, self.capabilities, {**variables, **ending})
 
-    def _teach(self, messages: list[TemplateMessage], tools: list[dict[str, Any]]) -> list[TemplateMessage]:
-        if not self._teaches:
+    def _describe_tools(
+        self, messages: list[TemplateMessage], tools: list[dict[str, Any]]
+    ) -> list[TemplateMessage]:
+        if not self._has_tool_prompt:
             raise RequestError("This model cannot call tools. Leave out `tools`.", param="tools")
-        return self._writer.teach(messages, tools)
+        return self._writer.describe_tools(messages, tools)
 
     def _render_messages(
         self,
         messages: Sequence[TemplateMessage],
         tools: Sequence[Any],
-        traits: Traits,
+        capabilities: TemplateCapabilities,
         more: Mapping[str, Any] = {},
     ) -> str:
-        # Last wins: a request cannot put its own messages or tokens in the place of these.
-        shaped = [shape(message, traits, self._seams) for message in messages]
-        given = {"tools": list(tools) or None, "messages": shaped, **self._tokens}
+        # Last wins: template variables of a request cannot replace the messages, tools or tokens.
+        formatted = [format_message(message, capabilities, self._escaper) for message in messages]
+        given = {"tools": list(tools) or None, "messages": formatted, **self._tokens}
         variables = {"add_generation_prompt": True, **more, **given}
-        if traits.tools_absent and not tools:
+        if capabilities.tools_undefined and not tools:
             del variables["tools"]
-        return unescape(self._template.render(variables))
+        return restore_separators(self._template.render(variables))
 
 
-def until_last_word(transcript: Callable[[Turn], str], turn: Turn) -> str:
-    """The transcript of a turn up to the last word of its last message, which must be the assistant's.
+def open_transcript(transcript: Callable[[Turn], str], turn: Turn) -> str:
+    """The transcript up to the end of the text of the last message, which must be the assistant's.
 
-    What a renderer writes after a message is found by giving the message an
-    end that nobody else writes. `RequestError` if there is no such message.
+    Where that text ends in the transcript is found by appending a random suffix to it.
+    Raises `RequestError` if the last message is not the assistant's, or empty.
     """
     *before, last = turn.items or (None,)
     if not isinstance(last, Message) or last.role is not Role.ASSISTANT or not last.text:
         raise RequestError(
-            "Only an answer can be continued: the last message must be the assistant's, and say something.",
+            "Only an answer can be continued: the last message must be the assistant's, with text.",
             param="continue_final_message",
         )
     end = secrets.token_hex(8)
@@ -139,7 +140,7 @@ def until_last_word(transcript: Callable[[Turn], str], turn: Turn) -> str:
 
 
 def _tool(function: Function) -> dict[str, Any]:
-    """As OpenAI writes a tool. Templates take apart what may be missing, so nothing is."""
+    """A tool as in OpenAI's API. Templates access optional fields without checks, so all are set."""
     described = {
         "name": function.name,
         "description": function.description or "",

@@ -1,17 +1,16 @@
-"""Compiles a Jinja chat template, and renders it without trusting it.
+"""Compiles and renders Jinja chat templates, which are untrusted.
 
-Templates come with model files, and some are broken or hostile. They run in
-jinja2's immutable sandbox, which keeps them away from Python, and under a
-`Meter`, which keeps them from using up the machine. For the second, the parsed
-template is rewritten once (`_Metering`) so that everything that takes time or
-makes something goes through a function of ours: operators and calls (which
-jinja2 lets a sandbox intercept), filters, tests and printed pieces (which we
-wrap), and loops, slices, literals, concatenations and comparisons (which
-become filters whose names no template can write). Each hands what it made to
-`Meter.charge`.
+Templates come with model files, and some are broken or malicious. They run in
+jinja2's immutable sandbox, which denies access to Python internals, and under a
+`Meter`, which limits CPU time and memory. For the second, the parsed template is
+rewritten once (`_Metering`) so that everything that takes time or memory passes
+through a function of this module: operators and calls (which jinja2 lets a
+sandbox intercept), filters, tests and printed pieces (which are wrapped), and
+loops, slices, literals, concatenations and comparisons (which become filters
+whose names no template can write). Each passes its result to `Meter.charge`.
 
-What a template can use is what Hugging Face gives it, except for filters that
-make HTML or choose at random.
+Templates have the globals and filters of Hugging Face, except for filters that
+produce HTML or random output.
 """
 
 import json
@@ -33,7 +32,7 @@ from antiphon.render import bounds
 from antiphon.render.meter import LimitError, Meter
 
 MAX_SOURCE = 2**18
-"""The longest template source, in characters: five times the longest known."""
+"""The longest template source, in characters: five times the longest known one."""
 
 MAX_INDENT = 16
 """The widest indentation and the longest separators that `tojson` takes, in characters."""
@@ -42,7 +41,7 @@ MAX_LAYOUT = 256
 """The longest layout that `strftime_now` takes, in characters."""
 
 _NOT_OFFERED = ("filesizeformat", "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
-# Amplify what they are given, and mean nothing in a prompt.
+# They amplify their input, and have no use in a prompt.
 _FORBIDDEN_METHODS = frozenset({"encode", "from_bytes", "maketrans", "to_bytes", "translate"})
 _CHEAP_TESTS = frozenset({
     "boolean", "callable", "defined", "divisibleby", "escaped", "even", "false", "filter", "float",
@@ -50,11 +49,12 @@ _CHEAP_TESTS = frozenset({
     "true", "undefined",
 })  # fmt: skip
 
-_EACH, _SLICE, _MADE, _CONCAT, _DONE, _ARGS = "(each)", "(slice)", "(made)", "(concat)", "(done)", "(args)"
+_EACH, _SLICE, _LITERAL = "(each)", "(slice)", "(literal)"
+_CONCAT, _COMPARED, _ARGS = "(concat)", "(compared)", "(args)"
 
 
 class RefusedError(TemplateError):
-    """The template called `raise_exception`: its author says what is wrong with the conversation."""
+    """The template called `raise_exception`, with a message about the conversation."""
 
 
 class Template:
@@ -75,9 +75,9 @@ class Template:
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text, or `RequestError` on `messages` if the template fails on these variables.
 
-        A template that compiles and renders other conversations fails because
-        of this one, so it is the client's error. What the template itself
-        says through `raise_exception` is the message.
+        A template that compiles and renders other conversations fails because of
+        this one, so it is the client's error. The message is the template's own if
+        it called `raise_exception`.
         """
         try:
             context = self._template.new_context(dict(variables))
@@ -105,7 +105,7 @@ class _Context(Context):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, metered."""
+    """The sandbox, with a meter."""
 
     context_class = _Context
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
@@ -113,10 +113,10 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         meter: Meter = context.meter  # type: ignore[attr-defined]
         if bound := bounds.OPERATORS.get(operator):
-            meter.afford(bound(meter, left, right))
+            meter.require(bound(meter, left, right))
         return meter.charge(self.binop_table[operator](left, right))
 
-    # Positional-only names, because a template may use any for its own arguments.
+    # Positional-only, because a template may use any name for keyword arguments.
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         meter: Meter = context.meter  # type: ignore[attr-defined]
         # `str.format` comes wrapped, see `wrap_str_format` in jinja2.
@@ -124,7 +124,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         subject = getattr(method, "__self__", None)
         if isinstance(subject, str | bytes) and (bound := bounds.METHODS.get(method.__name__)):
             args = tuple(meter.collect(arg) if _is_lazy(arg) else arg for arg in args)
-            meter.afford(bound(meter, subject, *args, **kwargs))
+            meter.require(bound(meter, subject, *args, **kwargs))
         return meter.charge(super().call(context, function, *args, **kwargs))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -132,7 +132,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _Metering(NodeTransformer):
-    """Rewrites a parsed template: see the module."""
+    """Rewrites a parsed template, see the module's docstring."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -158,22 +158,22 @@ class _Metering(NodeTransformer):
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return node if _is_constant(node) else _filtered(node, _MADE)
+        return node if _is_constant(node) else _filtered(node, _LITERAL)
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return node if _is_constant(node) else _filtered(node, _MADE)
+        return node if _is_constant(node) else _filtered(node, _LITERAL)
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return node if node.ctx != "load" or _is_constant(node) else _filtered(node, _MADE)
+        return node if node.ctx != "load" or _is_constant(node) else _filtered(node, _LITERAL)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return node if _is_quick(node) else _filtered(node, _DONE)
+        return node if _is_quick(node) else _filtered(node, _COMPARED)
 
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:  # noqa: N802
-        # Printed like an expression, so that text in a loop is counted too.
+        # A printed constant passes `finalize`, so that text in a loop is counted, too.
         return nodes.Const(node.data, lineno=node.lineno)
 
 
@@ -191,13 +191,13 @@ def _is_constant(node: nodes.Expr) -> bool:
 
 
 def _is_quick(node: nodes.Compare) -> bool:
-    """Whether a comparison takes no time that counts: one with a constant, as nearly all are."""
+    """Whether a comparison takes negligible time, as nearly all do: one operand is a constant."""
     operands = [node.expr, *(operand.expr for operand in node.ops)]
     return all(map(_is_quick_pair, operands[:-1], operands[1:], [operand.op for operand in node.ops]))
 
 
 def _is_quick_pair(left: nodes.Expr, right: nodes.Expr, operator: str) -> bool:
-    # A constant found in something long is a search through that.
+    # `constant in long` searches all of `long`.
     searches = operator in ("in", "notin")
     return _is_constant(right) or (not searches and _is_constant(left))
 
@@ -207,7 +207,7 @@ def _is_lazy(value: Any) -> bool:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what a trainer learns from. To a prompt it means nothing."""
+    """`{% generation %}` marks the text to train on. For a prompt it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -217,7 +217,7 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """A namespace that does not print what it holds: that changes, so its weight is not known."""
+    """A namespace whose `repr` has no contents: they are mutable, so their weight is unknown."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
@@ -246,7 +246,7 @@ def _tojson(  # noqa: PLR0913, PLR0917 - the arguments are those of Hugging Face
     )
     if indent is None:
         return encoder.encode(value)
-    # Deep nesting is indented far: counted as it grows.
+    # Indentation grows with the depth, so the text is counted piece by piece.
     return "".join(map(context.meter.printed, encoder.iterencode(value)))
 
 
@@ -261,7 +261,7 @@ def _strftime_now(layout: str) -> str:
 
 
 def _metered(function: Callable[..., Any], bound: bounds.Bound | None = None) -> Callable[..., Any]:
-    """A filter or test that asks whether it may run, and counts what it made."""
+    """A filter or test with a check before it runs, and a count of its result."""
     passed = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
 
     @pass_context
@@ -271,7 +271,7 @@ def _metered(function: Callable[..., Any], bound: bounds.Bound | None = None) ->
         if _is_lazy(value):
             value = meter.charge(meter.collect(value))
         if bound is not None:
-            meter.afford(bound(meter, value, *args, **kwargs))
+            meter.require(bound(meter, value, *args, **kwargs))
         if passed is None:
             return meter.charge(function(value, *args, **kwargs))
         first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
@@ -296,15 +296,15 @@ def _slice(context: _Context, value: Any, *ends: int | None) -> Any:
 
 
 @pass_context
-def _made(context: _Context, value: Any) -> Any:
+def _charged(context: _Context, value: Any) -> Any:
     return context.meter.charge(value)
 
 
 @pass_context
 def _concat(context: _Context, value: list[Any]) -> Any:
     meter = context.meter
-    # Not the list itself: what is weighed is kept, and this one goes away.
-    meter.afford(sum(map(meter.weigh, value)))
+    # Not the list itself: the meter keeps what it weighs alive, and this list is temporary.
+    meter.require(sum(map(meter.weigh, value)))
     return meter.charge("".join(map(str, value)))
 
 
@@ -314,27 +314,28 @@ def _printed(context: _Context, value: Any) -> str:
 
 
 def _environment() -> _Environment:
-    made = _Environment(
+    environment = _Environment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_Generation, LoopControlExtension],
         finalize=_printed,
     )
-    made.globals.pop("lipsum")
-    made.globals |= {
+    environment.globals.pop("lipsum")
+    environment.globals |= {
         "namespace": _namespace,
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,
     }
     for name in _NOT_OFFERED:
-        del made.filters[name]
-    made.filters |= {"tojson": _tojson, "from_json": json.loads}
-    filters: Mapping[str, Any] = made.filters
-    made.filters = {name: _metered(function, bounds.FILTERS.get(name)) for name, function in filters.items()}
-    made.filters |= {_EACH: _each, _SLICE: _slice, _MADE: _made, _CONCAT: _concat, _DONE: _made, _ARGS: _args}
-    tests: Mapping[str, Any] = made.tests
-    made.tests |= {name: _metered(test) for name, test in tests.items() if name not in _CHEAP_TESTS}
-    return made
+        del environment.filters[name]
+    environment.filters |= {"tojson": _tojson, "from_json": json.loads}
+    filters: Mapping[str, Any] = environment.filters
+    metered = {name: _metered(function, bounds.FILTERS.get(name)) for name, function in filters.items()}
+    rewritten = {_EACH: _each, _SLICE: _slice, _CONCAT: _concat, _ARGS: _args}
+    environment.filters = {**metered, **rewritten, _LITERAL: _charged, _COMPARED: _charged}
+    tests: Mapping[str, Any] = environment.tests
+    environment.tests |= {name: _metered(test) for name, test in tests.items() if name not in _CHEAP_TESTS}
+    return environment
 
 
 _ENVIRONMENT = _environment()

@@ -1,9 +1,8 @@
-"""Teaches tools to a model whose template knows nothing of them.
+"""Describes tools to a model whose template does not render them.
 
-The texts come from the model's dialect as data, `ToolPrompt`; which of them are
-needed is up to the template's `Traits`. Functions are described in the system
-message, earlier calls are written into what the assistant said, and results
-become messages of the user.
+The texts are the `ToolPrompt` of the model's dialect; which of them are needed depends
+on the `TemplateCapabilities`. Functions are described in the system message, earlier
+calls are written into the assistant's text, and results become messages of the user.
 """
 
 from collections.abc import Sequence
@@ -11,18 +10,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.render.messages import TemplateMessage, add_to_system, object_of
+from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
+from antiphon.render.messages import TemplateMessage, add_to_system, parse_arguments
 from antiphon.render.sandbox import Template
-from antiphon.render.seams import ANY_MODEL, Seams
-from antiphon.render.traits import Arguments, Traits
+from antiphon.render.special_tokens import GENERIC_ESCAPER, SpecialTokenEscaper
 
 
 class ToolPrompt(Struct, frozen=True):
     """How a dialect writes tools into plain messages. Each field is the source of a Jinja template.
 
     `system` describes `tools`, a list of OpenAI function tools. `call` writes
-    one call of `name` with `arguments` (an object; the raw text if that is not
-    one). `result` writes what the function `name` answered, `content`.
+    one call of `name` with `arguments` (an object; the raw text if it does not
+    parse). `result` writes `content`, the result of the function `name`.
     """
 
     system: str
@@ -35,47 +34,49 @@ PLAIN_HISTORY = ToolPrompt(
     call='{{ {"name": name, "arguments": arguments} | tojson }}',
     result="{{ content }}",
 )
-"""How calls and results of the past are written if the dialect does not say: a conversation begun
-with another model must go on."""
+"""Writes earlier calls and results if the dialect has no tool prompt: a conversation started with
+another model must still render."""
 
 
-class ToolWriter:
+class ToolPromptRenderer:
     """A compiled `ToolPrompt`. Raises `EngineError` if one of its templates does not compile.
 
-    What it is given has seams already; `seams` go into what it reads out of JSON.
+    Its input is escaped already; `escaper` escapes what it parses from JSON.
     """
 
-    def __init__(self, prompt: ToolPrompt, seams: Seams = ANY_MODEL) -> None:
-        self._seams = seams
+    def __init__(self, prompt: ToolPrompt, escaper: SpecialTokenEscaper = GENERIC_ESCAPER) -> None:
+        self._escaper = escaper
         self._system = Template(prompt.system)
         self._call = Template(prompt.call)
         self._result = Template(prompt.result)
 
-    def teach(self, messages: list[TemplateMessage], tools: Sequence[Any]) -> list[TemplateMessage]:
+    def describe_tools(self, messages: list[TemplateMessage], tools: Sequence[Any]) -> list[TemplateMessage]:
         """Describe `tools` in the system message."""
         return add_to_system(messages, self._system.render({"tools": tools}))
 
-    def write_history(self, messages: list[TemplateMessage], traits: Traits) -> list[TemplateMessage]:
-        """Earlier calls and results as text, where the template does not show them."""
-        if not traits.calls:
+    def write_history(
+        self, messages: list[TemplateMessage], capabilities: TemplateCapabilities
+    ) -> list[TemplateMessage]:
+        """Earlier calls and results as text, where the template does not render them."""
+        if not capabilities.calls:
             messages = [self._write_calls(message) for message in messages]
-        return messages if traits.results else self._write_results(messages)
+        return messages if capabilities.results else self._write_results(messages)
 
     def _write_calls(self, message: TemplateMessage) -> TemplateMessage:
         if "tool_calls" not in message:
             return message
         functions = [call["function"] for call in message["tool_calls"]]
         texts = [self._write_call(function) for function in functions]
-        said = [message["content"]] if message["content"] else []
+        content = [message["content"]] if message["content"] else []
         written = {key: value for key, value in message.items() if key != "tool_calls"}
-        return written | {"content": "\n".join([*said, *texts])}
+        return written | {"content": "\n".join([*content, *texts])}
 
     def _write_call(self, function: dict[str, Any]) -> str:
-        arguments = object_of(function["arguments"], Arguments.ANY, self._seams)
+        arguments = parse_arguments(function["arguments"], ArgumentFormat.ANY, self._escaper)
         return self._call.render({"name": function["name"], "arguments": arguments})
 
     def _write_results(self, messages: list[TemplateMessage]) -> list[TemplateMessage]:
-        """Results as messages of the user, those in a row as one: they answer calls of one message."""
+        """Results as messages of the user. Consecutive ones belong to one message, so they are merged."""
         written: list[TemplateMessage] = []
         in_results = False
         for message in messages:

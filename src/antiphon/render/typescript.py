@@ -1,9 +1,9 @@
-"""JSON Schema → the TypeScript-like types by which a model is told of functions.
+"""JSON Schema → the TypeScript-like types in which functions are described to a model.
 
-The models that read them were trained on what one program wrote, so its manners
-are kept to the letter: where comments stand, how far lines are indented, and
-that what it does not know (`anyOf`, `$ref`, `const`) is `any`. A schema comes
-from a client: anything may stand anywhere in it.
+The models that read them were trained on the output of one program, which is
+reproduced exactly: the place of comments, the indentation, and `any` for what it
+does not support (`anyOf`, `$ref`, `const`). A schema comes from a client, so any
+value may have any type.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.turn import Function
 
 MAX_DEPTH = 32
-"""Levels of a schema, each of which is indented. Nobody writes so many."""
+"""The deepest nesting of a schema. The output grows with its square, for each level is indented."""
 
 _PRIMITIVES = {"number": "number", "integer": "number", "boolean": "boolean"}
 
@@ -27,7 +27,7 @@ def declaration(function: Function) -> str:
 
 
 def _takes_any(parameters: Mapping[str, Any]) -> bool:
-    """Whether there are arguments: an object without properties is written as none at all."""
+    """Whether there are arguments: for an object without properties none are written."""
     return bool(parameters.get("properties")) or parameters.get("type", "object") != "object"
 
 
@@ -84,7 +84,7 @@ def _property(name: str, schema: Any, indent: str, depth: int) -> Iterator[str]:
         yield from (f"{indent}// {text}\n" for text in _text(schema, "description"))
     yield from _examples(schema, indent)
     if isinstance(_get(schema, "oneOf"), list):
-        yield from _choice(name, schema, indent, depth)
+        yield from _union_property(name, schema, indent, depth)
     else:
         default = [] if _has(schema, "oneOf") else _default(schema)
         yield f"{indent}{name}: {_nullable(schema, indent + '    ', depth)},{_trailing(default)}\n"
@@ -97,8 +97,8 @@ def _examples(schema: Any, indent: str) -> Iterator[str]:
         yield from (f'{indent}// - "{text}"\n' for text in examples if isinstance(text, str))
 
 
-def _choice(name: str, schema: Mapping[str, Any], indent: str, depth: int) -> Iterator[str]:
-    """A property of several types. If its first type is described like itself, that is not shown at all."""
+def _union_property(name: str, schema: Mapping[str, Any], indent: str, depth: int) -> Iterator[str]:
+    """A property of several types. A description equal to that of the first type is left out."""
     variants = schema["oneOf"]
     described = _text(schema, "description")
     above = [] if variants and described == _text(variants[0], "description") else described
@@ -107,14 +107,16 @@ def _choice(name: str, schema: Mapping[str, Any], indent: str, depth: int) -> It
     yield f"{indent}{name}:\n"
     for index, variant in enumerate(variants):
         hidden = index == 0 and above
-        said = [] if hidden else [text for text in _text(variant, "description") if text not in described]
-        comments = _trailing([*said, *_default(variant)])
+        descriptions = (
+            [] if hidden else [text for text in _text(variant, "description") if text not in described]
+        )
+        comments = _trailing([*descriptions, *_default(variant)])
         yield f"{indent} | {_nullable(variant, indent + '   ', depth)}{comments}\n"
     yield f"{indent},\n"
 
 
 def _nullable(schema: Any, indent: str, depth: int) -> str:
-    """The type, or null if the schema allows that as OpenAPI says it."""
+    """The type, or null if the schema has OpenAPI's `nullable`."""
     written = type_of(schema, indent, depth + 1)
     return f"{written} | null" if _get(schema, "nullable") is True and "null" not in written else written
 

@@ -1,9 +1,9 @@
-"""What `antiphon inspect` tells of a model or chat template: what it can do, and its dialect.
+"""The report of `antiphon inspect` on a model or chat template: its dialect, and what its template supports.
 
 Nothing is loaded: of a GGUF file, only the header is read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +11,60 @@ from msgspec import Struct, structs
 
 from antiphon.core.errors import EngineError
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, detect
-from antiphon.dialects.detection.votes import Vote
+from antiphon.dialects.detection.scorers import ScorerResult
 from antiphon.engines.gguf import names, read_metadata
 from antiphon.engines.models import resolve, response_template
 
 TEMPLATES = frozenset({".jinja", ".jinja2", ".j2", ".txt"})
-"""The endings of files that are chat templates. All else is a model."""
+"""Suffixes of chat template files. Any other file is a model."""
 
-SHOWN = 4
-"""How many dialects, and how many things seen, a vote lists for people."""
+SHOWN = 3
+"""How many scores, and how many pieces of evidence, the table lists for one scorer."""
+
+_SCORERS = {
+    "markers": "number of the dialect's markers in rendered samples",
+    "round trip": "share of the rendered samples that the dialect decodes correctly",
+    "metadata": "letters of the family's name that match the model's names",
+    "response template": "share of the dialect's markers in the tokenizer's response_template",
+}
+"""What the scores of each scorer mean."""
+
+_CAPABILITIES: Mapping[str, tuple[str, str, str]] = {
+    "content_parts": ("content as a string", "sent as a list of parts", "rendered"),
+    "system": ("a system message first", "rendered", "merged into the first user message"),
+    "later_system": ("a second system message", "rendered", "merged into the first one"),
+    "developer": ("a developer message", "rendered", "sent as a system message"),
+    "alternating_roles": ("two messages of one role in a row", "merged into one message", "rendered"),
+    "user_first": ("an assistant message first", "an empty user message is inserted", "rendered"),
+    "answer_after_results": ("a user message after a result", "an empty answer is inserted", "rendered"),
+    "tools": ("functions in `tools`", "rendered", "described in the system message, if at all"),
+    "tools_undefined": ("`tools` set to None", "left undefined", "accepted"),
+    "calls": ("an earlier call", "rendered", "written into the text of the answer"),
+    "results": ("the result of a call", "rendered", "sent as a user message"),
+    "parallel_calls": ("two calls in one message", "rendered", "split into two messages"),
+    "text_with_calls": ("text beside a call", "rendered", "split into two messages"),
+    "content_required": ("an answer without text", "a space is inserted", "accepted"),
+    "reasoning_required": ("an answer without reasoning", "empty reasoning is inserted", "accepted"),
+    "null_content": ("a call with empty content", "sent with None as content", "accepted"),
+    "short_ids": ("a call id of any form", "replaced by nine letters and digits", "accepted"),
+    "reasoning": ("reasoning", "rendered, at least in the newest turn", "left out"),
+}
+"""Capability of a template → what was tried, what is done if it has the capability, and what if not."""
+
+_ARGUMENTS = {"object": "sent as an object", "any": "sent as an object, or unparsed", "text": "sent as JSON"}
 
 
 class Report(Struct, frozen=True):
-    """What there is to tell. `traits` are those of the template, see `render/traits.py`."""
+    """All findings. `capabilities` are those of the template, see `render/capabilities.py`."""
 
     source: str
     dialect: str
     reason: str
     tied: tuple[str, ...]
-    missed: bool
+    unmatched: bool
     markers: tuple[str, ...]
-    votes: tuple[Vote, ...]
-    traits: Mapping[str, Any]
+    scorers: tuple[ScorerResult, ...]
+    capabilities: Mapping[str, Any]
     override: str = OVERRIDE
 
 
@@ -68,33 +100,52 @@ def _report(source: str, detection: Detection) -> Report:
         detection.name,
         detection.reason,
         detection.tied,
-        detection.missed,
+        detection.unmatched,
         tuple(sorted({marker.strip() for marker in detection.dialect.grammar.markers})),
-        detection.votes,
-        structs.asdict(detection.traits) if detection.traits else {},
+        detection.scorers,
+        structs.asdict(detection.capabilities) if detection.capabilities else {},
     )
 
 
 def lines(report: Report) -> Iterator[str]:
-    """The report for people."""
-    doubt = " (doubtful)" if report.missed or report.tied else ""
-    yield f"{report.source}"
-    yield ""
+    """The report as text."""
+    doubt = " (doubtful)" if report.unmatched or report.tied else ""
+    yield f"source    {report.source}"
     yield f"dialect   {report.dialect}{doubt}"
-    yield f"why       {report.reason}"
+    yield f"reason    {report.reason}"
     yield f"markers   {_few(report.markers)}"
     yield f"override  {report.override}"
     yield ""
-    for vote in report.votes:
-        scores = [f"{name} {score:.2f}" for name, score in vote.scores.items()]
-        yield f"{vote.name}: {_few(scores)}"
-        yield f"    saw {_few(vote.saw)}"
+    yield from _table(("scorer", "best scores", "evidence"), map(_scorer, report.scorers))
     yield ""
-    yield "the template"
-    for trait, value in report.traits.items():
-        yield f"    {trait.replace('_', ' '):18}{ {True: 'yes', False: 'no'}.get(value, value) }"
+    yield from _table(("scorer", "meaning of a score"), _SCORERS.items())
+    yield ""
+    yield from _table(
+        ("capability of the template", "found", "tried", "so it is"),
+        (_capability(*each) for each in report.capabilities.items()),
+    )
+
+
+def _scorer(result: ScorerResult) -> tuple[str, ...]:
+    scores = [f"{name} {score:.2f}" for name, score in result.scores.items()]
+    return result.name, _few(scores), _few(result.seen)
+
+
+def _capability(name: str, value: Any) -> tuple[str, ...]:
+    words = name.replace("_", " ")
+    if name == "arguments":
+        return words, value, "arguments of an earlier call", _ARGUMENTS[value]
+    tried, present, absent = _CAPABILITIES[name]
+    return (words, "yes", tried, present) if value else (words, "no", tried, absent)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    table = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _few(texts: Sequence[str]) -> str:
     more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return ", ".join(texts[:SHOWN]).replace("\n", "\\n") + more if texts else "nothing"
+    return ", ".join(texts[:SHOWN]).replace("\n", "\\n") + more if texts else "none"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.core.grammar import Keyed
+from antiphon.core.grammar import ArgumentKey
 from antiphon.decode.arguments.types import ORDER
 from antiphon.decode.arguments.writer import MAX_VALUE, ObjectWriter
 from tests.laws import cut, cuts
@@ -23,18 +23,18 @@ SCHEMA = {
 }
 
 
-def write(arguments: list[tuple[str | Keyed, list[str]]], schema: Any = SCHEMA) -> list[str]:
+def write(arguments: list[tuple[str | ArgumentKey, list[str]]], schema: Any = SCHEMA) -> list[str]:
     """What the writer says after each piece."""
     writer = ObjectWriter(schema)
     said = []
     for key, pieces in arguments:
-        said.append(writer.key(key if isinstance(key, Keyed) else Keyed(key)))
+        said.append(writer.key(key if isinstance(key, ArgumentKey) else ArgumentKey(key)))
         said += [writer.text(piece) for piece in pieces]
         said.append(writer.end_value())
     return [*said, writer.end()]
 
 
-def whole(arguments: list[tuple[str | Keyed, list[str]]], schema: Any = SCHEMA) -> Any:
+def whole(arguments: list[tuple[str | ArgumentKey, list[str]]], schema: Any = SCHEMA) -> Any:
     return json.loads("".join(write(arguments, schema)))
 
 
@@ -67,17 +67,17 @@ def test_what_may_be_a_string_streams_as_soon_as_it_is_none_other() -> None:
         ("either", "12", 12),
         ("unknown", "12", "12"),
         ("value", "null", "null"),
-        (Keyed("x", "string"), "12", "12"),
-        (Keyed("x", "json"), "12", 12),
-        (Keyed("x", "json"), "Rome", "Rome"),
-        (Keyed("x", "literal"), "True", True),
-        (Keyed("x", "guess"), "[1]", [1]),
-        (Keyed("x", "guess"), "007", "007"),
-        (Keyed("text", "guess"), "1", "1"),
-        (Keyed("text", "literal"), "1", "1"),
+        (ArgumentKey("x", "string"), "12", "12"),
+        (ArgumentKey("x", "json"), "12", 12),
+        (ArgumentKey("x", "json"), "Rome", "Rome"),
+        (ArgumentKey("x", "literal"), "True", True),
+        (ArgumentKey("x", "guess"), "[1]", [1]),
+        (ArgumentKey("x", "guess"), "007", "007"),
+        (ArgumentKey("text", "guess"), "1", "1"),
+        (ArgumentKey("text", "literal"), "1", "1"),
     ],
 )
-def test_types(key: str | Keyed, text: str, value: object) -> None:
+def test_types(key: str | ArgumentKey, text: str, value: object) -> None:
     assert list(whole([(key, [text])]).values()) == [value]
 
 
@@ -116,7 +116,7 @@ def test_a_value_that_is_too_long_is_a_string() -> None:
 def test_arguments_that_are_wrapped_once_more() -> None:
     inner = '{"text": "a", "count": 3}'
 
-    for key in ("arguments", Keyed("input", "json")):
+    for key in ("arguments", ArgumentKey("input", "json")):
         assert whole([(key, [inner]), ("either", ["1"])]) == {"text": "a", "count": 3, "either": 1}
     assert whole([("arguments", ["{}"])]) == {}
 
@@ -134,12 +134,12 @@ def test_what_only_looks_like_a_wrapper() -> None:
 def test_a_value_that_nobody_ended_ends_with_the_call() -> None:
     writer = ObjectWriter(SCHEMA)
 
-    assert writer.key(Keyed("text")) + writer.text("a") + writer.end() == '{"text": "a"}'
+    assert writer.key(ArgumentKey("text")) + writer.text("a") + writer.end() == '{"text": "a"}'
 
 
 def test_a_key_without_a_value_has_an_empty_one() -> None:
     writer = ObjectWriter({})
 
-    text = writer.key(Keyed("a")) + writer.key(Keyed("b")) + writer.end()
+    text = writer.key(ArgumentKey("a")) + writer.key(ArgumentKey("b")) + writer.end()
 
     assert json.loads(text) == {"a": "", "b": ""}

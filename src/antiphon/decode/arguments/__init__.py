@@ -1,1 +1,1 @@
-"""How the arguments of calls are read and written, format by format."""
+"""Parsers of call arguments in several formats, which write JSON."""

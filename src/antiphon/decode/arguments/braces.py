@@ -1,22 +1,21 @@
 """Reads arguments written as `{key:<|"|>text<|"|>,n:42,list:[1],o:{…}}`.
 
-Keys are bare, strings stand between tokens and go out as they come; numbers and
-names go out when they are whole. What a value of the call itself is, the tool's
-schema says; inside of containers it is what it looks like. The reader begins
-after the opening brace.
+Keys are bare, strings are delimited by tokens and streamed; numbers and names are
+written when they are complete. The tool's schema states the types of arguments; inside
+containers a value has the type that it looks like. Reading starts after the opening brace.
 """
 
 import json
 import re
 from collections.abc import Callable
 
-from antiphon.core.grammar import BraceArguments, Keyed
+from antiphon.core.grammar import ArgumentKey, BraceArguments
 from antiphon.decode.arguments.types import LITERALS, coerce
+from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_HEADER, plain_key
 from antiphon.decode.json_scanner import MAX_DEPTH
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import Step
-from antiphon.decode.sink import Sink
 
 MAX_WORD = 4000
 """Characters of a bare value inside a container."""
@@ -27,15 +26,15 @@ _CLOSER = {"{": "}", "[": "]"}
 
 
 class BraceArgumentsReader:
-    """Reads all arguments of one call. `closers` find the markers that may follow; they end it, too."""
+    """Reads all arguments of one call. `closers` find the markers that may follow, which also end it."""
 
-    def __init__(self, state: BraceArguments, closers: Lexer, sink: Sink) -> None:
+    def __init__(self, state: BraceArguments, closers: Lexer, builder: EventBuilder) -> None:
         self._state = state
         self._closers = closers
-        self._sink = sink
+        self._builder = builder
         self._quotes = Lexer([state.quote])
         self._stack = [state.close]  # what closes each open container
-        self._fresh = True  # nothing stands in the innermost container yet
+        self._empty = True  # the innermost container
         self._phase: Callable[[str], Step | str | None] = self._key
         self._held = ""
         self._argument = ""  # the name of the call's argument that is being read
@@ -43,13 +42,13 @@ class BraceArgumentsReader:
         self._broken = ""
 
     def feed(self, text: str) -> Step | None:
-        """Let one phase after another read, until the text is used up or the arguments are over."""
+        """Run phases until the text is consumed or the arguments are complete."""
         text, self._held = self._held + text, ""
         while text:
-            read = self._phase(text)
-            if isinstance(read, Step):
-                return read
-            text = read or ""
+            result = self._phase(text)
+            if isinstance(result, Step):
+                return result
+            text = result or ""
         return None
 
     def finish(self, text: str) -> Step | None:
@@ -58,10 +57,10 @@ class BraceArgumentsReader:
         if step is None and self._phase == self._string:
             self._text(self._held)
         elif step is None:
-            self._sink.arguments(self._word + (self._held if self._broken else ""), self._held)
+            self._builder.arguments(self._word + (self._held if self._broken else ""), self._held)
         return step
 
-    # Phases: each reads from the start of `text` and returns what it leaves, or a step.
+    # Phases: each reads from the start of `text`, and returns the rest, or a step.
 
     def _key(self, text: str) -> Step | str | None:
         """The key of an argument or of an object's member, or the object's end."""
@@ -75,19 +74,17 @@ class BraceArgumentsReader:
             return None
         if not found or found[0] != ":":
             return (
-                self._end(text)
-                if not text[:end].strip()
-                else self._give_up("an argument without a name", text)
+                self._end(text) if not text[:end].strip() else self._fail("an argument without a name", text)
             )
         keyed = plain_key(text[:end].replace(self._state.quote, ""))
         if keyed is None:
-            return self._give_up("an argument without a name", text)
+            return self._fail("an argument without a name", text)
         if len(self._stack) == 1:
             self._argument = keyed.key
         else:
-            self._sink.arguments(("" if self._fresh else ", ") + _json(keyed.key) + ": ", "")
-        self._fresh = False
-        self._sink.arguments("", text[: end + 1])
+            self._builder.arguments(("" if self._empty else ", ") + _json(keyed.key) + ": ", "")
+        self._empty = False
+        self._builder.arguments("", text[: end + 1])
         self._phase = self._value
         return text[end + 1 :]
 
@@ -97,13 +94,13 @@ class BraceArgumentsReader:
         if text[:1] == "]":
             return self._end(text)
         if text:
-            self._sink.arguments("" if self._fresh else ", ", "")
-            self._fresh = False
+            self._builder.arguments("" if self._empty else ", ", "")
+            self._empty = False
             self._phase = self._value
         return text
 
     def _value(self, text: str) -> Step | str | None:
-        """The beginning of a value: it shows what it is."""
+        """The start of a value, which shows its kind."""
         text = self._skip(text)
         quote = self._state.quote
         if quote.startswith(text[: len(quote)]) and len(text) < len(quote):
@@ -113,22 +110,22 @@ class BraceArgumentsReader:
             return self._open(text)
         quoted = text.startswith(quote)
         if len(self._stack) == 1:
-            self._sink.key(Keyed(self._argument, self._state.quoted if quoted else "literal"), "")
+            self._builder.key(ArgumentKey(self._argument, self._state.quoted if quoted else "literal"), "")
         elif quoted:
-            self._sink.arguments('"', "")
+            self._builder.arguments('"', "")
         self._word = ""
         self._phase = self._string if quoted else self._bare
-        self._sink.arguments("", quote if quoted else "")
+        self._builder.arguments("", quote if quoted else "")
         return text[len(quote) :] if quoted else text
 
     def _open(self, text: str) -> Step | str:
         if len(self._stack) == MAX_DEPTH:
-            return self._give_up("nested too deeply", text)
+            return self._fail("nested too deeply", text)
         if len(self._stack) == 1:
-            self._sink.key(Keyed(self._argument, "written"), "")
+            self._builder.key(ArgumentKey(self._argument, "written"), "")
         self._stack.append(_CLOSER[text[0]])
-        self._fresh = True
-        self._sink.arguments(text[0], text[0])
+        self._empty = True
+        self._builder.arguments(text[0], text[0])
         self._phase = self._key if text[0] == "{" else self._item
         return text[1:]
 
@@ -140,9 +137,9 @@ class BraceArgumentsReader:
             self._held = text[end:]
             return None
         if len(self._stack) == 1:
-            self._sink.end_value(found.marker)
+            self._builder.end_value(found.marker)
         else:
-            self._sink.arguments('"', found.marker)
+            self._builder.arguments('"', found.marker)
         self._phase = self._after
         return text[found.end :]
 
@@ -156,14 +153,14 @@ class BraceArgumentsReader:
             end, ended = closer.start, bool(closer.marker)
         self._text(text[:end])
         if len(self._word) > MAX_WORD:
-            return self._give_up("a value that is too long", text[end:])
+            return self._fail("a value that is too long", text[end:])
         if not ended:
             self._held = text[end:]
             return None
         if len(self._stack) == 1:
-            self._sink.end_value("")
+            self._builder.end_value("")
         else:
-            self._sink.arguments(coerce(self._word.strip(), LITERALS), "")
+            self._builder.arguments(coerce(self._word.strip(), LITERALS), "")
         self._word = ""
         self._phase = self._after
         return text[end:]
@@ -175,25 +172,25 @@ class BraceArgumentsReader:
             return None
         if text[0] != ",":
             return self._end(text)
-        self._sink.arguments("", ",")
+        self._builder.arguments("", ",")
         self._phase = self._item if self._stack[-1] == "]" else self._key
         return text[1:]
 
     def _break(self, text: str) -> Step | str | None:
-        """After a break all up to a marker counts as arguments, so that nothing is lost."""
+        """After malformed arguments: all text up to a marker belongs to them, so no text is lost."""
         found = self._closers.find(text)
         end = len(text) if found is None else found.start
-        self._sink.arguments(text[:end], text[:end])
+        self._builder.arguments(text[:end], text[:end])
         if found is None or not found.marker:
             self._held = text[end:]
             return None
-        self._sink.give_up_call(self._broken)
+        self._builder.fail_call(self._broken)
         return Step(self._state.then, text[end:])
 
-    # What the phases share
+    # Shared by the phases
 
     def _end(self, text: str) -> Step | str | None:
-        """The end of the innermost container should stand here; that of the call may be missing."""
+        """Expect the end of the innermost container; that of the call may be missing."""
         text = self._skip(text)
         closer = self._closers.find(text)
         outermost = len(self._stack) == 1
@@ -203,32 +200,32 @@ class BraceArgumentsReader:
             self._held, self._phase = text, self._after
             return None
         if text[:1] != self._stack[-1]:
-            return self._give_up(f"unexpected {text[:1]!r}", text)
+            return self._fail(f"unexpected {text[:1]!r}", text)
         if outermost:
             return Step(self._state.then, text[1:], text[0])
-        self._sink.arguments(self._stack.pop(), text[0])
-        self._fresh, self._phase = False, self._after
+        self._builder.arguments(self._stack.pop(), text[0])
+        self._empty, self._phase = False, self._after
         return text[1:]
 
-    def _give_up(self, why: str, rest: str) -> str:
+    def _fail(self, why: str, rest: str) -> str:
         self._broken, self._phase = why, self._break
-        self._sink.arguments(self._word, "")
+        self._builder.arguments(self._word, "")
         self._word = ""
         return rest
 
     def _text(self, text: str) -> None:
         """Text of the value that is being read."""
         if len(self._stack) == 1:
-            self._sink.value(text, text)
+            self._builder.value(text, text)
         elif self._phase == self._string:
-            self._sink.arguments(_json(text)[1:-1], text)
+            self._builder.arguments(_json(text)[1:-1], text)
         else:
             self._word += text
-            self._sink.arguments("", text)
+            self._builder.arguments("", text)
 
     def _skip(self, text: str) -> str:
         body = text.lstrip()
-        self._sink.arguments("", text[: len(text) - len(body)])
+        self._builder.arguments("", text[: len(text) - len(body)])
         return body
 
 

@@ -1,13 +1,13 @@
-"""Python's keyword arguments → the text of a JSON object, as they come.
+"""Python's keyword arguments → the text of a JSON object, streamed.
 
-Strategy: a machine of phases. Each reads from a position on and returns where
-it stopped; a stack holds the open containers. Strings go out as they are read,
-other literals when they are whole.
+Strategy: a state machine of phases. Each reads from a position and returns where
+it stopped; a stack holds the open containers. Strings are written as they are read,
+other literals when they are complete.
 
-It reads a little more than Python allows, as models write it: JSON's literals,
-raw newlines and unescaped quotes in strings (a quote ends a string only where
-something may follow it), leading zeros, reserved words as names. It does not
-know expressions, prefixes of strings, and that `("a")` is no tuple.
+Beyond Python it accepts what models write: JSON's literals, raw newlines and
+unescaped quotes in strings (a quote ends a string only if a valid next character
+follows), leading zeros, reserved words as names. It does not support expressions
+and string prefixes, and reads `("a")` as a tuple.
 """
 
 import json
@@ -20,7 +20,7 @@ from antiphon.decode.json_scanner import MAX_DEPTH
 MAX_WORD = 4000
 """Characters of a number, literal or name."""
 MAX_GAP = 256
-"""Characters of space after a quote that are held back until it is known whether it ends the string."""
+"""Characters of space that are held back after a quote that may or may not end the string."""
 
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"\w*")
@@ -36,35 +36,35 @@ _Phase = Callable[[str, int, list[str]], int]
 
 
 class PythonArguments:
-    """Reads from after a call's `(` up to and with its `)`.
+    """Reads from after a call's `(` up to and including its `)`.
 
     `begun` is true once the first name or the end was read: `feed` stops there
-    once. `done` is true after the end, `broken` says what is wrong.
+    once. `done` is true after the end, `broken` says why the arguments are malformed.
     """
 
     def __init__(self) -> None:
         self._phase: _Phase = self._item
         self._stack = ["call"]
         self._counts = [0]
-        self._in_key = False  # what is read is a key of a dict
+        self._in_key = False  # reading the key of a dict
         self._word = ""
         self._quote = ""  # of the string that is being read, one character or three
-        self._seen = 0  # quotes that were just read
-        self._gap = ""  # space after a quote that may be the last
+        self._seen = 0  # consecutive quotes read
+        self._gap = ""  # space after a quote that may end the string
         self._escape = ""
         self.begun = False
         self.done = False
         self.broken: str | None = None
 
     def feed(self, text: str, start: int, out: list[str]) -> int:
-        """Read on from `text[start]`, put JSON into `out`, return where reading stopped."""
+        """Read from `text[start]`, append JSON to `out`, and return where reading stopped."""
         position, begun = start, self.begun
         while position < len(text) and not self.done and not self.broken and self.begun is begun:
             position = self._phase(text, position, out)
         return position
 
     def rest(self) -> str:
-        """What was read and is not yet out, for arguments that end in the middle."""
+        """Text that was read and not yet written, for arguments that end in the middle."""
         return self._word
 
     # Between values
@@ -217,7 +217,7 @@ class PythonArguments:
         return position + 1
 
     def _closing(self, text: str, position: int, out: list[str]) -> int:
-        """After a quote: it ended the string only if something may follow here that does follow."""
+        """After a quote: it ends the string only if a character that may follow a value comes next."""
         char = text[position]
         if char.isspace() and len(self._gap) < MAX_GAP:
             self._gap += char
@@ -239,7 +239,7 @@ class PythonArguments:
         return position + 1
 
     def _escaped(self, text: str, position: int, out: list[str]) -> int:
-        """After a backslash. What Python does not know stands for itself, backslash included."""
+        """After a backslash. An unknown escape is kept, with its backslash, as in Python."""
         char = text[position]
         kind = self._escape[:1] or char
         if kind in _ESCAPES:
@@ -258,7 +258,7 @@ class PythonArguments:
         return position + 1
 
     def _in_escape(self, char: str, length: int, position: int, out: list[str]) -> int:
-        """More digits; the last one makes the escape whole."""
+        """A digit of a numeric escape; the last one completes it."""
         self._escape += char
         if len(self._escape) == length:
             octal = self._escape[0] not in _HEX_DIGITS
@@ -275,6 +275,6 @@ def _skip(text: str, position: int) -> int:
 
 
 def _encoded(text: str) -> str:
-    """Text as the inside of a JSON string. Half a surrogate pair stays an escape: the other may follow."""
+    """Text as the inside of a JSON string. A lone surrogate stays escaped: the other half may follow."""
     halves = any("\ud800" <= char <= "\udfff" for char in text)
     return json.dumps(text, ensure_ascii=halves)[1:-1]

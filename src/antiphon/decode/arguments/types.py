@@ -1,8 +1,8 @@
-"""Which JSON types a schema allows, and which of them a piece of text is.
+"""The JSON types that a schema allows, and the conversion of text to one of them.
 
-XML-like formats write every value as text. What it is, the tool's schema says,
-in the order of `ORDER`: the first type that the schema allows and the text
-fits. A text that fits none is a string; without a schema everything is.
+XML-like formats write every value as text. Its type is the first one in `ORDER` that
+the tool's schema allows and the text fits. A text that fits none is a string, and so is
+every text without a schema.
 """
 
 import ast
@@ -18,17 +18,17 @@ import msgspec
 from antiphon.decode.json_scanner import JsonScanner
 
 ORDER = ("null", "integer", "number", "boolean", "object", "array", "string")
-"""JSON types, the most particular first."""
+"""JSON types, the most specific first."""
 
 SCALARS = frozenset({"null", "integer", "number", "boolean"})
 LITERALS = SCALARS | {"string"}
-"""What a bare word may be where no schema says it."""
+"""The types that a bare word may have where the schema states none."""
 
 MAX_SCHEMAS = 1000
-"""Alternatives and references that are followed to learn one type. Schemas may refer to themselves."""
+"""Alternatives and references that are followed for one type: schemas may be recursive."""
 
 MAX_NUMBER = 4000
-"""Characters of a number; what is longer, nobody reads as one."""
+"""Characters of the longest number; Python refuses to parse integers beyond 4300 digits."""
 
 Schema = Mapping[str, Any]
 
@@ -38,8 +38,8 @@ _LOOSE_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+
 
 
 def argument(schema: Any, key: str, root: Schema | None = None) -> Any:
-    """The schema of the argument or member `key`; None if `schema` says nothing about it."""
-    for part in _parts(schema, schema if root is None else root):
+    """The schema of the argument or member `key`; None if `schema` has none."""
+    for part in _subschemas(schema, schema if root is None else root):
         properties, others = part.get("properties"), part.get("additionalProperties")
         if isinstance(properties, Mapping) and key in properties:
             return properties[key]
@@ -49,23 +49,23 @@ def argument(schema: Any, key: str, root: Schema | None = None) -> Any:
 
 
 def items(schema: Any, root: Schema) -> Any:
-    """The schema of an array's values, None if `schema` says nothing about them."""
-    return next((part["items"] for part in _parts(schema, root) if "items" in part), None)
+    """The schema of an array's values, None if `schema` has none."""
+    return next((part["items"] for part in _subschemas(schema, root) if "items" in part), None)
 
 
 def declared(schema: Schema) -> frozenset[str]:
     """The names of all arguments that `schema` lists."""
-    listed = [part.get("properties") for part in _parts(schema, schema)]
+    listed = [part.get("properties") for part in _subschemas(schema, schema)]
     return frozenset(key for properties in listed if isinstance(properties, Mapping) for key in properties)
 
 
 def allowed(schema: Any, root: Schema) -> frozenset[str]:
-    """The types that `schema` allows; `root` is what references in it refer to."""
-    return frozenset[str]().union(*(_said(part) for part in _parts(schema, root)))
+    """The types that `schema` allows; `root` is the schema that its references point into."""
+    return frozenset[str]().union(*(_own_types(part) for part in _subschemas(schema, root)))
 
 
-def _parts(schema: Any, root: Schema) -> Iterator[Schema]:
-    """The schema and all that it is made of: what it refers to, its alternatives, what it combines."""
+def _subschemas(schema: Any, root: Schema) -> Iterator[Schema]:
+    """The schema, and all that it refers to or combines."""
     parts, seen = [schema], set[str]()
     for _ in range(MAX_SCHEMAS):
         if not parts:
@@ -83,8 +83,8 @@ def _parts(schema: Any, root: Schema) -> Iterator[Schema]:
             parts += more if isinstance(more, list) else ()
 
 
-def _said(schema: Schema) -> set[str]:
-    """The types that this schema allows, without those that it is made of."""
+def _own_types(schema: Schema) -> set[str]:
+    """The types that this schema states itself."""
     given = schema.get("type")
     listed = [given] if isinstance(given, str) else given if isinstance(given, list) else []
     types = {type_ for type_ in listed if isinstance(type_, str)}
@@ -100,21 +100,21 @@ def _said(schema: Schema) -> set[str]:
 
 
 def coerce(text: str, types: frozenset[str]) -> str:
-    """`text` as JSON of the first of `types` that it fits, else as a string."""
+    """`text` as JSON of the first of `types` that it fits, in `ORDER`, else as a string."""
     for type_ in ORDER:
-        if type_ in types and type_ in _READERS and (value := _READERS[type_](text.strip())) is not None:
+        if type_ in types and type_ in _PARSERS and (value := _PARSERS[type_](text.strip())) is not None:
             return value
     return json.dumps(text, ensure_ascii=False)
 
 
 def as_json(text: str) -> str:
-    """`text` if it is JSON, else as a string: for formats that say "this is JSON"."""
+    """`text` if it is JSON, else as a string: for formats that mark values as JSON."""
     value = _json(text.strip())
     return json.dumps(text, ensure_ascii=False) if value is None else value
 
 
 def members(text: str) -> dict[str, str] | None:
-    """The members of an object, each value as it is written; None if the text is no object."""
+    """The members of an object, values as JSON text; None if the text is not an object."""
     try:
         raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         return {key: bytes(value).decode() for key, value in raw.items()}
@@ -123,7 +123,7 @@ def members(text: str) -> dict[str, str] | None:
 
 
 def _json(text: str) -> str | None:
-    """The text if it is JSON; raw line breaks in strings, which models write, are mended."""
+    """The text if it is JSON; raw line breaks in strings, which models write, are escaped."""
     scanner, out = JsonScanner(), list[str]()
     end = scanner.feed(text, 0, out)
     return "".join(out) if end == len(text) and scanner.finish() else None
@@ -135,7 +135,7 @@ def _null(text: str) -> str | None:
 
 def _integer(text: str) -> str | None:
     found = _INTEGER.fullmatch(text) if len(text) <= MAX_NUMBER else None
-    # Written out again: models write 007, +5 and 3.0.
+    # Normalized, because models write 007, +5 and 3.0.
     return str(int(found[1])) if found else None
 
 
@@ -154,30 +154,30 @@ def _boolean(text: str) -> str | None:
 
 
 def _container(opener: str, types: tuple[type, ...]) -> Callable[[str], str | None]:
-    """A reader for objects or arrays: JSON, or the Python literal that models write in its place."""
+    """A parser of objects or arrays: JSON, or the Python literal that models write instead."""
 
-    def read(text: str) -> str | None:
+    def parse(text: str) -> str | None:
         if not text.startswith(opener):
             return None
         value = _json(text)
         return _python(text, types) if value is None else value
 
-    return read
+    return parse
 
 
 def _python(text: str, types: tuple[type, ...]) -> str | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the model's backslashes
+            warnings.simplefilter("ignore")  # SyntaxWarning: invalid escapes in the model's strings
             value = ast.literal_eval(text)
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        written.encode()  # a lone surrogate is no text
+        written.encode()  # raises on a lone surrogate
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
     return written if isinstance(value, types) else None
 
 
-_READERS: dict[str, Callable[[str], str | None]] = {
+_PARSERS: dict[str, Callable[[str], str | None]] = {
     "null": _null,
     "integer": _integer,
     "number": _number,
@@ -200,7 +200,7 @@ def _type_of(value: Any) -> str:
 
 
 def _resolve(reference: str, root: Schema) -> Any:
-    """What `#/a/b` refers to in `root`; None for what is not there."""
+    """The schema that `#/a/b` refers to in `root`; None if there is none."""
     found: Any = root
     for part in reference.removeprefix("#").strip("/").split("/"):
         key = part.replace("~1", "/").replace("~0", "~")

@@ -1,20 +1,21 @@
-"""Writes the arguments of one call as the text of a JSON object, as they are read.
+"""Writes the arguments of one call as the text of a JSON object, streamed.
 
-Strings go out as they come. A value of another type goes out when it is whole,
-because only then is it certain what it is; a value that may be a string or
-something else goes out as soon as it is certain to be a string. Arguments that
-are wrapped once more, `{"arguments": {…}}`, go out when they are whole.
+Strings are streamed. A value of another type is written when it is complete,
+because only then its type is known; a value that may be a string or another type
+is streamed as soon as it can only be a string. Arguments that are wrapped once
+more, `{"arguments": {…}}`, are written when they are complete.
 
-An array of elements goes out value by value, or when another argument begins. One
-that goes on even after that is written again at the end, whole: of members with
-the same name, those who read JSON take the last.
+An array of elements is written value by value, or when another argument begins. If
+more elements of it follow after that, the whole array is written again at the end:
+of members with the same name, JSON parsers take the last.
 """
 
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from antiphon.core.grammar import Keyed
+from antiphon.core.grammar import ArgumentKey
+from antiphon.decode.arguments.elements import Element, Repeated, lists, written
 from antiphon.decode.arguments.types import (
     LITERALS,
     Schema,
@@ -25,44 +26,43 @@ from antiphon.decode.arguments.types import (
     declared,
     members,
 )
-from antiphon.decode.arguments.xml_tree import Element, Repeated, lists, written
 
 MAX_VALUE = 256 * 1024
-"""Characters of a value that may wait for its end; a longer one is a string."""
+"""Characters of a value that are held back until its end; a longer one is a string."""
 
 WRAPPERS = frozenset({"arguments", "input"})
-"""Names under which models wrap all arguments once more. Only where the tool has no argument of that name."""
+"""Keys in which models wrap all arguments. Ignored if the tool has an argument of that name."""
 
 _STRING = frozenset({"string"})
-_SIGNS = {ord("Ġ"): " ", ord("Ċ"): "\n"}
-"""How byte-level vocabularies write space and line breaks."""
+_BYTE_LEVEL = {ord("Ġ"): " ", ord("Ċ"): "\n"}
+"""How byte-level vocabularies spell space and line breaks."""
 _UNKNOWN: dict[str | None, frozenset[str] | None] = {
     None: _STRING,
-    "signs": _STRING,
+    "byte_level": _STRING,
     "literal": LITERALS,
     "guess": None,
 }
-"""What a value is of which the schema says nothing, by what the format says."""
+"""The types of a value where the schema states none, by the type of its `ArgumentKey`."""
 _OBJECT = frozenset({"object", "string"})
 
 
 class ObjectWriter:
-    """One call's arguments. Every method returns the text to emit next."""
+    """The arguments of one call. Every method returns the JSON text to emit next."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._count = 0
         self._value: _Value | None = None
-        self._list: Repeated | None = None  # the argument that may be an array, and may go on
+        self._list: Repeated | None = None  # the open argument that may be an array
         self._lists: dict[str, Repeated] = {}  # all of them by name
-        self._again: dict[str, Repeated] = {}  # those that went on after they were written
-        self._spelling: Mapping[int, str] = {}  # signs in the value, and what they stand for
-        self._wrapper = ""  # the key of a value that may hold all arguments
+        self._again: dict[str, Repeated] = {}  # those with elements after they were written
+        self._replacements: Mapping[int, str] = {}  # characters to replace in the value
+        self._wrapper = ""  # the key of a value that may contain all arguments
 
-    def key(self, keyed: Keyed) -> str:
-        """An argument begins, and one that is open is whole."""
+    def key(self, keyed: ArgumentKey) -> str:
+        """Start an argument, after the end of an open one."""
         before = self._end_list() if self._value is None else self.end_value()
-        self._spelling = _SIGNS if keyed.type == "signs" else {}
+        self._replacements = _BYTE_LEVEL if keyed.type == "byte_level" else {}
         if keyed.type not in ("string", "written") and not self._count and self._may_wrap(keyed.key):
             self._wrapper = keyed.key
             self._value = _Value(_OBJECT if keyed.type is None else None)
@@ -71,34 +71,34 @@ class ObjectWriter:
         return before + self._begin(keyed.key)
 
     def text(self, text: str) -> str:
-        """More of the argument's value."""
+        """Add text to the argument's value."""
         assert self._value is not None
-        begun = self._value.feed(text.translate(self._spelling) if self._spelling else text)
-        # A value that streams is no object: it is an argument like any.
+        begun = self._value.feed(text.translate(self._replacements) if self._replacements else text)
+        # A value that is streamed is a string, so it cannot contain the arguments.
         return self._unwrap(None) + begun if self._wrapper and begun else begun
 
     def end_value(self) -> str:
-        """The argument's value is whole."""
+        """Complete the argument's value."""
         assert self._value is not None
         value, self._value = self._value.finish(), None
         return self._unwrap(value) if self._wrapper else value
 
     def end(self) -> str:
-        """The object is whole, and so is the value that is open."""
+        """Complete the object, and an open value."""
         value = self._end_list() if self._value is None else self.end_value()
         value += "".join(self._begin(name) + again.whole() for name, again in self._again.items())
         return value + ("}" if self._count else "{}")
 
     def takes_text(self, key: str) -> bool:
-        """The schema says that the argument is a string."""
+        """Whether the schema says that the argument is a string."""
         return allowed(argument(self._schema, key), self._schema) == _STRING
 
     def takes_list(self, key: str) -> bool:
-        """The schema says that the argument is an array, and that its values are none."""
+        """Whether the schema says that the argument is an array, and its values are not."""
         return lists(argument(self._schema, key), self._schema)
 
     def element(self, element: Element) -> str:
-        """An argument that was read as an element."""
+        """Add an argument from an element."""
         schema = argument(self._schema, element.name)
         types = allowed(schema, self._schema)
         if types and "array" not in types:
@@ -107,12 +107,12 @@ class ObjectWriter:
         return before + self._write(repeated, repeated.add(element))
 
     def list_value(self, name: str, element: Element) -> str:
-        """A value of an argument that is an array, see `takes_list`."""
+        """Add a value to an array argument, see `takes_list`."""
         before, repeated = self._repeated(name)
         return before + self._write(repeated, repeated.add_value(element))
 
     def _repeated(self, name: str) -> tuple[str, Repeated]:
-        """The argument that goes on or begins, and the text that ends the one before."""
+        """The text that ends the previous argument, and this one, continued or started."""
         if name in self._lists:
             return "", self._lists[name]
         before = self._end_list()
@@ -120,14 +120,14 @@ class ObjectWriter:
         return before, self._list
 
     def _write(self, repeated: Repeated, more: str) -> str:
-        """More of an argument that may be an array, unless it is to be written again."""
+        """The text of an argument that may be an array, unless it will be written again."""
         if repeated is not self._list:
             self._again[repeated.name] = repeated
             return ""
         return self._begin(repeated.name) + more if more.startswith("[") else more
 
     def _end_list(self) -> str:
-        """The argument that may be an array is over."""
+        """End the open argument that may be an array."""
         repeated, self._list = self._list, None
         if repeated is None:
             return ""
@@ -143,22 +143,22 @@ class ObjectWriter:
         return key in WRAPPERS and bool(names := declared(self._schema)) and key not in names
 
     def _unwrap(self, value: str | None) -> str:
-        """What may wrap all arguments is whole, or surely does not."""
+        """Write the wrapped arguments of `value`, or `value` itself if it does not contain them."""
         key, self._wrapper = self._wrapper, ""
         inner = members(value or "")
         if inner is None or not inner.keys() <= declared(self._schema):
             return self._begin(key) + (value or "")
         return "".join(self._begin(name) + text for name, text in inner.items())
 
-    def _types(self, keyed: Keyed) -> frozenset[str] | None:
-        """The types that the value may have. None: it is JSON."""
+    def _types(self, keyed: ArgumentKey) -> frozenset[str] | None:
+        """The types that the value may have. None: JSON."""
         if keyed.type not in _UNKNOWN:
             return _STRING if keyed.type == "string" else None
         return allowed(argument(self._schema, keyed.key), self._schema) or _UNKNOWN[keyed.type]
 
 
 class _Value:
-    """The text of one value, on its way to JSON."""
+    """The text of one value, converted to JSON."""
 
     def __init__(self, types: frozenset[str] | None) -> None:
         self._types = types
@@ -173,7 +173,7 @@ class _Value:
         undecided = self._size < _DECIDED
         self._held.append(text)
         self._size += len(text)
-        if self._size <= MAX_VALUE and not (undecided and self._is_surely_text()):
+        if self._size <= MAX_VALUE and not (undecided and self._must_be_text()):
             return ""
         self._streams = True
         return self._more("".join(self._held))
@@ -188,8 +188,8 @@ class _Value:
         quote, self._begun = "" if self._begun else '"', True
         return quote + _encode(text)[1:-1].decode()
 
-    def _is_surely_text(self) -> bool:
-        """Whether what was read can only be a string, of all that is allowed."""
+    def _must_be_text(self) -> bool:
+        """Whether the text so far can only be a string, of all allowed types."""
         if self._types is None or "string" not in self._types:
             return False
         begun = "".join(self._held)[:_DECIDED].strip().lower()
@@ -197,7 +197,7 @@ class _Value:
 
 
 _DECIDED = 64
-"""Characters after which a value that still may be no string is held to its end."""
+"""Characters after which a value that may still be another type is held back to its end."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -209,4 +209,4 @@ _MAY_BE: dict[str, Callable[[str], bool]] = {
     "object": lambda begun: begun.startswith("{"),
     "array": lambda begun: begun.startswith("["),
 }
-"""Whether text, stripped and in small letters, may be the beginning of a value of a type."""
+"""Whether text, stripped and in lower case, may be the start of a value of a type."""

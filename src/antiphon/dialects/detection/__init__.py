@@ -1,1 +1,1 @@
-"""Which dialect a model speaks, found by votes."""
+"""Finds the dialect of a model: probe samples of its chat template, scored for each dialect."""

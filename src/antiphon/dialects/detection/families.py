@@ -1,7 +1,7 @@
-"""Which names tell a model's family: a dialect → parts of titles, file names and architectures.
+"""Names of model families: a dialect → parts of titles, file names and architectures.
 
-Case, dots and dashes do not matter, and of several that match the longest wins.
-A name is a hint and no proof: what a template shows weighs more.
+Case, dots and dashes are ignored, and of several matches the longest wins. A name is
+only a hint: what a template renders has priority.
 """
 
 from collections.abc import Mapping

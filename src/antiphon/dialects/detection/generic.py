@@ -1,13 +1,13 @@
-"""A dialect made of what a template shows, for a model whose family nobody described.
+"""Derives a dialect from what a chat template renders, for a family that no dialect describes.
 
-Answers with a call are compared with what the calls say. What stands before and
-after is taken to be markers, so two shapes can be told:
+Rendered answers are compared with the calls that they contain. What stands before
+and after a call is taken to be markers, which covers two formats:
 
     OPEN {"name": …, "arguments": {…}} CLOSE      any keys, or an array of such
     OPEN name SEPARATOR {…} CLOSE
 
-Thoughts are what stands between two markers of which one may be in the prompt
-already. Anything else is not understood, and no dialect is made of it.
+Reasoning is what stands between two markers, of which the first may be part of the
+generation prompt. From anything else no dialect is derived.
 """
 
 import json
@@ -24,26 +24,26 @@ from antiphon.core.grammar import (
     Kind,
     Markers,
     Name,
+    ReasoningMarkers,
     Span,
     State,
-    Thoughts,
 )
 from antiphon.core.items import FunctionCall
-from antiphon.decode.headers import plain
-from antiphon.dialects.detection.specimens import TEXT as SAID
-from antiphon.dialects.detection.specimens import THOUGHT, Specimen, Specimens, common
+from antiphon.decode.headers import plain_name
+from antiphon.dialects.detection.samples import REASONING, ProbeSample, ProbeSamples, common
+from antiphon.dialects.detection.samples import TEXT as ANSWER
 from antiphon.dialects.dialect import TEXT, Dialect
 
 NAME = "generic"
-"""What a dialect made here is called. It cannot be chosen by name: it belongs to its template."""
+"""The name of a derived dialect. It cannot be chosen by name: it belongs to its template."""
 
 _DECODER = json.JSONDecoder()
 
 
-class _Seen(Struct, frozen=True):
-    """A call in an answer: what stands before it, between name and arguments, and behind it.
+class _CallLayout(Struct, frozen=True):
+    """The text around a call: before it, between name and arguments, and after it.
 
-    `keys` are those of name and arguments; None if the name stands alone.
+    `keys` are those of name and arguments; None if the name is not in a JSON object.
     """
 
     before: str
@@ -52,30 +52,31 @@ class _Seen(Struct, frozen=True):
     keys: tuple[str, str] | None
 
 
-def build(specimens: Specimens) -> Dialect | None:
-    """The dialect that reads these answers, None if their shape is not understood."""
-    grammar = _find_calls(specimens.calls)
-    plain = {each.opening: each for each in specimens.answers if each.items == (SAID,)}
-    pairs = ((each, plain.get(each.opening)) for each in specimens.answers if each.items == (THOUGHT, SAID))
-    thoughts = next(filter(None, (_find_thoughts(each, other) for each, other in pairs if other)), None)
-    if grammar is None and thoughts is None:
+def build(samples: ProbeSamples) -> Dialect | None:
+    """The dialect that decodes these samples, None if their format is not recognized."""
+    grammar = _find_calls(samples.calls)
+    plain = {each.generation_prompt: each for each in samples.answers if each.items == (ANSWER,)}
+    reasoned = (each for each in samples.answers if each.items == (REASONING, ANSWER))
+    pairs = ((each, plain.get(each.generation_prompt)) for each in reasoned)
+    reasoning = next(filter(None, (_find_reasoning(each, other) for each, other in pairs if other)), None)
+    if grammar is None and reasoning is None:
         return None
-    return Dialect(names=(NAME,), calls=grammar or TEXT, thoughts=thoughts)
+    return Dialect(names=(NAME,), calls=grammar or TEXT, reasoning=reasoning)
 
 
-def _find_calls(specimens: Sequence[Specimen]) -> Grammar | None:
+def _find_calls(samples: Sequence[ProbeSample]) -> Grammar | None:
     """The grammar of calls that all begin and end alike."""
-    seen = [calls for calls in map(_calls_in, specimens) if calls]
-    forms = {(calls[0].separator.strip(), calls[0].keys) for calls in seen}
-    if len(forms) != 1:
+    layouts = [calls for calls in map(_calls_in, samples) if calls]
+    formats = {(calls[0].separator.strip(), calls[0].keys) for calls in layouts}
+    if len(formats) != 1:
         return None
-    opening = common(*(calls[0].before[::-1] for calls in seen))[::-1].strip()
-    if not opening:  # without an opening, a call looks like any text
+    opening = common(*(calls[0].before[::-1] for calls in layouts))[::-1].strip()
+    if not opening:  # without an opening marker, a call cannot be told from text
         return None
-    between = next((calls[1].before for calls in seen if len(calls) > 1), None)
-    after = common(*(calls[-1].after for calls in seen))
+    between = next((calls[1].before for calls in layouts if len(calls) > 1), None)
+    after = common(*(calls[-1].after for calls in layouts))
     closing = _first_tag(after) if between is None else between.strip().removesuffix(opening).strip()
-    ((separator, keys),) = forms
+    ((separator, keys),) = formats
     # Calls of one array have a comma between them, and no closing.
     return _grammar(opening, _first_tag(after) if closing == "," else closing, separator, keys)
 
@@ -89,26 +90,26 @@ def _grammar(opening: str, closing: str, separator: str, keys: tuple[str, str] |
     if keys:
         states["call"] = JsonCalls(then="called", name=keys[:1], arguments=keys[1:])
     else:
-        states["call"] = Name(on={separator: "arguments"}, form=plain)
+        states["call"] = Name(on={separator: "arguments"}, parse=plain_name)
         states["arguments"] = JsonArguments(then="called")
     return Grammar(states)
 
 
-def _calls_in(specimen: Specimen) -> list[_Seen]:
+def _calls_in(sample: ProbeSample) -> list[_CallLayout]:
     """The calls of an answer in order, none if one of them is not found."""
-    text, seen = specimen.behind(specimen.opening), []
-    for call in specimen.items:
+    text, layouts = sample.text_after(sample.generation_prompt), []
+    for call in sample.items:
         if isinstance(call, FunctionCall):
             found = _with_keys(text, call) or _with_name(text, call)
             if found is None:
                 return []
-            seen.append(found)
+            layouts.append(found)
             text = found.after
-    return seen
+    return layouts
 
 
-def _with_keys(text: str, call: FunctionCall) -> _Seen | None:
-    """A call that is one JSON object. In an array, the bracket belongs to what stands before it."""
+def _with_keys(text: str, call: FunctionCall) -> _CallLayout | None:
+    """A call that is one JSON object. In an array, the bracket is part of the text before it."""
     for start, end, value in _objects(text):
         name = next((key for key, each in value.items() if each == call.name), None)
         given = next((key for key, each in value.items() if each == json.loads(call.arguments)), None)
@@ -116,21 +117,21 @@ def _with_keys(text: str, call: FunctionCall) -> _Seen | None:
             before, after = text[:start].rstrip(), text[end:].lstrip()
             if before.endswith(("[", ",")):
                 before, after = before.removesuffix("["), after.removeprefix("]")
-            return _Seen(before, "", after, (name, given))
+            return _CallLayout(before, "", after, (name, given))
     return None
 
 
-def _with_name(text: str, call: FunctionCall) -> _Seen | None:
-    """A call that is a name, something, and a JSON object."""
+def _with_name(text: str, call: FunctionCall) -> _CallLayout | None:
+    """A call that is a name, a separator, and a JSON object."""
     before, found, after = text.partition(call.name)
     for start, end, value in _objects(after) if found else ():
         if value == json.loads(call.arguments) and after[:start].strip():
-            return _Seen(before, after[:start], after[end:], None)
+            return _CallLayout(before, after[:start], after[end:], None)
     return None
 
 
 def _objects(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Every JSON object in the text that is not inside of another: start, end, value."""
+    """Every outermost JSON object in the text: start, end, value."""
     at = text.find("{")
     while at >= 0:
         try:
@@ -142,23 +143,24 @@ def _objects(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
         at = text.find("{", end)
 
 
-def _find_thoughts(specimen: Specimen, without: Specimen) -> Thoughts | None:
-    """What stands around the thought of an answer, and not in the same answer `without` one.
+def _find_reasoning(sample: ProbeSample, without: ProbeSample) -> ReasoningMarkers | None:
+    """The text around the reasoning of an answer that the same answer `without` it does not have.
 
-    The opening may be the end of the prompt, and no part of the answer. Or there
-    are markers without a thought, too.
+    The opening marker may be the end of the generation prompt rather than part of the
+    answer. Or a template renders both markers around empty reasoning, too.
     """
-    before, _, after = specimen.written.partition(THOUGHT.text)
-    between, found, _ = after.partition(SAID.text)
-    closing, said_after = _first_tag(between), without.written.partition(SAID.text)[0]
-    own = before[len(common(before, said_after)) :]
+    before, _, after = sample.written.partition(REASONING.text)
+    between, found, _ = after.partition(ANSWER.text)
+    closing, plain_start = _first_tag(between), without.written.partition(ANSWER.text)[0]
+    own = before[len(common(before, plain_start)) :]
     if not (found and closing):
         return None
-    # An opening that closes, too, asks for no thought.
-    prompted, closed, _ = specimen.opening[len(common(specimen.opening, before)) :].partition(closing)
+    # A generation prompt that opens and closes reasoning asks the model for none.
+    prompt = sample.generation_prompt
+    prompted, closed, _ = prompt[len(common(prompt, before)) :].partition(closing)
     opening = _last_tag(own) or ("" if closed else _last_tag(prompted))
-    opening = opening or (_last_tag(before) if closing in said_after else "")
-    return Thoughts(opens=(opening,), closes=(closing,)) if opening else None
+    opening = opening or (_last_tag(before) if closing in plain_start else "")
+    return ReasoningMarkers(opens=(opening,), closes=(closing,)) if opening else None
 
 
 def _last_tag(text: str) -> str:

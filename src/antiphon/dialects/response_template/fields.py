@@ -1,4 +1,4 @@
-"""The fields of a response template: what opens and closes them, and how they are read."""
+"""The fields of a response template: their markers, and how their text is parsed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
@@ -7,9 +7,9 @@ from antiphon.dialects.response_template.patterns import (
     Alternative,
     Part,
     Piece,
-    UnknownPatternError,
+    UnsupportedPatternError,
     literal,
-    read,
+    parse_pattern,
 )
 
 _KEYS = {
@@ -17,11 +17,11 @@ _KEYS = {
     *("repeats", "join", "optional", "transform", "transform_each"),
 }
 _END = "eos"
-"""Written for "the end of the answer", which ends every field in any case."""
+"""The end of the answer, which ends every field in any case."""
 
 
-class RefusalError(Exception):
-    """The template asks for something that no table says; the message tells what."""
+class UnsupportedTemplateError(Exception):
+    """The template specifies what no grammar can express; the message says what."""
 
 
 class Field:
@@ -29,44 +29,44 @@ class Field:
 
     def __init__(self, name: str, spec: Any) -> None:
         self.name = name
-        self._spec: Mapping[str, Any] = spec if isinstance(spec, dict) else self.refuse("is no object")
+        self._spec: Mapping[str, Any] = spec if isinstance(spec, dict) else self.reject("is not an object")
         if unknown := sorted(set(self._spec) - _KEYS):
-            self.refuse(f"has a key that is not known, `{unknown[0]}`")
+            self.reject(f"has an unknown key, `{unknown[0]}`")
         self.content = self.get("content", "text")
         self.arguments: Mapping[str, Any] = self.get("content_args", {})
         opens = self.alternatives("open")
         self.from_start = any(_is_start(each) for each in opens)
-        """The answer begins inside of this field."""
-        self.opens = [each for each in opens if _solid(each)]
-        self.closes = [each for each in self.alternatives("close") if _solid(each)]
+        """The answer begins inside this field."""
+        self.opens = [each for each in opens if _without_space(each)]
+        self.closes = [each for each in self.alternatives("close") if _without_space(each)]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """What the field says under a key; it has the type of `default`, unless that is None."""
+        """The value of a key, or `default`. It must have the type of `default`, unless that is None."""
         found = self._spec.get(key, default)
         if default is not None and not isinstance(found, type(default)):
-            self.refuse(f"has a `{key}` that is no {type(default).__name__}")
+            self.reject(f"has a `{key}` that is not a {type(default).__name__}")
         return found
 
-    def refuse(self, why: str) -> NoReturn:
-        """Raise RefusalError, which names the field."""
-        raise RefusalError(f"the field '{self.name}' {why}")
+    def reject(self, why: str) -> NoReturn:
+        """Raise UnsupportedTemplateError with the name of the field."""
+        raise UnsupportedTemplateError(f"the field '{self.name}' {why}")
 
     def alternatives(self, key: str) -> list[Alternative]:
-        """What `open` or `close`, or the pattern in its place, may be."""
+        """The alternatives of `open` or `close`, or of the pattern in its place."""
         given, pattern = self.get(key), self.get(f"{key}_pattern")
         if pattern is not None:
             return self.pattern(pattern)
         texts = [given] if isinstance(given, str) else given or []
         if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-            self.refuse(f"has a `{key}` that is no text")
+            self.reject(f"has a `{key}` that is not a string")
         return [way for text in texts if (key, text) != ("close", _END) for way in literal(text)]
 
     def pattern(self, source: Any) -> list[Alternative]:
         """The alternatives of a pattern in this field."""
         try:
-            return read(source if isinstance(source, str) else "(")
-        except UnknownPatternError as error:
-            self.refuse(f"has the pattern {source!r}: {error}")
+            return parse_pattern(source if isinstance(source, str) else "(")
+        except UnsupportedPatternError as error:
+            self.reject(f"has the pattern {source!r}: {error}")
 
     def markers(self, key: str) -> list[str]:
         """The markers that open or close the field, where each is one literal."""
@@ -75,32 +75,32 @@ class Field:
     def chains(self, alternatives: Iterable[Alternative], most: int) -> Iterator[Sequence[str]]:
         """The literals of each alternative, with nothing but space between them."""
         for alternative in alternatives:
-            solid = _solid(alternative)
+            solid = _without_space(alternative)
             if len(solid) > most or any(piece.part is not Part.LITERAL for piece in solid):
                 source = "".join(piece.source for piece in alternative)
-                self.refuse(f"has the pattern {source!r}, which is no fixed marker")
+                self.reject(f"has the pattern {source!r}, which is not a fixed marker")
             yield [self.marker(piece) for piece in solid]
 
     def marker(self, piece: Piece) -> str:
-        """A literal as a marker of a table, to which the space around it belongs in any case."""
-        return piece.text.strip() or self.refuse("has a marker that is only space")
+        """A literal as a marker of a grammar, which includes the space around it in any case."""
+        return piece.text.strip() or self.reject("has a marker of only whitespace")
 
 
 class Markers(dict[str, str]):
-    """Marker → state, without contradictions."""
+    """Marker → state, where no marker may lead to two states."""
 
     def add(self, field: Field, markers: Iterable[str], to: str) -> Self:
-        """Let these markers of a field lead to a state."""
+        """Add markers of a field that lead to a state."""
         for marker in markers:
             if self.setdefault(marker, to) != to:
-                field.refuse(f"has the marker {marker!r}, which leads elsewhere, too")
+                field.reject(f"has the marker {marker!r}, which another field uses differently")
         return self
 
 
-def _solid(alternative: Alternative) -> list[Piece]:
-    """The pieces of which something is left once space is not looked at."""
+def _without_space(alternative: Alternative) -> list[Piece]:
+    """The pieces other than space and start of answer."""
     return [piece for piece in alternative if piece.part not in (Part.SPACE, Part.START)]
 
 
 def _is_start(alternative: Alternative) -> bool:
-    return any(piece.part is Part.START for piece in alternative) and not _solid(alternative)
+    return any(piece.part is Part.START for piece in alternative) and not _without_space(alternative)

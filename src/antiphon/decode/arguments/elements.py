@@ -1,15 +1,14 @@
 """Nested elements → JSON: `<options><a>1</a></options>` is `{"options": {"a": 1}}`.
 
-Elements in an element are the members of an object. Repeated names, and
-elements called `item`, are the values of an array. The tool's schema decides
-where both could be meant, and says what the text of a leaf is. Text beside
-elements is the member `$text`.
+Nested elements are the members of an object. Repeated names, and elements called
+`item`, are the values of an array. The tool's schema decides ambiguous cases, and
+states the type of a leaf. Text beside elements is the member `$text`.
 
-An argument that may be an array is whole when another begins: until then, an
-element of the same name may follow. Of an array whose values are surely no arrays,
-each value is certain when its element ends.
+An argument that may be an array is complete when another begins: until then, an
+element of the same name may follow. If the schema says that it is an array, and its
+values are not, each value is complete when its element ends.
 
-It does not know attributes, and text between two elements loses its place.
+Attributes are not supported, and the position of text between elements is lost.
 """
 
 import json
@@ -19,14 +18,14 @@ from typing import Any
 from antiphon.decode.arguments.types import Schema, allowed, argument, coerce, items
 
 MAX_ELEMENTS = 128
-"""How deep elements are nested. Deeper tags are text."""
+"""The deepest nesting of elements. Deeper tags are text."""
 
 TEXT = "$text"
 ITEM = "item"
 
 
 class Element:
-    """A name, and the text and elements in it."""
+    """An element: its name, text and nested elements."""
 
     __slots__ = ("elements", "name", "text")
 
@@ -37,7 +36,7 @@ class Element:
 
 
 def written(element: Element, schema: Any, root: Schema) -> str:
-    """What is in the element, as JSON. `schema` is its own, None if unknown; `root` what that refers to."""
+    """The element's contents as JSON. `schema` is its own, None if unknown; `root` resolves references."""
     types = allowed(schema, root)
     if not element.elements:
         return _leaf("".join(element.text), types, schema, root)
@@ -48,18 +47,18 @@ def written(element: Element, schema: Any, root: Schema) -> str:
 
 
 def together(elements: Sequence[Element], schema: Any, root: Schema) -> str:
-    """Elements of one name: an array, unless there is one only."""
+    """Elements of one name as JSON: an array, unless there is only one."""
     return written(elements[0], schema, root) if len(elements) == 1 else _array(elements, schema, root)
 
 
 def lists(schema: Any, root: Schema) -> bool:
-    """Elements in an element are surely the values of an array, and no arrays themselves."""
+    """Whether nested elements are the values of an array, and not arrays themselves."""
     types, each = allowed(schema, root), allowed(items(schema, root), root)
     return "array" in types and "object" not in types and bool(each) and "array" not in each
 
 
 class Repeated:
-    """The elements of an argument that may be an array. What is certain of it comes back as text."""
+    """The elements of an argument that may be an array. Methods return the JSON text that is final."""
 
     def __init__(self, name: str, schema: Any, root: Schema) -> None:
         self.name = name
@@ -69,14 +68,14 @@ class Repeated:
         self._values: list[str] = []
 
     def add(self, element: Element) -> str:
-        """One more element: nothing is certain, unless it is an array already."""
+        """Add an element. There is no final text, unless it is known to be an array."""
         if not self._values:
             self._elements.append(element)
             return ""
         return self.add_value(element) if "".join(element.text).strip() else ""
 
     def add_value(self, element: Element) -> str:
-        """One more value of the array that it surely is, see `lists`."""
+        """Add a value of what is an array, see `lists`."""
         each, before = items(self._schema, self._root), ", " if self._values else "["
         found = [written(value, each, self._root) for value in (*self._elements, element)]
         self._elements.clear()
@@ -84,11 +83,11 @@ class Repeated:
         return before + ", ".join(found)
 
     def end(self) -> str:
-        """No more elements come for now: all of it, or the end of the array."""
+        """End the argument: the whole text, or the end of the array."""
         return "]" if self._values else together(self._elements, self._schema, self._root)
 
     def whole(self) -> str:
-        """All of it."""
+        """The whole text."""
         return f"[{', '.join(self._values)}]" if self._values else self.end()
 
 
@@ -109,7 +108,7 @@ def _object(element: Element, schema: Any, root: Schema) -> str:
 
 
 def _leaf(text: str, types: frozenset[str], schema: Any, root: Schema) -> str:
-    """Text alone. An array may have one value, which stands for itself, or none."""
+    """The text of a leaf. If it should be an array, it is the only value of one, or empty."""
     if not text.strip() and types and "string" not in types:
         for type_, empty in (("object", "{}"), ("array", "[]"), ("null", "null")):
             if type_ in types:

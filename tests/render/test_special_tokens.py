@@ -4,18 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.render.seams import ANY_MODEL, SEAM, Seams, pieces, unescape
-
-TEXT = st.lists(st.sampled_from(["<|", "|>", "<", "|", ">", "end", "a", "\\", "ufdd0", "</s>", SEAM])).map(
-    "".join
+from antiphon.render.special_tokens import (
+    GENERIC_ESCAPER,
+    SEPARATOR,
+    SpecialTokenEscaper,
+    restore_separators,
+    split_at_separators,
 )
-put = Seams("<s>", "</s>", "[END]", "", "x").text
-with_seams = ANY_MODEL.text
+
+TEXT = st.lists(
+    st.sampled_from(["<|", "|>", "<", "|", ">", "end", "a", "\\", "ufdd0", "</s>", SEPARATOR])
+).map("".join)
+put = SpecialTokenEscaper("<s>", "</s>", "[END]", "", "x").escape
+escape = GENERIC_ESCAPER.escape
 
 
 @given(text=TEXT)
 def test_the_pieces_are_the_text(text: str) -> None:
-    assert "".join(pieces(put(text))) == text.replace(SEAM, "")
+    assert "".join(split_at_separators(put(text))) == text.replace(SEPARATOR, "")
     assert put(put(text)) == put(text)
 
 
@@ -25,7 +31,7 @@ def test_the_pieces_are_the_text(text: str) -> None:
 )
 def test_no_piece_holds_what_looks_like_a_special_token(text: str, name: str) -> None:
     for special in (f"<|{name}|>", f"<｜{name}｜>"):
-        assert not any(special in piece for piece in pieces(with_seams(text + special + text)))
+        assert not any(special in piece for piece in split_at_separators(escape(text + special + text)))
 
 
 @pytest.mark.parametrize(
@@ -38,29 +44,29 @@ def test_no_piece_holds_what_looks_like_a_special_token(text: str, name: str) ->
     ],
 )
 def test_the_model_s_own_tokens_are_known_by_their_texts(text: str, parts: list[str]) -> None:
-    assert pieces(put(text)) == parts
+    assert split_at_separators(put(text)) == parts
 
 
 @pytest.mark.parametrize(
     "text", ["", "a <| b", "f <|g", "<||>", "<|a b|>", "List<|>", "</s>", "</think>", "[END]"]
 )
 def test_other_text_is_one_piece(text: str) -> None:
-    assert with_seams(text) == text
+    assert escape(text) == text
 
 
 def test_all_texts_of_a_value_are_reached() -> None:
     value = {"<|a|>": ["<|b|>", ("<|c|>", 1)], "d": None}
-    seen = ANY_MODEL.value(value)
-    assert seen == {f"<|{SEAM}a|>": [f"<|{SEAM}b|>", [f"<|{SEAM}c|>", 1]], "d": None}
+    seen = GENERIC_ESCAPER.escape_json(value)
+    assert seen == {f"<|{SEPARATOR}a|>": [f"<|{SEPARATOR}b|>", [f"<|{SEPARATOR}c|>", 1]], "d": None}
 
 
 @given(text=TEXT)
-def test_seams_come_back_from_escapes(text: str) -> None:
+def test_separators_are_restored_from_escapes(text: str) -> None:
     """A template may print a value as JSON in ASCII, or as Python does."""
-    said = text.replace(SEAM, "")
+    said = text.replace(SEPARATOR, "")
     for printed, read in ((json.dumps, json.loads), (repr, None)):
-        found = pieces(unescape(printed([with_seams(f"{text}<|end|>")])))
+        found = split_at_separators(restore_separators(printed([escape(f"{text}<|end|>")])))
         assert not any("<|end|>" in piece for piece in found)
         assert "".join(found) == printed([f"{said}<|end|>"])
         assert read is None or read("".join(found)) == [f"{said}<|end|>"]
-    assert unescape(with_seams(text)) == with_seams(text)
+    assert restore_separators(escape(text)) == escape(text)

@@ -1,41 +1,40 @@
-"""Reads one argument that is written as an element, with elements in it. See `arguments/xml_tree.py`.
+"""Reads one argument that is written as an XML-like element. See `arguments/elements.py`.
 
-Text for an argument that is a string streams, and so do the values of one that is
-an array; any other is held until its element ends. A closing tag that closes
-nothing, and a tag that is none, are text.
+Strings are streamed, and so are the values of arrays; any other argument is held back
+until its element ends. A closing tag without an opening one, and a malformed tag, are text.
 """
 
 import re
 
-from antiphon.core.grammar import Keyed, Tree
-from antiphon.decode.arguments.xml_tree import MAX_ELEMENTS, Element
+from antiphon.core.grammar import ArgumentKey, ElementArgument
+from antiphon.decode.arguments.elements import MAX_ELEMENTS, Element
 from antiphon.decode.call_readers import MAX_COLLECTED
+from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
-from antiphon.decode.sink import Sink
 
 _NAME = re.compile(r"[^\s<>/]+")
 
 
-class TreeReader:
+class ElementReader:
     """Reads from after the `<` of the element's tag up to its end."""
 
-    def __init__(self, state: Tree, opener: Lexer, sink: Sink) -> None:
+    def __init__(self, state: ElementArgument, opener: Lexer, builder: EventBuilder) -> None:
         self._state = state
         self._opener = opener
-        self._sink = sink
+        self._builder = builder
         self._open: list[Element] = []
         self._streams = False
-        self._lists = False  # the elements in the argument's element are values of an array
-        self._listed = False  # one was written
+        self._is_array = False  # nested elements are the values of an array
+        self._has_values = False  # of the array
         self._size = 0
         self._in_tag = True
-        self._held = ""  # text of a tag, or what may be the beginning of one
-        self._before = ""  # what stands before the tag that is held
+        self._held = ""  # text of a tag, or of the possible start of one
+        self._before = ""  # the marker before the tag that is held back
 
     def feed(self, text: str) -> Step | None:
-        """Read tag after tag, and the text between."""
+        """Read tags, and the text between them."""
         text, self._held = self._held + text, ""
         step = None
         while text and step is None:
@@ -69,36 +68,36 @@ class TreeReader:
         tag, raw, rest = text[:end], self._before + text[: end + 1], text[end + 1 :]
         self._in_tag = False
         if end < 0:
-            return self._no_tag(self._before, text)
+            return self._not_a_tag(self._before, text)
         if not self._open:
-            return (None, rest) if self._begin(tag, raw) else self._no_tag(self._before, text)
+            return (None, rest) if self._begin(tag, raw) else self._not_a_tag(self._before, text)
         return (Step(self._state.then, rest), "") if self._follow(tag, raw) else (None, rest)
 
     def _begin(self, name: str, raw: str) -> bool:
-        """The tag of the argument itself. False if it is none."""
+        """Read the tag of the argument itself. False if it is malformed."""
         if not _NAME.fullmatch(name):
             return False
         self._open = [Element(name)]
-        self._streams = self._sink.takes_text(name)
-        self._lists = self._sink.takes_list(name)
+        self._streams = self._builder.takes_text(name)
+        self._is_array = self._builder.takes_list(name)
         if self._streams:
-            self._sink.key(Keyed(name, "string"), raw)
+            self._builder.key(ArgumentKey(name, "string"), raw)
         else:
-            self._sink.arguments("", raw)
+            self._builder.arguments("", raw)
         return True
 
-    def _no_tag(self, before: str, text: str) -> tuple[Step | None, str]:
-        """There is no tag here: it is text in the element, or no argument."""
+    def _not_a_tag(self, before: str, text: str) -> tuple[Step | None, str]:
+        """A malformed tag: text in the element, or a malformed argument."""
         if not self._open:
             return self._break("an argument without a name", before + text), ""
         self._text(before)
         return None, text
 
     def _follow(self, tag: str, raw: str) -> bool:
-        """A tag in the argument. True if it ends it."""
+        """Read a nested tag. True if it ends the argument."""
         closed = self._closes(tag)
         if closed == 0:
-            self._list()
+            self._stream_value()
             self._end(raw)
             return True
         if self._streams or (closed is None and not self._enters(tag)):
@@ -108,25 +107,25 @@ class TreeReader:
             del self._open[closed:]
         self._note(raw)
         if len(self._open) == 1:
-            self._list()
+            self._stream_value()
         return False
 
-    def _list(self) -> None:
-        """An element in the argument's element is whole: of an array it is a value."""
+    def _stream_value(self) -> None:
+        """Stream the nested element that is complete, if it is the value of an array."""
         argument = self._open[0]
-        if self._lists and argument.elements:
-            self._sink.list_value(argument.name, argument.elements.pop(), "")
-            self._listed, self._size = True, 0
+        if self._is_array and argument.elements:
+            self._builder.list_value(argument.name, argument.elements.pop(), "")
+            self._has_values, self._size = True, 0
 
     def _closes(self, tag: str) -> int | None:
-        """The place, in the open elements, of the one that the tag closes."""
+        """The index of the open element that the tag closes, None if there is none."""
         if not tag.startswith("/"):
             return None
         names = [element.name for element in self._open]
         return next((at for at in reversed(range(len(names))) if names[at] == tag[1:]), None)
 
     def _enters(self, tag: str) -> bool:
-        """The tag opens an element in the one that is open."""
+        """Open a nested element. False if the tag does not."""
         name = tag.removesuffix("/")
         if self._streams or len(self._open) >= MAX_ELEMENTS or not _NAME.fullmatch(name):
             return False
@@ -138,15 +137,15 @@ class TreeReader:
 
     def _end(self, raw: str) -> None:
         if self._streams:
-            self._sink.end_value(raw)
-        elif self._listed:
-            self._sink.arguments("", raw)
+            self._builder.end_value(raw)
+        elif self._has_values:
+            self._builder.arguments("", raw)
         else:
-            self._sink.element(self._open[0], raw)
+            self._builder.element(self._open[0], raw)
 
     def _text(self, text: str) -> None:
         if self._streams:
-            self._sink.value(text, text)
+            self._builder.value(text, text)
         else:
             if self._open and text:
                 self._open[-1].text.append(text)
@@ -154,8 +153,8 @@ class TreeReader:
 
     def _note(self, raw: str) -> None:
         self._size += len(raw)
-        self._sink.arguments("", raw)
+        self._builder.arguments("", raw)
 
     def _break(self, why: str, rest: str) -> Step:
-        self._sink.give_up_call(why)
+        self._builder.fail_call(why)
         return Step(RETRACT, rest)

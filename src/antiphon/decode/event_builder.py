@@ -1,9 +1,8 @@
-"""Where readers put what they read: it becomes events here.
+"""Builds events from what readers report.
 
-The sink keeps the three things that every reader needs and none should know:
-which item is open, which tokens stand behind the text, and what is
-provisional. While a call is being opened, everything read is provisional; it
-is committed when the call's name is known, or taken back to become text.
+It tracks for all readers which item is open, which tokens the text consists of, and
+which text is provisional. From the opening marker of a call on, text is provisional;
+it is committed when the call's name is known, or retracted to become text.
 """
 
 from collections.abc import Mapping
@@ -26,36 +25,36 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from antiphon.core.grammar import Keyed, Kind
+from antiphon.core.grammar import ArgumentKey, Kind
+from antiphon.decode.arguments.elements import Element
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.arguments.writer import ObjectWriter
-from antiphon.decode.arguments.xml_tree import Element
 from antiphon.decode.ids import CallIds
-from antiphon.decode.ledger import Ledger
 from antiphon.decode.lexer import Lexer
+from antiphon.decode.token_map import TokenMap
 
 MAX_PROVISIONAL = 64 * 1024
-"""Characters that may wait for the name of a call; beyond it they are text."""
+"""Characters that are held back until the name of a call is known; beyond that they are text."""
 
 
-class Stopper(NamedTuple):
-    """Finds where visible text ends: before the first stop string, or after it if it is `shown`."""
+class StopMatcher(NamedTuple):
+    """Finds where visible text ends: before the first stop string, or after it with `include_stop`."""
 
     strings: Lexer
-    shown: bool
+    include_stop: bool
 
     def find(self, text: str) -> tuple[int, str | None]:
-        """How much of `text` is certainly said, and the stop string that was found."""
+        """How many characters of `text` are visible for certain, and the stop string that was found."""
         found = self.strings.find(text)
         if found is None:
             return len(text), None
         if not found.marker:
             return found.start, None
-        return found.start + len(found.marker) * self.shown, found.marker
+        return found.start + len(found.marker) * self.include_stop, found.marker
 
 
-class Sink:
-    """Makes events of text that is reported in order, each character once.
+class EventBuilder:
+    """Builds events from text that is reported in order, each character once.
 
     `ids` makes call ids, `stop` finds where visible text ends.
     `tools` are the functions that the request offers, with the schemas of
@@ -63,35 +62,34 @@ class Sink:
     """
 
     def __init__(
-        self, ledger: Ledger, ids: CallIds, stop: Stopper | None, tools: Mapping[str, Schema]
+        self, token_map: TokenMap, ids: CallIds, stop: StopMatcher | None, tools: Mapping[str, Schema]
     ) -> None:
-        self._ledger = ledger
+        self._token_map = token_map
         self._ids = ids
         self._calls = 0
         self._call_ids: set[str] = set()
         self._stop = stop
         self._tools = tools
         self._held = ""  # visible text that may be the beginning of a stop string
-        self._kind = Kind.TEXT  # what is being read
-        self._phase: str | None = None  # what the text that is being read is called
-        self._open: Kind | None = None  # the item that is being shown: text, thought or call
+        self._kind = Kind.TEXT  # of the text that is being read
+        self._phase: str | None = None  # the phase of the text that is being read
+        self._open: Kind | None = None  # the open item: text, reasoning or call
         self._writer = ObjectWriter({})
         self._provisional: list[str] | None = None
         self._provisional_size = 0
         self._events: list[Event] = []
-        self._completion_tokens = 0
+        self.completion_tokens = 0
         self.reasoning_tokens = 0
-        """Tokens of thoughts."""
         self.cached_tokens = 0
         self.marker: str | None = None
-        """The marker that what is provisional began with."""
+        """The marker that the provisional text began with."""
         self.stopped: str | None = None
         """The stop string that was found."""
 
     # Text and markup
 
     def enter(self, kind: Kind, phase: str | None = None) -> None:
-        """Text of this kind comes next: an item of another kind is over."""
+        """Text of this kind comes next: close an open item of another kind."""
         if self._open is not kind or self._phase != phase:
             self.close()
         self._kind, self._phase = kind, phase
@@ -103,14 +101,14 @@ class Sink:
         else:
             self._show_until_stop(self._stop, self._held + raw)
 
-    def say(self, text: str) -> None:
-        """Show text that the model did not write."""
+    def insert_text(self, text: str) -> None:
+        """Add visible text that the model did not write."""
         if text:
             self._open_item(Kind.TEXT)
             self._events.append(TextDelta(text, ""))
 
     def markup(self, raw: str) -> None:
-        """Text without content."""
+        """Text that belongs to no item, like markers."""
         if self._provisional is not None:
             self._provisional.append(raw)
             self._provisional_size += len(raw)
@@ -119,11 +117,11 @@ class Sink:
             self._events.append(Markup(raw, self._take(raw)))
 
     def malformed(self, why: str) -> None:
-        """Markup is broken; its text is reported beside this."""
+        """The markup is malformed; its text is reported separately."""
         self._events.append(Malformed(why))
 
     def close(self) -> None:
-        """Whatever item is open is over; a call that was not given up is whole."""
+        """Close the open item; a call that did not fail is complete."""
         self._release()
         if self._open is Kind.CALL:
             self.arguments(self._writer.end(), "")
@@ -132,46 +130,50 @@ class Sink:
             self._events.append(TextEnded() if self._open is Kind.TEXT else ReasoningEnded())
         self._open = None
 
+    def passes(self, kind: Kind) -> bool:
+        """Plain text of this kind needs nothing but a delta: its item is open, and nothing waits."""
+        return self._open is kind and not self._held and (self._stop is None or kind is not Kind.TEXT)
+
     # The opening of a call
 
-    def begin_call(self, marker: str | None) -> None:
-        """From here on text is provisional, until `call` or `retract`. None: no marker, a list goes on."""
+    def begin_provisional(self, marker: str | None) -> None:
+        """Hold text back until `commit_call` or `retract`. `marker` is None for a further call of a list."""
         self.marker = marker
         self._provisional, self._provisional_size = [], 0
 
     @property
     def provisional(self) -> bool:
-        """A call is being opened."""
+        """Whether text is provisional."""
         return self._provisional is not None
 
     @property
-    def overfull(self) -> bool:
-        """More text is provisional than the opening of a call may need."""
+    def over_limit(self) -> bool:
+        """Whether more text is provisional than the opening of a call may have."""
         return self._provisional is not None and self._provisional_size > MAX_PROVISIONAL
 
     def retract(self) -> tuple[str | None, str]:
-        """There is no call: the marker and what followed are given back, to be read as something else."""
+        """There is no call: return the marker and the text after it, to be read again."""
         raw, marker = "".join(self._provisional or ()), self.marker
         self._provisional = self.marker = None
         return marker, raw
 
-    def forget_call(self) -> None:
-        """There is no call, and nothing that could be text: what was provisional is markup."""
+    def discard_call(self) -> None:
+        """There is no call and no text: the provisional text is markup."""
         marker, raw = self.retract()
         self.markup((marker or "") + raw)
 
     def declares(self, name: str) -> bool:
-        """The request offers a function of this name."""
+        """Whether the request offers a function of this name."""
         return name in self._tools
 
-    def call(self, name: str, call_id: str | None = None) -> None:
-        """The call is real: its name is known."""
+    def commit_call(self, name: str, call_id: str | None = None) -> None:
+        """Start the call: its name is known."""
         marker, raw = self.retract()
         raw = (marker or "") + raw
         self.enter(Kind.MARKUP)
         self._open = Kind.CALL
         self._writer = ObjectWriter(self._tools.get(name, {}))
-        if call_id is None or call_id in self._call_ids:  # models repeat theirs
+        if call_id is None or call_id in self._call_ids:  # models repeat ids
             call_id = self._ids(name, self._calls)
         self._call_ids.add(call_id)
         self._calls += 1
@@ -181,50 +183,50 @@ class Sink:
 
     @property
     def in_call(self) -> bool:
-        """A call is open."""
+        """Whether a call is open."""
         return self._open is Kind.CALL
 
     def arguments(self, text: str, raw: str) -> None:
-        """More arguments of the call, as they stand."""
+        """Add JSON text to the arguments of the call."""
         if raw or text:
             self._events.append(ArgumentsDelta(text, raw, self._take(raw)))
 
-    def key(self, keyed: Keyed, raw: str) -> None:
-        """An argument begins."""
+    def key(self, keyed: ArgumentKey, raw: str) -> None:
+        """Start an argument."""
         self.arguments(self._writer.key(keyed), raw)
 
     def value(self, text: str, raw: str) -> None:
-        """More of the argument's value."""
+        """Add text to the argument's value."""
         if raw:
             self.arguments(self._writer.text(text) if text else "", raw)
 
     def end_value(self, raw: str) -> None:
-        """The argument's value is whole; `raw` was its end."""
+        """Complete the argument's value; `raw` was its end."""
         self.arguments(self._writer.end_value(), raw)
 
     def takes_text(self, key: str) -> bool:
-        """The tool's schema says that the argument is a string."""
+        """Whether the tool's schema says that the argument is a string."""
         return self._writer.takes_text(key)
 
     def takes_list(self, key: str) -> bool:
-        """The tool's schema says that the argument is an array, and that its values are none."""
+        """Whether the tool's schema says that the argument is an array, and its values are not."""
         return self._writer.takes_list(key)
 
     def list_value(self, key: str, element: Element, raw: str) -> None:
-        """A value of an argument that is an array was read as an element; `raw` was its end."""
+        """Add a value to an array argument, from an element; `raw` was its end."""
         self.arguments(self._writer.list_value(key, element), raw)
 
     def element(self, element: Element, raw: str) -> None:
-        """An argument was read as an element; `raw` was its end."""
+        """Add an argument, from an element; `raw` was its end."""
         self.arguments(self._writer.element(element), raw)
 
     def end_call(self) -> None:
-        """The call is over, and whole."""
+        """End a complete call."""
         self._open = None
         self._events.append(CallEnded(complete=True))
 
-    def give_up_call(self, why: str) -> None:
-        """The call is over, and not whole."""
+    def fail_call(self, why: str) -> None:
+        """End an incomplete call."""
         self._open = None
         self.malformed(why)
         self._events.append(CallEnded(complete=False))
@@ -232,10 +234,10 @@ class Sink:
     # The end
 
     def finish(self, finish: Finish) -> None:
-        """The generation is over, and every reader has reported."""
+        """End the generation, after the last report of a reader."""
         self.close()
-        rest = self._ledger.rest()
-        counted = self._completion_tokens + len(rest)
+        rest = self._token_map.rest()
+        counted = self.completion_tokens + len(rest)
         usage = Usage(
             completion_tokens=counted if finish.completion_tokens is None else finish.completion_tokens,
             reasoning_tokens=self.reasoning_tokens,
@@ -252,9 +254,9 @@ class Sink:
         return events
 
     def _take(self, raw: str) -> tuple[Token, ...]:
-        tokens = self._ledger.take(len(raw))
-        self._completion_tokens += len(tokens)
-        if self._kind is Kind.REASONING:  # space and markers inside thoughts count as thinking
+        tokens = self._token_map.take(len(raw))
+        self.completion_tokens += len(tokens)
+        if self._kind is Kind.REASONING:  # space and markers inside reasoning count as reasoning
             self.reasoning_tokens += len(tokens)
         return tokens
 
@@ -272,7 +274,7 @@ class Sink:
             self._open = kind
             self._events.append(TextStarted(self._phase) if kind is Kind.TEXT else ReasoningStarted())
 
-    def _show_until_stop(self, stop: Stopper, text: str) -> None:
+    def _show_until_stop(self, stop: StopMatcher, text: str) -> None:
         self._held = ""
         if self.stopped is not None:
             self.markup(text)
@@ -286,7 +288,7 @@ class Sink:
             self._held = text[end:]
 
     def _release(self) -> None:
-        """What was held for a stop string is not the beginning of one."""
+        """Report text that was held back and is not a stop string."""
         if self._held:
             held, self._held = self._held, ""
             self._show(Kind.TEXT, held)

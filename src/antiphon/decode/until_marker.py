@@ -1,0 +1,57 @@
+"""Base classes of the readers of `Name`, `Key`, `Value` and `Header`: text up to a marker."""
+
+from antiphon.decode.event_builder import EventBuilder
+from antiphon.decode.headers import MAX_HEADER
+from antiphon.decode.lexer import Lexer, MarkerMatch
+from antiphon.decode.readers import RETRACT, Step
+
+
+class UntilMarkerReader:
+    """A base for readers of text up to a marker."""
+
+    def __init__(self, lexer: Lexer, builder: EventBuilder) -> None:
+        self._lexer = lexer
+        self._builder = builder
+        self._held = ""
+
+    def feed(self, text: str) -> Step | None:
+        """Read more text, after the text that was held back."""
+        text, self._held = self._held + text, ""
+        return self._read(text, self._lexer.find(text) or MarkerMatch(len(text), len(text), ""))
+
+    def finish(self, text: str) -> Step | None:
+        """The same; no marker will come after this."""
+        text, self._held = self._held + text, ""
+        step = self._read(text, self._lexer.find_final(text) or MarkerMatch(len(text), len(text), ""))
+        return step or self._end_of_input()
+
+    def _read(self, text: str, found: MarkerMatch) -> Step | None:
+        """Read text up to `found`; hold back the rest if that is only the start of a marker."""
+        raise NotImplementedError
+
+    def _end_of_input(self) -> Step | None:
+        """Handle the text that is held back, for the answer ended without a marker."""
+        raise NotImplementedError
+
+
+class ShortTextReader(UntilMarkerReader):
+    """A base for readers of short text that is parsed when it is complete, and may be rejected."""
+
+    def _read(self, text: str, found: MarkerMatch) -> Step | None:
+        if found.start > MAX_HEADER:
+            return self._reject(text)
+        if found.marker:
+            return self._parse(text[: found.start], found.marker, text[found.end :]) or self._reject(text)
+        self._held = text
+        return None
+
+    def _end_of_input(self) -> Step | None:
+        return Step(RETRACT, self._held)
+
+    def _parse(self, header: str, marker: str, rest: str) -> Step | None:
+        """The step that the header leads to. None: it is malformed."""
+        raise NotImplementedError
+
+    def _reject(self, text: str) -> Step:
+        """Handle a malformed header."""
+        return Step(RETRACT, text)

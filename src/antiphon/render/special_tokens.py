@@ -1,0 +1,86 @@
+"""Special-token escaping: what a client writes never becomes a special token.
+
+A client's text may spell a special token: `<|end|>` in a question about prompts, or in a
+web page that attempts an injection. A renderer inserts a separator into each of them, in
+all text of the client and in no text of its own. The prompt is split at the separators and
+tokenized piece by piece, so that the model reads the client's text as ordinary tokens.
+
+Treated as special are `<|NAME|>`, with fullwidth bars too, and the texts of the model's own
+tokens that the renderer knows. Tags that templates search for in message contents
+(`</think>`) are not escaped, or templates would not find them.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+SEPARATOR = "\ufdd0"
+"""A noncharacter, which Unicode reserves for internal use."""
+
+_LOOKS_SPECIAL = r"<[|｜](?=[^\s<>|｜]+[|｜]>)"
+_PUNCTUATION = re.compile(r"[\W_]*")
+_LOOKS_ESCAPED = r"\\(?=ufdd0)"
+_ESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)\\ufdd0")
+
+
+class SpecialTokenEscaper:
+    """Inserts a separator into whatever looks like a special token, or is one of `tokens`.
+
+    It stands where tokenizers split anyway, between punctuation and a word, so that the
+    ordinary tokens are those of the whole text. Separators that the text holds are removed.
+    """
+
+    def __init__(self, *tokens: str) -> None:
+        longer = [token for token in sorted(tokens, key=len, reverse=True) if len(token) > 1]
+        self._pattern = _pattern(longer)
+        escaped = [msgspec.json.encode(token).decode()[1:-1] for token in longer]
+        self._in_json = re.compile(f"{_pattern(escaped).pattern}|{SEPARATOR}")
+
+    def escape(self, text: str) -> str:
+        """The text with separators."""
+        return self._pattern.sub(lambda found: found[0] + SEPARATOR, text.replace(SEPARATOR, ""))
+
+    def escape_json(self, value: Any) -> Any:
+        """A JSON value with separators in all of its strings, keys included."""
+        # Nearly always there is nothing to escape, and one search of the encoded value is much
+        # cheaper than a walk.
+        found = self._in_json.search(msgspec.json.encode(value).decode())
+        return value if found is None else self._escape_strings(value)
+
+    def _escape_strings(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.escape(value)
+        if isinstance(value, dict):
+            return {self._escape_strings(key): self._escape_strings(inner) for key, inner in value.items()}
+        return [self._escape_strings(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _pattern(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Matches what stands before each place for a separator."""
+    return re.compile("|".join([_LOOKS_SPECIAL, _LOOKS_ESCAPED, *map(_before_separator, tokens)]))
+
+
+def _before_separator(token: str) -> str:
+    """A pattern for the start of a token, up to the place for a separator, where the token is."""
+    found = _PUNCTUATION.match(token)
+    at = found.end() if found and 0 < found.end() < len(token) else 1
+    return f"{re.escape(token[:at])}(?={re.escape(token[at:])})"
+
+
+GENERIC_ESCAPER = SpecialTokenEscaper()
+"""Knows no model's tokens, only what special tokens look like."""
+
+
+def restore_separators(text: str) -> str:
+    r"""The text with the separators that a template's `tojson` or `repr` wrote as `\ufdd0`.
+
+    A client's own `\ufdd0` was escaped with a separator, so it is not restored.
+    """
+    return _ESCAPED.sub(rf"\1{SEPARATOR}", text) if r"\ufdd0" in text else text
+
+
+def split_at_separators(prompt: str) -> list[str]:
+    """The pieces to tokenize one by one. Joined, they are the prompt that the model reads."""
+    return prompt.split(SEPARATOR)
