@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from random import Random
 
-from antiphon.constrain.automaton import Automaton, automaton
-from antiphon.constrain.form import (
-    Chars,
-    Choice,
-    Form,
-    Language,
+from antiphon.constrain.aho_corasick import AhoCorasick, aho_corasick
+from antiphon.constrain.grammar_ir import (
+    Alternation,
+    CharClass,
+    Dfa,
+    Expr,
+    GrammarIR,
     Literal,
-    Machine,
     Ref,
     Repeat,
     Sequence,
@@ -21,94 +21,97 @@ _LETTERS = "abcXYZ 019<>/\"'\\{}[]:,.-_=()\n\té日👋"
 _FAR = 10**9
 
 
-def samples(language: Language, count: int) -> Iterator[str]:
+def samples(grammar_ir: GrammarIR, count: int) -> Iterator[str]:
     """So many texts, the same ones each time."""
+    sampler = Sampler(grammar_ir, Random(0))
     for seed in range(count):
-        yield Sampler(language, Random(seed)).draw()
+        yield sampler.draw(Random(seed))
 
 
 class Sampler:
     """Draws texts of one language. Beyond `depth` rules in each other it takes the shortest way out."""
 
-    def __init__(self, language: Language, random: Random, depth: int = 12) -> None:
-        self._rules = language.rules
-        self._start = language.start
+    def __init__(self, grammar_ir: GrammarIR, random: Random, depth: int = 12) -> None:
+        self._rules = grammar_ir.rules
+        self._start = grammar_ir.start
         self._random = random
         self._depth = depth
+        self._known: dict[int, int] = {}
         self._ranks = self._settle()
 
-    def draw(self) -> str:
+    def draw(self, random: Random | None = None) -> str:
+        self._random = random or self._random
         out: list[str] = []
         self._draw(self._start, 0, out)
         return "".join(out)
 
-    def _draw(self, form: Form, depth: int, out: list[str]) -> None:
-        if isinstance(form, Literal):
-            out.append(form.text)
-        elif isinstance(form, Chars):
-            out.append(self._char(form))
-        elif isinstance(form, Sequence):
-            for part in form.parts:
+    def _draw(self, expr: Expr, depth: int, out: list[str]) -> None:
+        if isinstance(expr, Literal):
+            out.append(expr.text)
+        elif isinstance(expr, CharClass):
+            out.append(self._char(expr))
+        elif isinstance(expr, Sequence):
+            for part in expr.parts:
                 self._draw(part, depth, out)
-        elif isinstance(form, Choice):
-            self._draw(self._option(form, depth), depth, out)
-        elif isinstance(form, Repeat):
-            for _ in range(self._times(form, depth)):
-                self._draw(form.form, depth + 1, out)
-        elif isinstance(form, Ref):
-            self._draw(self._rules[form.name], depth + 1, out)
-        elif isinstance(form, Machine):
-            self._run(form, depth, out)
+        elif isinstance(expr, Alternation):
+            self._draw(self._option(expr, depth), depth, out)
+        elif isinstance(expr, Repeat):
+            for _ in range(self._times(expr, depth)):
+                self._draw(expr.expr, depth + 1, out)
+        elif isinstance(expr, Ref):
+            self._draw(self._rules[expr.name], depth + 1, out)
+        elif isinstance(expr, Dfa):
+            self._run(expr, depth, out)
         else:
-            self._text(form, depth, out)
+            self._text(expr, depth, out)
 
-    def _char(self, form: Chars) -> str:
-        low, high = self._random.choice(form.ranges)
-        liked = [char for char in _LETTERS if any(a <= ord(char) <= b for a, b in form.ranges)]
+    def _char(self, expr: CharClass) -> str:
+        low, high = self._random.choice(expr.ranges)
+        liked = [char for char in _LETTERS if any(a <= ord(char) <= b for a, b in expr.ranges)]
         if liked and self._random.random() < 0.8:
             return self._random.choice(liked)
         return chr(self._random.randint(low, min(high, low + 200)))
 
-    def _option(self, form: Choice, depth: int) -> Form:
-        options = [option for option in form.options if self._rank(option) < _FAR]
+    def _option(self, expr: Alternation, depth: int) -> Expr:
+        options = [option for option in expr.options if self._rank(option) < _FAR]
         if depth > self._depth:
             return min(options, key=self._rank)
         return self._random.choice(options)
 
-    def _times(self, form: Repeat, depth: int) -> int:
-        if self._rank(form.form) >= _FAR or depth > self._depth:
-            return form.least
-        most = form.least + 4 if form.most is None else min(form.most, form.least + 4)
-        return self._random.randint(form.least, most)
+    def _times(self, expr: Repeat, depth: int) -> int:
+        if self._rank(expr.expr) >= _FAR or depth > self._depth:
+            return expr.least
+        most = expr.least + 4 if expr.most is None else min(expr.most, expr.least + 4)
+        return self._random.randint(expr.least, most)
 
-    def _run(self, form: Machine, depth: int, out: list[str]) -> None:
+    def _run(self, expr: Dfa, depth: int, out: list[str]) -> None:
         """A few steps at random, then the shortest way out."""
-        state, left = form.begun, _steps_left(form)
-        for step in range(10 + len(form.ways)):
-            if state in form.ends and (step > 8 or self._random.random() < 0.2):
+        state, left = expr.begun, _steps_left(expr)
+        for step in range(10 + len(expr.ways)):
+            if state in expr.ends and (step > 8 or self._random.random() < 0.2):
                 return
-            ways = [(read, to) for read, to in form.ways[state] if to in left]
+            ways = [(read, to) for read, to in expr.ways[state] if to in left]
             if step > 8:
                 ways = [min(ways, key=lambda way: left[way[1]])]
             read, state = self._random.choice(ways)
             self._draw(read, depth + 1, out)
 
-    def _text(self, form: Until, depth: int, out: list[str]) -> None:
-        found = automaton(tuple(marker for marker, _ in form.on))
-        state = found.state(form.begun)
+    def _text(self, expr: Until, depth: int, out: list[str]) -> None:
+        found = aho_corasick(tuple(marker for marker, _ in expr.on))
+        state = found.state(expr.begun)
         for _ in range(self._random.randint(0, 8)):
             char = self._random.choice(_LETTERS)
             to = found.step(state, char)
             if isinstance(to, int):
                 out.append(char)
                 state = to
-        ways = [(m, then) for m, then in form.on if then is not None and self._rank(then) < _FAR]
-        if not ways or (form.open and (depth > self._depth or self._random.random() < 0.3)):
+        ways = [(m, then) for m, then in expr.on if then is not None and self._rank(then) < _FAR]
+        if not ways or (expr.open and (depth > self._depth or self._random.random() < 0.3)):
             return
         self._finish(found, state, self._random.choice(ways), depth, out)
 
     def _finish(
-        self, found: Automaton, state: int, way: tuple[str, Form], depth: int, out: list[str]
+        self, found: AhoCorasick, state: int, way: tuple[str, Expr], depth: int, out: list[str]
     ) -> None:
         """Write the marker, after a space if what stands there cannot be gone on with."""
         marker, then = way
@@ -119,36 +122,44 @@ class Sampler:
                 return
         raise AssertionError(f"{marker!r} cannot be written after {found.begun[state]!r}")
 
-    def _rank(self, form: Form) -> int:  # noqa: PLR0911  # one for each form
+    def _rank(self, expr: Expr) -> int:
         """How many rules deep the shortest text is."""
-        if isinstance(form, Literal):
+        rank = self._known.get(id(expr))
+        if rank is None:
+            rank = self._known[id(expr)] = self._ranked(expr)
+        return rank
+
+    def _ranked(self, expr: Expr) -> int:  # noqa: PLR0911  # one for each form
+        if isinstance(expr, Literal):
             return 0
-        if isinstance(form, Chars):
-            return 0 if form.ranges else _FAR
-        if isinstance(form, Sequence):
-            return max(map(self._rank, form.parts))
-        if isinstance(form, Choice):
-            return min(map(self._rank, form.options), default=_FAR)
-        if isinstance(form, Repeat):
-            return 0 if form.least == 0 else self._rank(form.form)
-        if isinstance(form, Ref):
-            return self._ranks.get(form.name, _FAR)
-        if isinstance(form, Machine):
+        if isinstance(expr, CharClass):
+            return 0 if expr.ranges else _FAR
+        if isinstance(expr, Sequence):
+            return max(map(self._rank, expr.parts))
+        if isinstance(expr, Alternation):
+            return min(map(self._rank, expr.options), default=_FAR)
+        if isinstance(expr, Repeat):
+            return 0 if expr.least == 0 else self._rank(expr.expr)
+        if isinstance(expr, Ref):
+            return self._ranks.get(expr.name, _FAR)
+        if isinstance(expr, Dfa):
             return 0
-        ends = [self._rank(then) for _, then in form.on if then is not None]
-        return 0 if form.open else min(ends, default=_FAR)
+        ends = [self._rank(then) for _, then in expr.on if then is not None]
+        return 0 if expr.open else min(ends, default=_FAR)
 
     def _settle(self) -> dict[str, int]:
         self._ranks: dict[str, int] = {}
         for _ in range(len(self._rules) + 1):
-            ranks = {name: min(_FAR, self._rank(form) + 1) for name, form in self._rules.items()}
+            self._known.clear()
+            ranks = {name: min(_FAR, self._rank(expr) + 1) for name, expr in self._rules.items()}
             if ranks == self._ranks:
                 break
             self._ranks = ranks
+        self._known.clear()
         return self._ranks
 
 
-def _completes(found: Automaton, state: int, text: str) -> str:
+def _completes(found: AhoCorasick, state: int, text: str) -> str:
     """The marker that the last character of the text completes."""
     at: int | str = state
     for char in text:
@@ -156,11 +167,11 @@ def _completes(found: Automaton, state: int, text: str) -> str:
     return at if isinstance(at, str) else ""
 
 
-def _steps_left(machine: Machine) -> dict[int, int]:
+def _steps_left(dfa: Dfa) -> dict[int, int]:
     """How far each state is from one in which the text may end; those from which there is none are left out."""
-    left = dict.fromkeys(machine.ends, 0)
-    for _ in machine.ways:
-        for state, ways in enumerate(machine.ways):
+    left = dict.fromkeys(dfa.ends, 0)
+    for _ in dfa.ways:
+        for state, ways in enumerate(dfa.ways):
             found = [left[to] + 1 for _, to in ways if to in left]
             if found and state not in left:
                 left[state] = min(found)

@@ -9,29 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.constrain.form import Form, Language
-from antiphon.constrain.json_schema import read
-from antiphon.constrain.language import check, pruned
+from antiphon.constrain.analysis import validate, without_unused_rules
+from antiphon.constrain.budget import Budget, TooMuchWorkError
+from antiphon.constrain.grammar_ir import Expr, GrammarIR
+from antiphon.constrain.json_schema import compile_schema
 from antiphon.constrain.matcher import matches
-from antiphon.constrain.merging import TooLarge
-from antiphon.constrain.notation import Json
+from antiphon.constrain.value_syntax import JsonSyntax
 from antiphon.core.errors import RequestError
+from tests.constrain.language import Language
 from tests.constrain.sampler import Sampler, samples
 from tests.constrain.schemas import SCHEMAS
 
 
-def language(schema: Any) -> Language:
-    shapes, missed = read(schema)
-    assert missed == []
-    rules: dict[str, Form] = {}
-    return pruned(Language(Json(rules, "test", shapes.named).form(shapes.shape), rules))
+def grammar_ir(schema: Any) -> GrammarIR:
+    schema_ir, unenforced = compile_schema(schema, Budget())
+    assert unenforced == []
+    rules: dict[str, Expr] = {}
+    return without_unused_rules(
+        GrammarIR(JsonSyntax(rules, "test", schema_ir.definitions).expr(schema_ir.node), rules)
+    )
 
 
-def missed(schema: Any) -> list[tuple[str, str]]:
-    return read(schema)[1]
+def unenforced(schema: Any) -> list[tuple[str, str]]:
+    return compile_schema(schema, Budget())[1]
 
 
-LANGUAGES = {name: language(schema) for name, schema in SCHEMAS.items()}
+LANGUAGES = {name: grammar_ir(schema) for name, schema in SCHEMAS.items()}
 VALIDATORS = {
     name: jsonschema_rs.validator_for(schema, validate_formats=True) for name, schema in SCHEMAS.items()
 }
@@ -39,9 +42,10 @@ VALIDATORS = {
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_text_that_fits_the_form_fits_the_schema(name: str) -> None:
+    language = Language(LANGUAGES[name])
     for text in samples(LANGUAGES[name], 60):
         VALIDATORS[name].validate(json.loads(text))
-        assert matches(LANGUAGES[name], text)
+        assert text in language
 
 
 ACCEPTED = [
@@ -120,7 +124,7 @@ UNENFORCED = [
 
 @pytest.mark.parametrize(("schema", "pointer", "what"), UNENFORCED)
 def test_what_cannot_be_enforced_is_said(schema: Any, pointer: str, what: str) -> None:
-    assert any(place == pointer and what in said for place, said in missed(schema)), missed(schema)
+    assert any(place == pointer and what in said for place, said in unenforced(schema)), unenforced(schema)
 
 
 CONTRADICTIONS = [
@@ -138,18 +142,18 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize("schema", CONTRADICTIONS)
 def test_a_schema_that_nothing_fits_is_refused(schema: Any) -> None:
     with pytest.raises(RequestError):
-        check(language(schema), "format")
+        validate(grammar_ir(schema), "format")
 
 
 def test_a_schema_that_refers_to_itself_at_once_is_refused() -> None:
     with pytest.raises(RequestError):
-        check(language({"anyOf": [{"$ref": "#"}, {"type": "null"}]}), "format")
+        validate(grammar_ir({"anyOf": [{"$ref": "#"}, {"type": "null"}]}), "format")
 
 
 def test_alternatives_that_multiply_are_bounded() -> None:
     alternatives = [{"anyOf": [{"minimum": n}, *({"maximum": m} for m in range(20))]} for n in range(4)]
-    with pytest.raises(TooLarge):
-        read({"allOf": alternatives})
+    with pytest.raises(TooMuchWorkError):
+        compile_schema({"allOf": alternatives}, Budget())
 
 
 scalars = st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=8)
@@ -184,14 +188,49 @@ def schemas() -> st.SearchStrategy[Any]:
 
 @given(schemas(), st.randoms(use_true_random=False))
 def test_any_schema_is_held_or_what_is_missing_is_said(schema: Any, random: Random) -> None:
-    shapes, unenforced = read(schema)
-    rules: dict[str, Form] = {}
-    found = pruned(Language(Json(rules, "test", shapes.named).form(shapes.shape), rules))
+    schema_ir, unenforced = compile_schema(schema, Budget())
+    rules: dict[str, Expr] = {}
+    found = without_unused_rules(
+        GrammarIR(JsonSyntax(rules, "test", schema_ir.definitions).expr(schema_ir.node), rules)
+    )
     try:
-        check(found, "format")
+        validate(found, "format")
     except RequestError:
         return
     text = Sampler(found, random).draw()
     assert matches(found, text)
     if not unenforced:
         jsonschema_rs.validator_for(schema, validate_formats=True).validate(json.loads(text))
+
+
+def nested_arrays(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def test_nested_arrays_grow_with_their_depth_only() -> None:
+    found = grammar_ir(nested_arrays(60))
+    assert matches(found, "[" * 60 + "]" * 60)
+    assert not matches(found, "[" * 61 + "]" * 61)
+
+
+ROOT = {"$ref": "#"}
+HOSTILE = {
+    "oneOf in oneOf": {"oneOf": [{"oneOf": [ROOT, {"type": "string"}]}, {"oneOf": [ROOT]}], "minLength": 1},
+    "alternatives of alternatives": {"anyOf": [ROOT] * 4, "oneOf": [ROOT] * 4},
+    "values": {"type": "string", "enum": [f"value {i}" for i in range(300_000)]},
+    "patterns": {"properties": {f"p{i}": {"pattern": f"^([a-z]+ ?){{1,30}}{i}$"} for i in range(3900)}},
+    "names and patterns": {
+        "properties": {f"p{i}": True for i in range(1500)},
+        "patternProperties": {f"^a{i}(b?c?){{9}}$": True for i in range(1500)},
+    },
+    "oneOf": {"oneOf": [{"properties": {"k": {"const": i}}, "required": ["k"]} for i in range(20_000)]},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_work_is_bounded(name: str) -> None:
+    with pytest.raises(TooMuchWorkError):
+        compile_schema(HOSTILE[name], Budget())

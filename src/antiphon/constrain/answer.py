@@ -1,26 +1,23 @@
-"""The form of a whole answer, from where the prompt leaves off, through thoughts and headers, to the demand.
+"""The grammar of a whole answer: reasoning, headers, and then the required text or calls.
 
-Strategy: a walk over the states outside of calls. Thoughts are free up to the
-markers that end them. Where the answer itself may begin stands the body (the
-format's text), calls, or both; where text is free, so is all up to a marker
-that opens a call.
+A walk over the states outside of calls. Reasoning is free up to the markers
+that end it. Then comes the body (the format's text), calls, or both; where
+text is free, it is so up to a marker that opens a call.
 """
 
-from collections.abc import Callable
-
 from antiphon.constrain.arguments import GAP
-from antiphon.constrain.calls import Calls, headings_of
-from antiphon.constrain.form import (
-    ANY,
+from antiphon.constrain.calls import CallGrammar, headings_of, opens_call
+from antiphon.constrain.grammar_ir import (
+    ANY_CHAR,
     EMPTY,
     NOTHING,
-    Form,
-    Ref,
+    Expr,
     Until,
-    chars,
-    choice,
+    alternation,
+    char_class,
     optional,
     repeat,
+    rule,
     sequence,
     without,
 )
@@ -28,14 +25,14 @@ from antiphon.core.grammar import Grammar, Header, Kind, Span
 
 _SHOWN = (Kind.TEXT, Kind.REASONING)
 _OUTSIDE = (Kind.TEXT, Kind.MARKUP)
-_BLANKS = repeat(chars(" \t\r\n"))
+_BLANKS = repeat(char_class(" \t\r\n"))
 
 
-class Answer:
+class AnswerGrammar:
     """Writes answers. `calls` is None if there are none, `body` None if no text is asked for."""
 
     def __init__(
-        self, grammar: Grammar, calls: Calls | None, body: Form | None, rules: dict[str, Form]
+        self, grammar: Grammar, calls: CallGrammar | None, body: Expr | None, rules: dict[str, Expr]
     ) -> None:
         self._grammar = grammar
         self._states = grammar.states
@@ -45,78 +42,78 @@ class Answer:
         phases = [state.phase for state in self._states.values() if isinstance(state, Span)]
         self._phase = next((phase for phase in phases if phase and phase.startswith("final")), None)
 
-    def demanded(self, state: str | None) -> Form:
+    def demanded(self, state: str | None) -> Expr:
         """An answer that is the body, or calls: one of them must come."""
         name = state or self._grammar.start
         begins = self._states[name]
         if isinstance(begins, Header):
-            return self._headed(begins, spoken=False, thinks=True)
+            return self._headed(begins, with_speaker=False, may_reason=True)
         assert isinstance(begins, Span)
         if begins.kind is Kind.REASONING:
-            return self._thought(name)
+            return self._reasoning(name)
         lead = EMPTY if state is None else GAP  # space at the very beginning is said
-        return self._reached(name, thinks=state is None, seen=frozenset({name}), lead=lead)
+        return self._reached(name, may_reason=state is None, seen=frozenset({name}), lead=lead)
 
-    def free(self, state: str | None) -> Form:
+    def free(self, state: str | None) -> Expr:
         """An answer of free text, in which a call that is opened is a call."""
         name = state or self._grammar.start
         begins = self._states[name]
         if isinstance(begins, Header):
-            return self._free_header(begins, spoken=False)
+            return self._free_header(begins, with_speaker=False)
         return self._free(name, fresh=True)
 
     def triggers(self) -> tuple[str, ...]:
         """The markers that open a call wherever they stand; none if a call may also begin otherwise."""
         spans = {name: state for name, state in self._states.items() if isinstance(state, Span)}
         found = [set(self._openers(span)) for span in spans.values() if span.kind in _SHOWN]
-        headers = any(isinstance(state, Header) for state in self._reachable().values())
+        headers = isinstance(self._states[self._grammar.start], Header)
         peeked = any(
             self._opens(to) for span in spans.values() if span.kind in _SHOWN for to in span.peek.values()
         )
         same = all(each == found[0] for each in found)
         return tuple(sorted(found[0])) if same and not headers and not peeked else ()
 
-    def triggered(self, triggers: tuple[str, ...]) -> Form:
+    def triggered(self, triggers: tuple[str, ...]) -> Expr:
         """From one of these markers on."""
         assert self._calls is not None
         text = self._states[self._grammar.text]
         assert isinstance(text, Span)
-        return choice(*(sequence(marker, self._calls.opened(text.on[marker])) for marker in triggers))
+        return alternation(*(sequence(marker, self._calls.opened(text.on[marker])) for marker in triggers))
 
     # Where something is demanded
 
-    def _reached(self, name: str, thinks: bool, seen: frozenset[str], lead: Form = GAP) -> Form:
+    def _reached(self, name: str, may_reason: bool, seen: frozenset[str], lead: Expr = GAP) -> Expr:
         """From a state outside of calls, where nothing is said yet."""
         span = self._states[name]
         assert isinstance(span, Span)
-        loops: list[Form] = []
-        ways: list[Form] = []
+        loops: list[Expr] = []
+        ways: list[Expr] = []
         for marker, to in {**span.first, **span.on}.items():
             if to == name:
                 wanted = span.kind is Kind.MARKUP or self._body is not None
                 loops += [optional(sequence(GAP, marker))] if wanted else []
             else:
-                ways.append(sequence(marker, self._led(marker, to, thinks, seen)))
+                ways.append(sequence(marker, self._led(marker, to, may_reason, seen)))
         if self._calls is not None:
             ways += (self._calls.opened(to, begins) for begins, to in span.peek.items() if self._opens(to))
         text = sequence(lead, self._text(name, span))
-        return sequence(*loops, choice(text, sequence(GAP, choice(*ways))))
+        return sequence(*loops, alternation(text, sequence(GAP, alternation(*ways))))
 
-    def _led(self, marker: str, to: str, thinks: bool, seen: frozenset[str]) -> Form:
+    def _led(self, marker: str, to: str, may_reason: bool, seen: frozenset[str]) -> Expr:
         """Behind a marker that leads to that state."""
         state = self._states[to]
         if isinstance(state, Header):
             written = marker == headings_of(state).marker
-            return self._headed(state, spoken=True, thinks=thinks) if written else NOTHING
+            return self._headed(state, with_speaker=True, may_reason=may_reason) if written else NOTHING
         if self._opens(to):
             return NOTHING if self._calls is None else self._calls.opened(to)
         if isinstance(state, Span) and state.kind is Kind.REASONING:
-            return self._thought(to) if thinks else NOTHING
+            return self._reasoning(to) if may_reason else NOTHING
         if to in seen or not isinstance(state, Span) or state.kind not in _OUTSIDE:
             return NOTHING
-        return self._reached(to, thinks, seen | {to})
+        return self._reached(to, may_reason, seen | {to})
 
-    def _text(self, name: str, span: Span) -> Form:
+    def _text(self, name: str, span: Span) -> Expr:
         """The body, and the markers that may close it."""
         if self._body is None or span.kind is not Kind.TEXT or (self._phase and span.phase != self._phase):
             return NOTHING
@@ -127,108 +124,98 @@ class Answer:
         ]
         return sequence(self._body, *closers)
 
-    def _thought(self, name: str) -> Form:
-        """A thought from its inside to what follows it."""
+    def _reasoning(self, name: str) -> Expr:
+        """Reasoning from its inside to what follows it."""
 
-        def make() -> Form:
+        def make() -> Expr:
             span = self._states[name]
             assert isinstance(span, Span)
             ways = ((m, self._led(m, to, False, frozenset({name}))) for m, to in span.on.items())
             return Until(tuple((marker, None if then == NOTHING else then) for marker, then in ways))
 
-        return self._ruled(f"thought {name}", make)
+        return rule(self._rules, f"reasoning {name}", make)
 
-    def _headed(self, header: Header, spoken: bool, thinks: bool) -> Form:
+    def _headed(self, header: Header, with_speaker: bool, may_reason: bool) -> Expr:
         """From inside the header of a message."""
-        ways = [] if self._calls is None else [self._calls.headed(self._name_of(header), spoken)]
+        ways = [] if self._calls is None else [self._calls.headed(self._name_of(header), with_speaker)]
         headings = headings_of(header)
-        for text, to, _ in headings.headings:
+        for text, to, _ in headings.spellings:
             state = self._states[to]
-            begun = text if spoken else text.removeprefix(headings.speaker)
+            begun = text if with_speaker else text.removeprefix(headings.speaker)
             lead = sequence(
                 optional(" ") if begun.startswith(" ") else EMPTY, begun.removeprefix(" "), header.ends[0]
             )
             if "NAME" in text or not isinstance(state, Span):
                 continue
-            if state.kind is Kind.REASONING and thinks:
-                ways.append(sequence(lead, self._thought(to)))
+            if state.kind is Kind.REASONING and may_reason:
+                ways.append(sequence(lead, self._reasoning(to)))
             elif state.kind is Kind.TEXT:
                 ways.append(sequence(lead, GAP, self._text(to, state)))
-        return choice(*ways)
+        return alternation(*ways)
 
     # Where text is free
 
-    def _free(self, name: str, fresh: bool) -> Form:
+    def _free(self, name: str, fresh: bool) -> Expr:
         span = self._states[name]
         assert isinstance(span, Span)
         text = self._states[self._grammar.text]
         assert isinstance(text, Span)
         markers = {**text.on, **span.on} if span.kind is Kind.MARKUP else span.on
-        form = self._ruled(f"free {name}", lambda: Until(self._endings(dict(markers)), open=True))
+        expr = rule(self._rules, f"free {name}", lambda: Until(self._endings(dict(markers)), open=True))
         if not fresh:
-            return form
+            return expr
         first = {marker: to for marker, to in span.first.items() if to != name and not self._opens(to)}
         begun = [
             sequence(_BLANKS, marker, self._free(to, fresh=to not in first)) for marker, to in first.items()
         ]
         peeks = {begins: to for begins, to in span.peek.items() if self._opens(to)}
-        return choice(*begun, self._unlike(peeks, dict(markers), form) if peeks else form)
+        return alternation(*begun, self._unlike(peeks, dict(markers), expr) if peeks else expr)
 
-    def _unlike(self, peeks: dict[str, str], markers: dict[str, str], form: Form) -> Form:
+    def _unlike(self, peeks: dict[str, str], markers: dict[str, str], expr: Expr) -> Expr:
         """Text that does not begin as a call without a marker does, or such a call."""
         assert self._calls is not None
         letters = "".join({marker[0] for marker in markers})
         endings = self._endings(markers)
         calls = [self._calls.opened(to, begins) for begins, to in peeks.items()]
         begins = [sequence(letter, Until(endings, open=True, begun=letter)) for letter in letters]
-        other = sequence(without(ANY, letters + "".join(peeks) + " \t\r\n"), form)
-        return sequence(_BLANKS, choice(EMPTY, *calls, *begins, other))
+        other = sequence(without(ANY_CHAR, letters + "".join(peeks) + " \t\r\n"), expr)
+        return sequence(_BLANKS, alternation(EMPTY, *calls, *begins, other))
 
-    def _endings(self, markers: dict[str, str]) -> tuple[tuple[str, Form | None], ...]:
+    def _endings(self, markers: dict[str, str]) -> tuple[tuple[str, Expr | None], ...]:
         return tuple((marker, self._freely(marker, to)) for marker, to in markers.items())
 
-    def _freely(self, marker: str, to: str) -> Form | None:
+    def _freely(self, marker: str, to: str) -> Expr | None:
         state = self._states[to]
         if isinstance(state, Header):
-            return self._free_header(state, spoken=True) if marker == headings_of(state).marker else None
+            return (
+                self._free_header(state, with_speaker=True) if marker == headings_of(state).marker else None
+            )
         if self._opens(to):
             return None if self._calls is None else self._calls.opened(to)
         return self._free(to, fresh=False)
 
-    def _free_header(self, header: Header, spoken: bool) -> Form:
-        def make() -> Form:
-            ways = [] if self._calls is None else [self._calls.headed(self._name_of(header), spoken)]
+    def _free_header(self, header: Header, with_speaker: bool) -> Expr:
+        def make() -> Expr:
+            ways = [] if self._calls is None else [self._calls.headed(self._name_of(header), with_speaker)]
             headings = headings_of(header)
-            for text, to, _ in headings.headings:
-                begun = text if spoken else text.removeprefix(headings.speaker)
+            for text, to, _ in headings.spellings:
+                begun = text if with_speaker else text.removeprefix(headings.speaker)
                 lead = optional(" ") if begun.startswith(" ") else EMPTY
                 if "NAME" not in text:
                     ways.append(
                         sequence(lead, begun.removeprefix(" "), header.ends[0], self._free(to, fresh=False))
                     )
-            return choice(*ways)
+            return alternation(*ways)
 
-        return self._ruled(f"header {'later' if spoken else 'first'}", make)
+        return rule(self._rules, f"header {'later' if with_speaker else 'first'}", make)
 
     # What both share
 
     def _openers(self, span: Span) -> list[str]:
         return [marker for marker, to in span.on.items() if self._opens(to)]
 
-    def _reachable(self) -> dict[str, object]:
-        return {name: state for name, state in self._states.items() if name == self._grammar.start}
-
     def _opens(self, name: str) -> bool:
-        state = self._states[name]
-        if isinstance(state, Span | Header):
-            return isinstance(state, Span) and state.kind is Kind.OPENING
-        return True
+        return opens_call(self._states[name])
 
     def _name_of(self, header: Header) -> str:
         return next(name for name, state in self._states.items() if state is header)
-
-    def _ruled(self, name: str, make: Callable[[], Form]) -> Form:
-        if name not in self._rules:
-            self._rules[name] = NOTHING
-            self._rules[name] = make()
-        return Ref(name)

@@ -1,7 +1,7 @@
-"""How the arguments of one function are written, in the states of a dialect's table that hold them.
+"""The grammar of one function's arguments, from the states of a dialect's table that hold them.
 
-The table says how calls are read, and reads more than models are taught.
-What is written keeps to the first marker of keys and values, and closes what it opens.
+The table reads more than models are taught. Written is the first marker of
+each key and value, and what is opened is closed.
 """
 
 import re
@@ -9,31 +9,32 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from antiphon.constrain.form import (
+from antiphon.constrain.grammar_ir import (
     EMPTY,
     NOTHING,
-    Form,
+    Expr,
     Literal,
-    Ref,
     Until,
-    chars,
-    choice,
+    alternation,
+    char_class,
     optional,
     repeat,
+    rule,
     sequence,
 )
-from antiphon.constrain.kinds import is_free, objects, of_type
-from antiphon.constrain.names import is_name, plain_names
-from antiphon.constrain.notation import (
-    Braces,
-    Json,
-    Python,
-    Tree,
-    Verbatim,
+from antiphon.constrain.node_types import accepts_any_text, object_nodes, of_type
+from antiphon.constrain.schema_ir import Object, Property, SchemaIR, SchemaNode
+from antiphon.constrain.unquoted_text import identifiers_except, is_bare_name
+from antiphon.constrain.value_syntax import (
+    BraceSyntax,
+    ElementSyntax,
+    JsonSyntax,
+    PythonSyntax,
+    RawTextSyntax,
 )
-from antiphon.constrain.shape import Member, Object, Shape, Shapes
 from antiphon.core.grammar import (
     BraceArguments,
+    ElementArgument,
     Grammar,
     JsonArguments,
     Key,
@@ -41,78 +42,74 @@ from antiphon.core.grammar import (
     Kind,
     Name,
     Span,
-    Spelled,
+    SpelledParser,
     State,
     Trim,
     Value,
 )
-from antiphon.core.grammar import (
-    Tree as TreeState,
-)
 
-GAP = choice(EMPTY, " ", "\n", "\n\n")
+GAP = alternation(EMPTY, " ", "\n", "\n\n")
 """Space between markers: each model writes what it is used to."""
 
 _PLACES = re.compile(r"(?<![A-Z_])(NAME|KEY|NUMBER|ID)(?![A-Z_])")
 
 
-class Offered(Struct, frozen=True):
-    """A function that may be called: its name, and the shapes of its arguments.
+class CallableFunction(Struct, frozen=True):
+    """A function that may be called: its name, and the schema nodes of its arguments.
 
     A `native` one is a tool that the model's family was trained with.
     """
 
     name: str
-    shapes: Shapes
+    schema_ir: SchemaIR
     native: bool = False
 
 
-class UnwritableError(Exception):
+class UnsupportedSyntaxError(Exception):
     """The table does not say how calls are written. The message says what it lacks."""
 
 
-class Arguments:
+class ArgumentGrammar:
     """Writes the arguments of one function. `after` gives what follows a call that leads to a state."""
 
     def __init__(
         self,
         grammar: Grammar,
-        offered: Offered,
-        rules: dict[str, Form],
+        offered: CallableFunction,
+        rules: dict[str, Expr],
         scope: str,
-        after: Callable[[str], Form],
+        after: Callable[[str], Expr],
     ) -> None:
         self._states = grammar.states
         self._offered = offered
         self._rules = rules
         self._scope = scope
         self._after = after
-        self._named = offered.shapes.named
-        self._objects = objects(offered.shapes.shape, self._named)
-        self.missed: list[str] = []
+        self._definitions = offered.schema_ir.definitions
+        self._objects = object_nodes(offered.schema_ir.node, self._definitions)
+        self.unenforced: list[str] = []
 
-    def json(self) -> Form:
+    def json(self) -> Expr:
         """All arguments as a JSON object."""
-        name = f"arguments {self._scope}"
-        if name not in self._rules:
-            notation = Json(self._rules, self._scope, self._named)
-            self._rules[name] = choice(*map(notation.form, self._objects))
-        return Ref(name)
+        syntax = JsonSyntax(self._rules, self._scope, self._definitions)
+        return rule(
+            self._rules, f"arguments {self._scope}", lambda: alternation(*map(syntax.expr, self._objects))
+        )
 
-    def python(self) -> Form:
+    def python(self) -> Expr:
         """All arguments as Python writes them, without parentheses."""
-        notation = Python(self._rules, self._scope, self._named)
+        syntax = PythonSyntax(self._rules, self._scope, self._definitions)
         variants = []
-        for shape in self._objects:
-            others: Form = NOTHING
-            if shape.others is not None:
-                others = sequence(plain_names(_names(shape)), "=", notation.form(shape.others))
-            members = [m for m in shape.members if self._writable(m, re.fullmatch(r"\w{1,200}", m.name))]
-            listed = [(sequence(m.name, "=", notation.form(m.shape)), m.required) for m in members]
-            variants.append(notation.joined(listed, others, shape.least, shape.most))
-        return choice(*variants)
+        for node in self._objects:
+            others: Expr = NOTHING
+            if node.others is not None:
+                others = sequence(identifiers_except(_names(node)), "=", syntax.expr(node.others))
+            members = [m for m in node.members if self._writable(m, re.fullmatch(r"\w{1,200}", m.name))]
+            listed = [(sequence(m.name, "=", syntax.expr(m.node)), m.required) for m in members]
+            variants.append(syntax.joined(listed, others, node.least, node.most))
+        return alternation(*variants)
 
-    def behind(self, state: Name) -> Form:
+    def behind(self, state: Name) -> Expr:
         """From behind the text of a call's header up to its end."""
         direct = [to for to in state.on.values() if isinstance(self._states[to], Key)]
         options = [self._pairs(self._after_value(direct[0]))] if direct else []
@@ -123,9 +120,9 @@ class Arguments:
         if not options:
             ends = [sequence(marker, self._after(to)) for marker, to in state.on.items()]
             options = ends if self._may_be_empty() else []
-        return sequence(GAP, choice(*options))
+        return sequence(GAP, alternation(*options))
 
-    def inside(self, name: str) -> Form:
+    def inside(self, name: str) -> Expr:
         """From the state of that name up to the end of the call."""
         state = self._states[name]
         if isinstance(state, JsonArguments):
@@ -135,11 +132,11 @@ class Arguments:
         if not isinstance(state, Span) or state.kind is not Kind.CALL:
             return NOTHING
         kinds = {type(self._states[to]) for to in (*state.on.values(), *state.peek.values())}
-        if TreeState in kinds:
+        if ElementArgument in kinds:
             return self._elements(name)
         return self._pairs(name) if Key in kinds else self._prelude(name, state)
 
-    def _prelude(self, name: str, span: Span) -> Form:
+    def _prelude(self, name: str, span: Span) -> Expr:
         """Markers before the JSON of the arguments, each at most once."""
         loops = [optional(sequence(GAP, marker)) for marker, to in span.on.items() if to == name]
         leads = [
@@ -148,36 +145,38 @@ class Arguments:
             if isinstance(self._states[to], JsonArguments)
         ]
         leads += (self.inside(to) for to in span.peek.values())
-        return sequence(*loops, GAP, choice(*leads))
+        return sequence(*loops, GAP, alternation(*leads))
 
-    def _braces(self, state: BraceArguments) -> Form:
-        notation = Braces(self._rules, f"{self._scope} {state.quote}", self._named, state.quote)
+    def _braces(self, state: BraceArguments) -> Expr:
+        syntax = BraceSyntax(self._rules, f"{self._scope} {state.quote}", self._definitions, state.quote)
         variants = []
-        for shape in self._objects:
-            members = tuple(m for m in shape.members if self._writable(m, is_name(m.name)))
-            listed = [(sequence(m.name, ":", notation.form(m.shape)), m.required) for m in members]
-            others: Form = NOTHING
-            if shape.others is not None:
-                others = sequence(plain_names(_names(shape)), ":", notation.form(shape.others))
-            variants.append(notation.joined(listed, others, shape.least, shape.most))
-        self.missed += notation.missed
-        return sequence(choice(*variants), state.close, self._after(state.then))
+        for node in self._objects:
+            members = tuple(m for m in node.members if self._writable(m, is_bare_name(m.name)))
+            listed = [(sequence(m.name, ":", syntax.expr(m.node)), m.required) for m in members]
+            others: Expr = NOTHING
+            if node.others is not None:
+                others = sequence(identifiers_except(_names(node)), ":", syntax.expr(node.others))
+            variants.append(syntax.joined(listed, others, node.least, node.most))
+        self.unenforced += syntax.unenforced
+        return sequence(alternation(*variants), state.close, self._after(state.then))
 
-    def _elements(self, name: str) -> Form:
+    def _elements(self, name: str) -> Expr:
         """Arguments as elements, one after another."""
         span = self._states[name]
         assert isinstance(span, Span)
-        tree = next(s for s in map(self._states.__getitem__, span.on.values()) if isinstance(s, TreeState))
-        notation = Tree(self._rules, self._scope, self._named, tree.prefix)
+        tree = next(
+            s for s in map(self._states.__getitem__, span.on.values()) if isinstance(s, ElementArgument)
+        )
+        syntax = ElementSyntax(self._rules, self._scope, self._definitions, tree.prefix)
 
-        def one(member: Member) -> Form:
-            return notation.element(member.name, member.shape)
+        def one(member: Property) -> Expr:
+            return syntax.element(member.name, member.node)
 
-        form = sequence(self._chain(one, lambda shape: NOTHING), self._end(span))
-        self.missed += notation.missed
-        return form
+        expr = sequence(self._chain(one, lambda node: NOTHING), self._end(span))
+        self.unenforced += syntax.unenforced
+        return expr
 
-    def _pairs(self, name: str) -> Form:
+    def _pairs(self, name: str) -> Expr:
         """Arguments as a key and a value each."""
         span = self._states[name]
         assert isinstance(span, Span)
@@ -185,77 +184,79 @@ class Arguments:
             (marker, state) for marker, to in span.on.items() if isinstance(state := self._states[to], Key)
         )
 
-        def one(member: Member) -> Form:
-            writable = is_name(member.name)
+        def one(member: Property) -> Expr:
+            writable = is_bare_name(member.name)
             return (
-                sequence(marker, self._pair(key, Literal(member.name), member.shape)) if writable else NOTHING
+                sequence(marker, self._pair(key, Literal(member.name), member.node)) if writable else NOTHING
             )
 
-        def other(shape: Object) -> Form:
-            assert shape.others is not None
-            return sequence(marker, self._pair(key, plain_names(_names(shape)), shape.others))
+        def other(node: Object) -> Expr:
+            assert node.others is not None
+            return sequence(marker, self._pair(key, identifiers_except(_names(node)), node.others))
 
         return sequence(self._chain(one, other), self._end(span))
 
-    def _chain(self, one: Callable[[Member], Form], other: Callable[[Object], Form]) -> Form:
+    def _chain(self, one: Callable[[Property], Expr], other: Callable[[Object], Expr]) -> Expr:
         """All arguments in their order, without the required ones left out."""
         variants = []
-        for shape in self._objects:
+        for node in self._objects:
             parts = []
-            for member in shape.members:
-                form = one(member)
-                if self._writable(member, form != NOTHING):
-                    spaced = sequence(GAP, form)
+            for member in node.members:
+                expr = one(member)
+                if self._writable(member, expr != NOTHING):
+                    spaced = sequence(GAP, expr)
                     parts.append(spaced if member.required else optional(spaced))
-            if shape.others is not None:
-                parts.append(repeat(sequence(GAP, other(shape)), shape.least, shape.most))
+            if node.others is not None:
+                parts.append(repeat(sequence(GAP, other(node)), node.least, node.most))
             variants.append(sequence(*parts))
-        return choice(*variants)
+        return alternation(*variants)
 
-    def _end(self, span: Span) -> Form:
+    def _end(self, span: Span) -> Expr:
         """The marker that closes the call, and what follows it."""
         ends = ((marker, to) for marker, to in span.on.items() if self._outside(to))
         marker, to = next(ends)
         return sequence(GAP, marker, self._after(to))
 
-    def _pair(self, key: Key, name: Form, shape: Shape) -> Form:
+    def _pair(self, key: Key, name: Expr, node: SchemaNode) -> Expr:
         """A key, and its value up to its end."""
-        if not isinstance(key.form, Spelled):
-            raise UnwritableError("how its keys are written")
+        if not isinstance(key.parse, SpelledParser):
+            raise UnsupportedSyntaxError("how its keys are written")
         marker, to = next(iter(key.on.items()))
-        between: Form = EMPTY
+        between: Expr = EMPTY
         state = self._states[to]
         if isinstance(state, Span):
             inner, to = next((m, t) for m, t in state.on.items() if isinstance(self._states[t], Value))
             between, state = sequence(GAP, inner), self._states[to]
         assert isinstance(state, Value)
         options = []
-        for spelling in key.form.written:
-            fitting = of_type(shape, spelling.type, self._named)
+        for spelling in key.parse.spellings:
+            fitting = of_type(node, spelling.type, self._definitions)
             value = self._value(state, fitting, spelling)
-            options.append(sequence(filled(spelling.text, {"KEY": name}), GAP, marker, between, value))
-        return choice(*options)
+            options.append(
+                sequence(fill_placeholders(spelling.text, {"KEY": name}), GAP, marker, between, value)
+            )
+        return alternation(*options)
 
-    def _value(self, state: Value, shape: Shape, spelling: KeySpelling) -> Form:
+    def _value(self, state: Value, node: SchemaNode, spelling: KeySpelling) -> Expr:
         """A value, with the marker that ends it."""
         end, *others = state.on
         avoid = "".join(sorted({marker.strip()[0] for marker in state.on}))
         json = spelling.type not in (None, "string")
-        if not json and is_free(shape, self._named):
-            self._written(shape, avoid, json)  # free text stands for every type that the value may have
+        if not json and accepts_any_text(node, self._definitions):
+            self._written(node, avoid, json)  # free text stands for every type that the value may have
             return Until(((end, EMPTY), *((each, None) for each in others)))
-        ways = [sequence(self._written(shape, avoid, json), end)]
+        ways = [sequence(self._written(node, avoid, json), end)]
         if state.trim is Trim.NEWLINE:
-            lines = sequence("\n", self._written(shape, avoid, json), "\n", end)
-            ways = [lines, sequence(self._written(shape, avoid + "\n", json), end)]
-        return choice(*ways)
+            lines = sequence("\n", self._written(node, avoid, json), "\n", end)
+            ways = [lines, sequence(self._written(node, avoid + "\n", json), end)]
+        return alternation(*ways)
 
-    def _written(self, shape: Shape, avoid: str, json: bool) -> Form:
+    def _written(self, node: SchemaNode, avoid: str, json: bool) -> Expr:
         """A value without its end."""
-        notation = Verbatim(self._rules, f"{self._scope} {avoid}", self._named, avoid)
-        form = notation.json.form(shape) if json else notation.form(shape)
-        self.missed += notation.missed
-        return form
+        syntax = RawTextSyntax(self._rules, f"{self._scope} {avoid}", self._definitions, avoid)
+        expr = syntax.json.expr(node) if json else syntax.expr(node)
+        self.unenforced += syntax.unenforced
+        return expr
 
     def _after_value(self, key: str) -> str:
         """The state behind the value of that key."""
@@ -271,25 +272,25 @@ class Arguments:
         return isinstance(state, Span) and state.kind in (Kind.TEXT, Kind.MARKUP)
 
     def _may_be_empty(self) -> bool:
-        return any(not any(member.required for member in shape.members) for shape in self._objects)
+        return any(not any(member.required for member in node.members) for node in self._objects)
 
-    def _writable(self, member: Member, written: object) -> bool:
+    def _writable(self, member: Property, written: object) -> bool:
         if not written:
-            self.missed.append(
+            self.unenforced.append(
                 f"the argument '{member.name}': this model's format has no way to write its name"
             )
         return bool(written)
 
 
-def filled(text: str, places: Mapping[str, Form]) -> Form:
+def fill_placeholders(text: str, positions: Mapping[str, Expr]) -> Expr:
     """A header or key as it is written, with its places filled."""
-    known = {"NUMBER": _NUMBER, "ID": _ID, **places}
+    known = {"NUMBER": _NUMBER, "ID": _ID, **positions}
     return sequence(*(known.get(part, part) for part in _PLACES.split(text)))
 
 
-_NUMBER = repeat(chars("0-9"), 1, 4)
-_ID = repeat(chars("A-Za-z0-9"), 9, 9)
+_NUMBER = repeat(char_class("0-9"), 1, 4)
+_ID = repeat(char_class("A-Za-z0-9"), 9, 9)
 
 
-def _names(shape: Object) -> list[str]:
-    return [member.name for member in shape.members]
+def _names(node: Object) -> list[str]:
+    return [member.name for member in node.members]

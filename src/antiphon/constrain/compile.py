@@ -1,34 +1,52 @@
-"""What a request demands of an answer → the form that the whole answer must have.
+"""Compiles what a request requires of an answer into a grammar of the whole answer.
 
-The entry is `constrain`. What it returns is written for an engine by
-`gbnf.write` or `structural_tag.write`, or matched against an answer by
-`matcher`, for engines that enforce nothing.
+The entry is `compile_constraint`. The result is written for an engine by
+`gbnf.write` or `structural_tag.write`, or matched against the finished answer
+by `matcher` for engines that enforce nothing.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
-from antiphon.constrain.answer import Answer
-from antiphon.constrain.arguments import Offered, UnwritableError
-from antiphon.constrain.body import body_of
-from antiphon.constrain.calls import Calls
-from antiphon.constrain.form import Form, Language
-from antiphon.constrain.json_schema import read
-from antiphon.constrain.kinds import objects
-from antiphon.constrain.language import check, pruned
+from antiphon.constrain.analysis import validate, without_unused_rules
+from antiphon.constrain.answer import AnswerGrammar
+from antiphon.constrain.arguments import CallableFunction, UnsupportedSyntaxError
+from antiphon.constrain.budget import Budget, TooMuchWorkError
+from antiphon.constrain.calls import CallGrammar
+from antiphon.constrain.gbnf_parser import parse_gbnf
+from antiphon.constrain.grammar_ir import Expr, GrammarIR, alternation
+from antiphon.constrain.json_schema import compile_schema
 from antiphon.constrain.matcher import Matcher
-from antiphon.constrain.merging import TooLarge
-from antiphon.constrain.shape import ANY_OBJECT, Object, Shapes
-from antiphon.constrain.unenforced import Unenforced, refuse
-from antiphon.constrain.waiting import first_letters, waiting
-from antiphon.core.constraint import Format
+from antiphon.constrain.node_types import object_nodes
+from antiphon.constrain.regex import client_regex
+from antiphon.constrain.schema_ir import ANY_OBJECT, Object, SchemaIR
+from antiphon.constrain.structural_tag_parser import parse_structural_tag
+from antiphon.constrain.triggers import first_characters, with_free_text_before
+from antiphon.constrain.value_syntax import JsonSyntax
+from antiphon.core.constraint import Format, GrammarFormat, JsonObject, JsonSchema, OneOf, Regex, TagFormat
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
 from antiphon.core.turn import Calling, Function, ToolChoice
 
 
-class Demand(Struct, frozen=True):
+class Unenforced(NamedTuple):
+    """A keyword or wish that the engine cannot enforce, so that it must be checked afterwards.
+
+    `param` is the part of the request, `tools[0].function.parameters`; `pointer` is the place in
+    it as a JSON pointer, `/properties/age`; `what` names the keyword and why.
+    """
+
+    param: str
+    pointer: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.pointer or '(root)'}: {self.what}"
+
+
+class OutputRequirements(Struct, frozen=True):
     """What an answer has to be: the part of a `Turn` that matters here.
 
     `state` is where the answer begins: None for the grammar's start, else the
@@ -41,143 +59,185 @@ class Demand(Struct, frozen=True):
     state: str | None = None
 
 
-class Enforced(Struct, frozen=True):
+class CompiledConstraint(Struct, frozen=True):
     """What holds the model while it decodes.
 
-    `language` is None if nothing has to. It describes the whole answer, thoughts
+    `grammar_ir` is None if nothing has to. It describes the whole answer, reasoning
     and markup included, from its first character on; with `triggers`, all from the first
     of these texts on, which are part of what it describes, and text before
     them is free.
 
-    `unenforced` are the keywords and wishes that `language` does not cover, in the
+    `unenforced` are the keywords and wishes that `grammar_ir` does not cover, in the
     request's words: to be checked when the answer is there. No keyword of a
     strict schema is ever among them: that is refused instead.
     """
 
-    language: Language | None = None
+    grammar_ir: GrammarIR | None = None
     triggers: tuple[str, ...] = ()
     unenforced: tuple[Unenforced, ...] = ()
 
-    def after(self, written: str) -> "Enforced | None":
+    def after(self, written: str) -> "CompiledConstraint | None":
         """What holds the rest of an answer of which this much is written; None if it broke the rules."""
-        if self.language is None or not self._woken_by(written):
+        if self.grammar_ir is None or not self._is_triggered(written):
             return self
-        matcher = Matcher(waiting(self.language, self.triggers) if self.triggers else self.language)
+        matcher = Matcher(
+            with_free_text_before(self.grammar_ir, self.triggers) if self.triggers else self.grammar_ir
+        )
         if not matcher.feed(written):
             return None
-        return Enforced(matcher.residual(), unenforced=self.unenforced)
+        return CompiledConstraint(matcher.residual(), unenforced=self.unenforced)
 
-    def _woken_by(self, written: str) -> bool:
+    def _is_triggered(self, written: str) -> bool:
         """Whether a trigger stands in what is written, or has begun."""
-        return not self.triggers or any(letter in written for letter in first_letters(self.triggers))
+        return not self.triggers or any(letter in written for letter in first_characters(self.triggers))
 
 
-def constrain(demand: Demand, grammar: Grammar) -> Enforced:
-    """What the demand comes to for a model that writes in this grammar (`Dialect.grammar`). Pure.
+def compile_constraint(requirements: OutputRequirements, grammar: Grammar) -> CompiledConstraint:
+    """The constraint for a model that writes in this grammar (`Dialect.grammar`). Pure.
 
     Raises RequestError for what is strict and cannot be enforced, and for schemas that
     nothing fits. Its `param` is the `source` of a function, or `format`.
     """
-    compiler = _Compiler(demand, grammar)
+    compiler = _Compiler(requirements, grammar)
     try:
-        enforced = compiler.enforced()
-    except UnwritableError as why:
+        compiled = compiler.compiled()
+    except UnsupportedSyntaxError as why:
         what = f"this model's format does not say {why}"
-        return Enforced(unenforced=(Unenforced("tool_choice", "", what), *compiler.unenforced))
-    if enforced.language is None:
-        return enforced
-    language = pruned(enforced.language)
-    check(language, "tools" if demand.format is None else "format")
-    return Enforced(language, enforced.triggers, enforced.unenforced)
+        return CompiledConstraint(unenforced=(Unenforced("tool_choice", "", what), *compiler.unenforced))
+    if compiled.grammar_ir is None:
+        return compiled
+    grammar_ir = without_unused_rules(compiled.grammar_ir)
+    validate(grammar_ir, "tools" if requirements.format is None else "format")
+    return CompiledConstraint(grammar_ir, compiled.triggers, compiled.unenforced)
 
 
 class _Compiler:
-    """Compiles one demand."""
+    """Compiles the requirements of one request."""
 
-    def __init__(self, demand: Demand, grammar: Grammar) -> None:
-        self._demand = demand
+    def __init__(self, requirements: OutputRequirements, grammar: Grammar) -> None:
+        self._requirements = requirements
         self._grammar = grammar
-        self._choice = demand.tool_choice
-        self._rules: dict[str, Form] = {}
+        self._choice = requirements.tool_choice
+        self._rules: dict[str, Expr] = {}
+        self._budget = Budget()
         self.unenforced: list[Unenforced] = []
 
-    def enforced(self) -> Enforced:
+    def compiled(self) -> CompiledConstraint:
         offered = self._callable()
         must = self._choice.calling is Calling.REQUIRED
         if must and not offered:
             raise RequestError("There is no function that could be called: offer one.", param="tool_choice")
         calls = (
             self._calls(offered)
-            if offered and (must or self._demand.format or self._minds(offered))
+            if offered and (must or self._requirements.format or self._constrains_calls(offered))
             else None
         )
-        if self._demand.format is None and calls is None:
-            return Enforced()
-        body = None if must or self._demand.format is None else self._body(self._demand.format)
-        answer = Answer(self._grammar, calls, body, self._rules)
+        if self._requirements.format is None and calls is None:
+            return CompiledConstraint()
+        body = None if must or self._requirements.format is None else self._body(self._requirements.format)
+        answer = AnswerGrammar(self._grammar, calls, body, self._rules)
         if must or body is not None:
-            return self._whole(answer.demanded(self._demand.state), calls)
+            return self._whole(answer.demanded(self._requirements.state), calls)
         triggers = answer.triggers()
-        form = answer.triggered(triggers) if triggers else answer.free(self._demand.state)
-        return self._whole(form, calls, triggers)
+        expr = answer.triggered(triggers) if triggers else answer.free(self._requirements.state)
+        return self._whole(expr, calls, triggers)
 
-    def _whole(self, form: Form, calls: Calls | None, triggers: tuple[str, ...] = ()) -> Enforced:
+    def _whole(
+        self, expr: Expr, calls: CallGrammar | None, triggers: tuple[str, ...] = ()
+    ) -> CompiledConstraint:
         if calls is not None:
             for tool in self._callable():
-                self._miss(tool.source, [("", what) for what in calls.missed(tool.name)], tool.strict)
+                self._unenforceable(
+                    tool.source, [("", what) for what in calls.unenforced(tool.name)], tool.strict
+                )
         unenforced = tuple(dict.fromkeys(self.unenforced))
-        return Enforced(Language(form, self._rules), triggers, unenforced)
+        return CompiledConstraint(GrammarIR(expr, self._rules), triggers, unenforced)
 
     def _callable(self) -> list[Function]:
         """The functions that may be called."""
         if self._choice.calling is Calling.NONE:
             return []
         names = self._choice.names
-        return [tool for tool in self._demand.tools if names is None or tool.name in names]
+        return [tool for tool in self._requirements.tools if names is None or tool.name in names]
 
-    def _minds(self, offered: Sequence[Function]) -> bool:
+    def _constrains_calls(self, offered: Sequence[Function]) -> bool:
         """Whether it matters how a call is written that need not come."""
         return self._choice.names is not None or not self._choice.parallel or any(f.strict for f in offered)
 
-    def _calls(self, offered: Sequence[Function]) -> Calls:
+    def _calls(self, offered: Sequence[Function]) -> CallGrammar:
         if not any(self._grammar.states.keys() - self._grammar.without_calls().states.keys()):
-            raise UnwritableError("how calls are written")
-        functions = list(map(self._offered, offered))
-        return Calls(self._grammar, functions, self._choice.parallel, self._rules)
+            raise UnsupportedSyntaxError("how calls are written")
+        functions = [
+            CallableFunction(f.name, self._schema_ir(f), f.hosted is not None and f.hosted.native)
+            for f in offered
+        ]
+        return CallGrammar(self._grammar, functions, self._choice.parallel, self._rules)
 
-    def _offered(self, tool: Function) -> Offered:
-        native = tool.hosted is not None and tool.hosted.native
-        return Offered(tool.name, self._shapes(tool), native)
-
-    def _shapes(self, tool: Function) -> Shapes:
-        """The shapes of a function's arguments: any object, if nothing holds it to its schema."""
+    def _schema_ir(self, tool: Function) -> SchemaIR:
+        """The schema of a function's arguments: any object, if it is not enforced."""
         if not tool.parameters:
-            return Shapes(Object())
+            return SchemaIR(Object())
         if not tool.strict and self._choice.calling is Calling.AUTO:
-            return Shapes(ANY_OBJECT)
+            return SchemaIR(ANY_OBJECT)
         try:
-            shapes, missed = read(tool.parameters)
-        except TooLarge:
-            raise RequestError(_TOO_LARGE, param=tool.source) from None
-        self._miss(tool.source, missed, tool.strict)
-        if not objects(shapes.shape, shapes.named):
+            schema_ir, unenforced = compile_schema(tool.parameters, self._budget)
+        except TooMuchWorkError:
+            raise RequestError(_TOO_MUCH_WORK, param=tool.source) from None
+        self._unenforceable(tool.source, unenforced, tool.strict)
+        if not object_nodes(schema_ir.node, schema_ir.definitions):
             message = "No object fits this schema: a function's arguments are one."
             raise RequestError(message, param=tool.source)
-        return shapes
+        return schema_ir
 
-    def _body(self, format_: Format) -> Form:
+    def _body(self, format_: Format) -> Expr:
+        """The visible text of an answer in the client's format."""
         try:
-            form, missed, strict = body_of(format_, self._rules)
-        except TooLarge:
-            raise RequestError(_TOO_LARGE, param="format") from None
-        self._miss("format", missed, strict)
-        return form
+            expr, unenforced, strict = self._format(format_)
+        except TooMuchWorkError:
+            raise RequestError(_TOO_MUCH_WORK, param="format") from None
+        self._unenforceable("format", unenforced, strict)
+        return expr
 
-    def _miss(self, param: str, missed: list[tuple[str, str]], strict: bool | None) -> None:
-        found = [Unenforced(param, pointer, what) for pointer, what in missed]
+    def _format(self, format_: Format) -> tuple[Expr, list[tuple[str, str]], bool]:
+        """The text, what of the format it does not enforce, and whether that is an error."""
+        rules, budget = self._rules, self._budget
+        match format_:
+            case JsonSchema(schema, strict):
+                schema_ir, unenforced = compile_schema(schema, budget)
+                syntax = JsonSyntax(rules, "format", schema_ir.definitions)
+                return syntax.expr(schema_ir.node), unenforced, strict
+            case JsonObject():
+                return JsonSyntax(rules, "format", {}).expr(ANY_OBJECT), [], True
+            case Regex(pattern):
+                return client_regex(pattern, budget), [], True
+            case OneOf(texts):
+                budget.spend(len(texts))
+                return alternation(*texts), [], True
+            case GrammarFormat(text, "gbnf"):
+                return parse_gbnf(text, rules, budget), [], True
+            case GrammarFormat(_, syntax_name):
+                message = f"Grammars in '{syntax_name}' are not supported: write GBNF."
+                raise RequestError(message, param="format")
+            case TagFormat(spec):
+                return *parse_structural_tag(spec, rules, budget), True
+
+    def _unenforceable(self, param: str, unenforced: list[tuple[str, str]], strict: bool | None) -> None:
+        found = [Unenforced(param, pointer, what) for pointer, what in unenforced]
         if strict and found:
             refuse(found)
         self.unenforced += found
 
 
-_TOO_LARGE = "This schema has too many alternatives to be enforced. Make it smaller."
+_TOO_MUCH_WORK = "This schema or grammar is too complex to be enforced. Make it smaller."
+_REPORTED = 5
+"""Keywords that an error names."""
+
+
+def refuse(found: Sequence[Unenforced]) -> NoReturn:
+    """Say that a strict schema asks for more than can be enforced."""
+    listed = "; ".join(map(str, found[:_REPORTED]))
+    more = f"; and {len(found) - _REPORTED} more" if len(found) > _REPORTED else ""
+    raise RequestError(
+        f"This strict schema cannot be enforced whole: {listed}{more}. Change it, or set strict to false.",
+        param=found[0].param,
+    )

@@ -1,66 +1,65 @@
-"""Forms → GBNF, the grammars of llama.cpp.
+"""Grammar IR → GBNF, the grammars of llama.cpp and xgrammar.
 
-Strategy: a rule of the language is a rule of the grammar, and everything in
-it is written in place. Rules of their own become free text up to a marker and
-machines, one for each state, and what is counted: llama.cpp writes out what is
-repeated, and refuses a grammar in which that multiplies.
+Expressions are written in place. Text up to a marker, DFA states and counted
+expressions become rules: llama.cpp writes repetitions out, and refuses a
+grammar in which that multiplies.
 """
 
-from antiphon.constrain.automaton import automaton
-from antiphon.constrain.form import (
-    ANY,
-    Chars,
-    Choice,
-    Form,
-    Language,
+from antiphon.constrain.aho_corasick import aho_corasick
+from antiphon.constrain.grammar_ir import (
+    ANY_CHAR,
+    Alternation,
+    CharClass,
+    Dfa,
+    Expr,
+    GrammarIR,
     Literal,
-    Machine,
     Ref,
     Repeat,
     Sequence,
     Until,
-    chars,
-    united,
+    char_class,
+    merged_ranges,
     without,
 )
-from antiphon.constrain.waiting import awake, first_letters
+from antiphon.constrain.triggers import first_characters, from_trigger_start
 from antiphon.core.constraint import Gbnf
 
 MANY = 2
 """Counts from here on are written out by those who read them."""
 
-_PLAIN = chars(" !#-,.-Z_-~/:;<=>@")
+_PLAIN = char_class(" !#-,.-Z_-~/:;<=>@")
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
 
-def write(language: Language, triggers: tuple[str, ...] = ()) -> Gbnf:
-    """The grammar of the language; with triggers, one that holds from these on.
+def write(grammar_ir: GrammarIR, triggers: tuple[str, ...] = ()) -> Gbnf:
+    """The grammar as GBNF; with triggers, one that applies from these on.
 
     llama.cpp looks for triggers in what was drawn already: a token with the end of one in it, and more
     that does not fit, would be an error. So it wakes where a trigger may begin, and reads on from there.
     Triggers are longer than the tokens that text is made of: none holds a whole one and more.
     """
     if not triggers:
-        return Gbnf(_Writer(language).text)
-    return Gbnf(_Writer(awake(language, triggers)).text, first_letters(triggers))
+        return Gbnf(_Writer(grammar_ir).text)
+    return Gbnf(_Writer(from_trigger_start(grammar_ir, triggers)).text, first_characters(triggers))
 
 
 class _Writer:
     """Writes one grammar."""
 
-    def __init__(self, language: Language) -> None:
+    def __init__(self, grammar_ir: GrammarIR) -> None:
         self._names: dict[str, str] = {}
         self._untils: dict[Until, str] = {}
-        self._machines: dict[Machine, str] = {}
-        self._counted: dict[Form, str] = {}
+        self._dfas: dict[Dfa, str] = {}
+        self._counted: dict[Expr, str] = {}
         self._lines: list[str] = []
-        self._rule("root", language.start)
-        for name, form in language.rules.items():
-            self._rule(self._named(name), form)
+        self._rule("root", grammar_ir.start)
+        for name, expr in grammar_ir.rules.items():
+            self._rule(self._named(name), expr)
         self.text = "\n".join(self._lines) + "\n"
 
-    def _rule(self, name: str, form: Form) -> None:
-        self._lines.append(f"{name} ::= {self._options(form)}")
+    def _rule(self, name: str, expr: Expr) -> None:
+        self._lines.append(f"{name} ::= {self._options(expr)}")
 
     def _named(self, name: str) -> str:
         """Names have letters, digits and dashes only; all of ours end in a number, so that none is `root`."""
@@ -69,21 +68,21 @@ class _Writer:
             self._names[name] = f"{letters}-{len(self._names)}"
         return self._names[name]
 
-    def _options(self, form: Form) -> str:
-        if isinstance(form, Choice):
-            return " | ".join(map(self._parts, form.options)) or "[^\\u0000-\\U0010FFFF]"
-        return self._parts(form)
+    def _options(self, expr: Expr) -> str:
+        if isinstance(expr, Alternation):
+            return " | ".join(map(self._parts, expr.options)) or "[^\\u0000-\\U0010FFFF]"
+        return self._parts(expr)
 
-    def _parts(self, form: Form) -> str:
-        if isinstance(form, Sequence):
-            return " ".join(map(self._part, form.parts))
-        return self._part(form)
+    def _parts(self, expr: Expr) -> str:
+        if isinstance(expr, Sequence):
+            return " ".join(map(self._part, expr.parts))
+        return self._part(expr)
 
-    def _part(self, form: Form) -> str:  # noqa: PLR0911  # one for each form
-        match form:
+    def _part(self, expr: Expr) -> str:  # noqa: PLR0911  # one for each form
+        match expr:
             case Literal(text):
                 return _quoted(text)
-            case Chars(ranges):
+            case CharClass(ranges):
                 return _class(ranges)
             case Repeat(inner, least, most):
                 single = self._single if most is None and least < MANY else self._single_rule
@@ -91,60 +90,60 @@ class _Writer:
             case Ref(name):
                 return self._named(name)
             case Until():
-                return self._until(form)
-            case Machine():
-                return self._machine(form)
+                return self._until(expr)
+            case Dfa():
+                return self._dfa(expr)
             case _:
-                return f"({self._options(form)})"
+                return f"({self._options(expr)})"
 
-    def _single(self, form: Form) -> str:
+    def _single(self, expr: Expr) -> str:
         """What a count may stand behind."""
-        return self._part(form) if isinstance(form, Literal | Chars | Ref) else f"({self._options(form)})"
+        return self._part(expr) if isinstance(expr, Literal | CharClass | Ref) else f"({self._options(expr)})"
 
-    def _single_rule(self, form: Form) -> str:
+    def _single_rule(self, expr: Expr) -> str:
         """The same, so short that it may be written out many times."""
-        if isinstance(form, Literal | Chars | Ref):
-            return self._part(form)
-        if form not in self._counted:
-            self._counted[form] = f"each-{len(self._counted)}"
-            self._rule(self._counted[form], form)
-        return self._counted[form]
+        if isinstance(expr, Literal | CharClass | Ref):
+            return self._part(expr)
+        if expr not in self._counted:
+            self._counted[expr] = f"each-{len(self._counted)}"
+            self._rule(self._counted[expr], expr)
+        return self._counted[expr]
 
-    def _machine(self, form: Machine) -> str:
+    def _dfa(self, expr: Dfa) -> str:
         """The name of the rule for its first state; that of each state has its number added."""
-        states = Machine(form.ways, form.ends)
-        if states not in self._machines:
-            self._machines[states] = f"machine-{len(self._machines)}"
-            for state, ways in enumerate(form.ways):
-                options = [f"{self._part(read)} {self._machines[states]}-{to}" for read, to in ways]
-                options += ['""'] if state in form.ends else []
+        states = Dfa(expr.ways, expr.ends)
+        if states not in self._dfas:
+            self._dfas[states] = f"machine-{len(self._dfas)}"
+            for state, ways in enumerate(expr.ways):
+                options = [f"{self._part(read)} {self._dfas[states]}-{to}" for read, to in ways]
+                options += ['""'] if state in expr.ends else []
                 nothing = _class(())
-                self._lines.append(f"{self._machines[states]}-{state} ::= {' | '.join(options) or nothing}")
-        return f"{self._machines[states]}-{form.begun}"
+                self._lines.append(f"{self._dfas[states]}-{state} ::= {' | '.join(options) or nothing}")
+        return f"{self._dfas[states]}-{expr.begun}"
 
-    def _until(self, form: Until) -> str:
+    def _until(self, expr: Until) -> str:
         """The name of the rule for the text's beginning; that of each state has its number added."""
-        if form not in self._untils:
-            self._untils[form] = f"text-{len(self._untils)}"
-            self._states(self._untils[form], form)
-        begun = automaton(tuple(marker for marker, _ in form.on)).state(form.begun)
-        return f"{self._untils[form]}-{begun}"
+        if expr not in self._untils:
+            self._untils[expr] = f"text-{len(self._untils)}"
+            self._states(self._untils[expr], expr)
+        begun = aho_corasick(tuple(marker for marker, _ in expr.on)).state(expr.begun)
+        return f"{self._untils[expr]}-{begun}"
 
-    def _states(self, name: str, form: Until) -> None:
+    def _states(self, name: str, expr: Until) -> None:
         """A rule for each state: the characters that lead on, and where."""
-        then = dict(form.on)
-        found = automaton(tuple(then))
+        then = dict(expr.on)
+        found = aho_corasick(tuple(then))
         for state in range(len(found.begun)):
             ways = found.ways(state)
-            options = [f"{_class(without(ANY, ''.join(ways)).ranges)} {name}-0"]
+            options = [f"{_class(without(ANY_CHAR, ''.join(ways)).ranges)} {name}-0"]
             for to in {to for to in ways.values() if isinstance(to, int)}:
-                letters = united((ord(char), ord(char)) for char, way in ways.items() if way == to)
+                letters = merged_ranges((ord(char), ord(char)) for char, way in ways.items() if way == to)
                 options.append(f"{_class(letters)} {name}-{to}")
             for char, marker in ways.items():
                 after = then[marker] if isinstance(marker, str) else None
                 if after is not None:
                     options.append(f"{_quoted(char)} {self._part(after)}")
-            if form.open:
+            if expr.open:
                 options.append('""')
             self._lines.append(f"{name}-{state} ::= {' | '.join(options)}")
 

@@ -1,59 +1,62 @@
-"""JSON Schema → shapes: what fits the shape fits the schema.
+"""JSON Schema → schema IR: every value that it allows is valid; not every valid value is allowed.
 
-The other way round it need not hold: an object whose schema lists properties
-and says nothing about others has no others, and properties come in the
-schema's order. What a shape cannot say is collected in `missed`, each with its
-place, so that nothing is let through unseen.
+An object whose schema lists properties and says nothing about others has no
+others, and properties come in the schema's order. What cannot be enforced is
+collected in `unenforced` with its place.
 
-Strategy: references and `allOf` are merged into one plain schema first
-(`merging`); alternatives multiply out; what is left is read type by type.
+`$ref` and `allOf` are merged into one schema first (`merge_schemas`);
+alternatives multiply out; the rest is compiled type by type.
 """
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from functools import partial
+from math import ceil, floor
 from typing import Any
 
-from antiphon.constrain.bounds import bound, down, up
-from antiphon.constrain.form import ANY, EMPTY, NOTHING, Chars, Form, Language, Literal, Repeat, repeat
-from antiphon.constrain.formats import form_of
-from antiphon.constrain.lengths import length
-from antiphon.constrain.matcher import matches
-from antiphon.constrain.merging import (
-    ANNOTATIONS,
-    Schema,
-    TooLarge,
-    disjoint,
-    merged,
-    resolved,
-    types_of,
+from antiphon.constrain.ambiguity import ambiguous_recursion
+from antiphon.constrain.analysis import length
+from antiphon.constrain.budget import Budget
+from antiphon.constrain.grammar_ir import (
+    ANY_CHAR,
+    EMPTY,
+    NOTHING,
+    CharClass,
+    Expr,
+    GrammarIR,
+    Literal,
+    Repeat,
+    repeat,
 )
-from antiphon.constrain.notation import Json
-from antiphon.constrain.numbers import integers, numbers
-from antiphon.constrain.readings import undecided
-from antiphon.constrain.regex import UnsupportedRegexError, searched
-from antiphon.constrain.shape import (
-    ANYTHING,
+from antiphon.constrain.json_values import all_types_of, type_of, within
+from antiphon.constrain.matcher import matches
+from antiphon.constrain.merge_schemas import ANNOTATIONS, Schema, disjoint, merged, resolved, types_of
+from antiphon.constrain.numbers import bound, integers, numbers
+from antiphon.constrain.regex import UnsupportedRegexError, searching
+from antiphon.constrain.schema_ir import (
+    ANY_VALUE,
     FREE_TEXT,
     NEVER,
     Array,
-    Constant,
-    Member,
-    Named,
+    Const,
     Number,
     Object,
-    Shape,
-    Shapes,
-    Text,
+    Property,
+    Reference,
+    SchemaIR,
+    SchemaNode,
+    String,
     union,
 )
-from antiphon.constrain.values import all_types_of, type_of, within
+from antiphon.constrain.string_formats import pattern_expr
+from antiphon.constrain.value_syntax import JsonSyntax
 
 MAX_REPEAT = 500
 """The highest count of characters or items that is enforced: engines write counts out."""
 MAX_DEPTH = 64
 """How deep schemas are nested."""
-MAX_SCHEMAS = 4000
-"""Schemas in one schema, alternatives multiplied out."""
+_NODE, _VALUE = 20, 8
+"""Work for a schema, and for a value that is listed."""
 
 _ALTERNATIVES = ("anyOf", "oneOf")
 _STRINGS = {"minLength", "maxLength", "pattern", "format"}
@@ -74,30 +77,35 @@ _OTHERS = {"type", "enum", "const", "anyOf", "oneOf", "nullable"}
 _KNOWN = _STRINGS | _NUMBERS | _ARRAYS | _OBJECTS | _OTHERS | ANNOTATIONS
 
 
-class SchemaReader:
-    """Reads one schema. `missed` has what its shape does not hold, as (pointer, what)."""
+class SchemaCompiler:
+    """Compiles one schema. `unenforced` has what its IR does not enforce, as (pointer, what)."""
 
-    def __init__(self, root: Schema | bool) -> None:
+    def __init__(self, root: Schema | bool, budget: Budget) -> None:
         self._root = root
-        self._named: dict[str, Shape] = {}
-        self._count = 0
+        self._budget = budget
+        self._definitions: dict[str, SchemaNode] = {}
+        self._patterns: dict[str, Expr] = {}
         self._depth = 0
-        self.missed: list[tuple[str, str]] = []
+        self.unenforced: list[tuple[str, str]] = []
 
-    def read(self) -> Shapes:
-        """The shape of the whole schema. Raises `TooLarge`."""
-        shape = self._shape(self._root, "")
-        return Shapes(shape, self._named)
+    def compile(self) -> SchemaIR:
+        """The IR of the whole schema. Raises `TooMuchWorkError`."""
+        node = self._node(self._root, "")
+        return SchemaIR(node, self._definitions)
 
-    def _shape(self, schema: Any, at: str) -> Shape:
-        """The shape of a schema at this place."""
-        self._count += 1
-        if self._count > MAX_SCHEMAS:
-            raise TooLarge
+    def _node(self, schema: Any, at: str) -> SchemaNode:
+        """Compiles the schema at this place."""
+        self._budget.spend(_NODE)
         if isinstance(schema, bool) or not isinstance(schema, Mapping):
-            return ANYTHING if schema is True else NEVER if schema is False else self._miss(at, "no schema")
+            return (
+                ANY_VALUE
+                if schema is True
+                else NEVER
+                if schema is False
+                else self._unenforceable(at, "no schema")
+            )
         if self._depth >= MAX_DEPTH:
-            return self._miss(at, f"schemas nested deeper than {MAX_DEPTH}")
+            return self._unenforceable(at, f"schemas nested deeper than {MAX_DEPTH}")
         self._depth += 1
         reference = schema.get("$ref")
         if isinstance(reference, str) and not schema.keys() - ANNOTATIONS - {"$ref"}:
@@ -107,90 +115,95 @@ class SchemaReader:
         self._depth -= 1
         return found
 
-    def _referred(self, reference: str, at: str) -> Shape:
+    def _referred(self, reference: str, at: str) -> SchemaNode:
         """A reference becomes a name, so that a schema may refer to itself."""
         target = resolved(reference, self._root)
         if target is None:
-            return self._miss(at, f"$ref: there is no '{reference}' in the schema")
-        if reference not in self._named:
-            self._named[reference] = ANYTHING  # stands there while what it refers to is read
+            return self._unenforceable(at, f"$ref: there is no '{reference}' in the schema")
+        if reference not in self._definitions:
+            self._definitions[reference] = ANY_VALUE  # stands there while what it refers to is read
             depth, self._depth = self._depth, 0
-            self._named[reference] = self._shape(target, reference.removeprefix("#"))
+            self._definitions[reference] = self._node(target, reference.removeprefix("#"))
             self._depth = depth
-        return Named(reference)
+        return Reference(reference)
 
-    def _plain(self, schema: Schema, at: str) -> Shape:
+    def _plain(self, schema: Schema, at: str) -> SchemaNode:
         """A schema with `$ref` and `allOf` merged into it."""
-        plain, conflicts = merged(schema, self._root)
-        self.missed += ((at, conflict) for conflict in conflicts)
+        plain, conflicts = merged(schema, self._root, self._budget)
+        self.unenforced += ((at, conflict) for conflict in conflicts)
         if not isinstance(plain, Mapping):
-            return ANYTHING if plain is True else NEVER
+            return ANY_VALUE if plain is True else NEVER
         for keyword in _ALTERNATIVES:
             if keyword in plain:
                 return self._alternatives(plain, keyword, at)
         for keyword in sorted(plain.keys() - _KNOWN):
-            self.missed.append((at, f"{keyword}: it cannot be enforced"))
+            self.unenforced.append((at, f"{keyword}: it cannot be enforced"))
         if "enum" in plain or "const" in plain:
             return self._constants(plain, at)
         return self._typed(plain, at)
 
-    def _alternatives(self, schema: Schema, keyword: str, at: str) -> Shape:
+    def _alternatives(self, schema: Schema, keyword: str, at: str) -> SchemaNode:
         rest = {key: value for key, value in schema.items() if key != keyword}
         options = schema[keyword]
         if not isinstance(options, list) or not options:
-            return self._miss(at, f"{keyword}: it must be a list of schemas")
-        if keyword == "oneOf" and not disjoint(options, self._root):
-            self.missed.append((at, "oneOf: more than one of its schemas may fit"))
+            return self._unenforceable(at, f"{keyword}: it must be a list of schemas")
+        if keyword == "oneOf" and not disjoint(options, self._root, self._budget):
+            self.unenforced.append((at, "oneOf: more than one of its schemas may fit"))
         if not rest.keys() - ANNOTATIONS:
-            return union(*(self._shape(each, f"{at}/{keyword}/{i}") for i, each in enumerate(options)))
+            return union(*(self._node(each, f"{at}/{keyword}/{i}") for i, each in enumerate(options)))
         return union(
-            *(self._shape({"allOf": [rest, each]}, f"{at}/{keyword}/{i}") for i, each in enumerate(options))
+            *(self._node({"allOf": [rest, each]}, f"{at}/{keyword}/{i}") for i, each in enumerate(options))
         )
 
-    def _constants(self, schema: Schema, at: str) -> Shape:
+    def _constants(self, schema: Schema, at: str) -> SchemaNode:
         """The values listed, as far as the rest of the schema allows them."""
         values = [schema["const"]] if "const" in schema else schema["enum"]
         if not isinstance(values, list):
-            return self._miss(at, "enum: it must be a list")
-        allowed = schema.get("enum", values)
+            return self._unenforceable(at, "enum: it must be a list")
+        self._budget.spend(_VALUE * len(values))
+        allowed = schema["enum"] if "const" in schema and "enum" in schema else None
         types = types_of(schema)
-        kept = [v for v in values if within(v, allowed) and (types is None or all_types_of(v) & types)]
+        kept = [
+            v
+            for v in values
+            if (allowed is None or within(v, allowed)) and (types is None or all_types_of(v) & types)
+        ]
         rest = {
             k: v for k, v in schema.items() if k not in {"enum", "const", "type", "nullable"} | ANNOTATIONS
         }
         if rest:
             kept = [value for value in kept if self._fits(value, rest, at)]
-        return union(*map(Constant, kept))
+        return union(*map(Const, kept))
 
     def _fits(self, value: Any, rest: Schema, at: str) -> bool:
         """Whether a listed value fits the other keywords; of containers that is not known."""
         if isinstance(value, dict | list):
-            self.missed.append((at, "enum: other keywords beside it, for objects and arrays"))
+            self.unenforced.append((at, "enum: other keywords beside it, for objects and arrays"))
             return True
         if not rest.keys() & _KEYWORDS.get(type_of(value), set()):
             return True
-        shape = self._typed({**rest, "type": type_of(value)}, at)
-        if isinstance(shape, Text):
-            return matches(Language(shape.body), value)
-        return isinstance(shape, Number) and matches(Language(shape.digits), f"{Decimal(repr(value)):f}")
+        node = self._typed({**rest, "type": type_of(value)}, at)
+        if isinstance(node, String):
+            return matches(GrammarIR(node.body), value)
+        return isinstance(node, Number) and matches(GrammarIR(node.digits), f"{Decimal(repr(value)):f}")
 
-    def _typed(self, schema: Schema, at: str) -> Shape:
-        """One shape for each type; those that the schema has keywords for, if it names none."""
+    def _typed(self, schema: Schema, at: str) -> SchemaNode:
+        """One schema node for each type; those that the schema has keywords for, if it names none."""
         types = types_of(schema)
         if types is None:
-            spoken = {type_ for type_, keywords in _KEYWORDS.items() if schema.keys() & keywords}
-            if not spoken:
-                return ANYTHING
-            types = frozenset(spoken - ({"integer"} if "number" in spoken else set()))
+            with_speaker = {type_ for type_, keywords in _KEYWORDS.items() if schema.keys() & keywords}
+            if not with_speaker:
+                return ANY_VALUE
+            types = frozenset(with_speaker - ({"integer"} if "number" in with_speaker else set()))
         if schema.get("nullable") is True:
             types = types | {"null"}
         return union(*(self._of_type(type_, schema, at) for type_ in _TYPES if type_ in types))
 
-    def _of_type(self, type_: str, schema: Schema, at: str) -> Shape:
+    def _of_type(self, type_: str, schema: Schema, at: str) -> SchemaNode:
         if type_ == "null":
-            return Constant(None)
+            return Const(None)
         if type_ == "boolean":
-            return union(Constant(True), Constant(False))
+            return union(Const(True), Const(False))
         if type_ == "string":
             return self._string(schema, at)
         if type_ == "array":
@@ -199,60 +212,60 @@ class SchemaReader:
 
     # Numbers
 
-    def _number(self, type_: str, schema: Schema, at: str) -> Shape:
-        def miss(what: str) -> None:
-            self.missed.append((at, what))
-
-        low, open_low = bound(schema, "minimum", "exclusiveMinimum", max, miss)
-        high, open_high = bound(schema, "maximum", "exclusiveMaximum", min, miss)
+    def _number(self, type_: str, schema: Schema, at: str) -> SchemaNode:
+        report = partial(self._unenforceable, at)
+        low, open_low = bound(schema, "minimum", "exclusiveMinimum", max, report)
+        high, open_high = bound(schema, "maximum", "exclusiveMaximum", min, report)
         step = schema.get("multipleOf")
         if type_ == "number" and step == 1:
             type_, step = "integer", None
         if step is not None and not (type_ == "integer" and step == 1):
-            self.missed.append((at, "multipleOf: it cannot be enforced"))
+            self.unenforced.append((at, "multipleOf: it cannot be enforced"))
         if type_ == "number":
             digits = numbers(low, high, open_low, open_high)
         else:
-            digits = integers(
-                None if low is None else up(low, open_low), None if high is None else down(high, open_high)
-            )
+            first = None if low is None else floor(low) + 1 if open_low else ceil(low)
+            last = None if high is None else ceil(high) - 1 if open_high else floor(high)
+            digits = integers(first, last)
         return NEVER if digits == NOTHING else Number(digits)
 
     # Strings
 
-    def _string(self, schema: Schema, at: str) -> Shape:
+    def _string(self, schema: Schema, at: str) -> SchemaNode:
         body = self._pattern(schema, at)
         least, most = self._count_of(schema, "minLength", at) or 0, self._count_of(schema, "maxLength", at)
         if most is not None and most < least:
             return NEVER
         if body is None:
-            return Text(repeat(ANY, least, most))
-        if isinstance(body, Repeat) and isinstance(body.form, Chars):
+            return String(repeat(ANY_CHAR, least, most))
+        if isinstance(body, Repeat) and isinstance(body.expr, CharClass):
             least = max(least, body.least)
             most = body.most if most is None else most if body.most is None else min(most, body.most)
-            return NEVER if most is not None and most < least else Text(repeat(body.form, least, most))
+            return NEVER if most is not None and most < least else String(repeat(body.expr, least, most))
         shortest, longest = length(body)
         if shortest < least or (most is not None and (longest is None or longest > most)):
-            self.missed.append((at, "minLength, maxLength: they cannot be enforced beside pattern or format"))
-        return Text(body)
+            self.unenforced.append(
+                (at, "minLength, maxLength: they cannot be enforced beside pattern or format")
+            )
+        return String(body)
 
-    def _pattern(self, schema: Schema, at: str) -> Form | None:
+    def _pattern(self, schema: Schema, at: str) -> Expr | None:
         """What `pattern` or `format` asks for."""
         pattern, format_ = schema.get("pattern"), schema.get("format")
         if isinstance(pattern, str):
             if format_ is not None:
-                self.missed.append((at, f"format: '{format_}' cannot be enforced beside pattern"))
+                self.unenforced.append((at, f"format: '{format_}' cannot be enforced beside pattern"))
             try:
-                return searched(pattern)
+                return searching(pattern, self._budget)
             except UnsupportedRegexError as why:
-                self.missed.append((at, f"pattern: {why} cannot be enforced"))
+                self.unenforced.append((at, f"pattern: {why} cannot be enforced"))
                 return None
         if format_ is None:
             return None
-        form = form_of(format_) if isinstance(format_, str) else None
-        if form is None:
-            self.missed.append((at, f"format: '{format_}' cannot be enforced"))
-        return form
+        expr = pattern_expr(format_) if isinstance(format_, str) else None
+        if expr is None:
+            self.unenforced.append((at, f"format: '{format_}' cannot be enforced"))
+        return expr
 
     def _count_of(self, schema: Schema, keyword: str, at: str) -> int | None:
         """A count that engines can enforce."""
@@ -260,52 +273,52 @@ class SchemaReader:
         if count is None:
             return None
         if isinstance(count, bool) or not isinstance(count, int | float) or count < 0:
-            self.missed.append((at, f"{keyword}: it must be a whole number"))
+            self.unenforced.append((at, f"{keyword}: it must be a whole number"))
             return None
         if count > MAX_REPEAT:
-            self.missed.append((at, f"{keyword}: more than {MAX_REPEAT} cannot be enforced"))
+            self.unenforced.append((at, f"{keyword}: more than {MAX_REPEAT} cannot be enforced"))
             return None
         return int(count)
 
     # Arrays
 
-    def _array(self, schema: Schema, at: str) -> Shape:
+    def _array(self, schema: Schema, at: str) -> SchemaNode:
         for keyword in sorted(schema.keys() & {"contains", "minContains", "maxContains"}):
-            self.missed.append((at, f"{keyword}: it cannot be enforced"))
+            self.unenforced.append((at, f"{keyword}: it cannot be enforced"))
         least, most = self._count_of(schema, "minItems", at) or 0, self._count_of(schema, "maxItems", at)
         if schema.get("uniqueItems") is True and most not in (0, 1):
-            self.missed.append((at, "uniqueItems: it cannot be enforced"))
+            self.unenforced.append((at, "uniqueItems: it cannot be enforced"))
         prefix, rest = schema.get("prefixItems"), schema.get("items", True)
         if isinstance(rest, list):  # as drafts before 2020-12 wrote it
             prefix, rest = rest, schema.get("additionalItems", True)
         if "items" not in schema and schema.get("unevaluatedItems") is False:
             rest = False
-        first = [self._shape(each, f"{at}/prefixItems/{i}") for i, each in enumerate(prefix or ())]
+        first = [self._node(each, f"{at}/prefixItems/{i}") for i, each in enumerate(prefix or ())]
         # After a fixed beginning, models write nothing more unless the schema speaks of it.
         closed = bool(first) and "items" not in schema and least <= len(first)
-        more = NEVER if closed else self._shape(rest, f"{at}/items")
+        more = NEVER if closed else self._node(rest, f"{at}/items")
         return _counted(first, more, least, most)
 
     # Objects
 
-    def _object(self, schema: Schema, at: str) -> Shape:
+    def _object(self, schema: Schema, at: str) -> SchemaNode:
         properties, patterns = schema.get("properties") or {}, schema.get("patternProperties") or {}
         if not isinstance(properties, Mapping) or not isinstance(patterns, Mapping):
-            return self._miss(at, "properties, patternProperties: they must be objects")
+            return self._unenforceable(at, "properties, patternProperties: they must be objects")
         if "propertyNames" in schema:
-            self.missed.append((at, "propertyNames: it cannot be enforced"))
+            self.unenforced.append((at, "propertyNames: it cannot be enforced"))
         required = [name for name in schema.get("required") or () if isinstance(name, str)]
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
         members = dict(self._members(properties, required, patterns, others, at))
-        if any(member.required and member.shape == NEVER for member in members.values()):
+        if any(member.required and member.node == NEVER for member in members.values()):
             return NEVER
-        shape, keys = self._others(schema, properties, patterns, others, at)
-        kept = tuple(member for member in members.values() if member.shape != NEVER)
-        return self._sized(Object(kept, None if shape == NEVER else shape, keys), schema, at)
+        node, keys = self._others(schema, properties, patterns, others, at)
+        kept = tuple(member for member in members.values() if member.node != NEVER)
+        return self._sized(Object(kept, None if node == NEVER else node, keys), schema, at)
 
     def _members(
         self, properties: Schema, required: list[str], patterns: Schema, others: Any, at: str
-    ) -> Iterator[tuple[str, Member]]:
+    ) -> Iterator[tuple[str, Property]]:
         """The properties listed, and those that are only required."""
         for name in dict.fromkeys([*properties, *required]):
             place = f"{at}/properties/{_escaped(name)}"
@@ -313,97 +326,104 @@ class SchemaReader:
             also = [value for pattern, value in patterns.items() if self._found(pattern, name)]
             if name not in properties and not also:
                 given, place = others, f"{at}/additionalProperties"
-            shape = self._shape({"allOf": [given, *also]} if also else given, place)
-            yield name, Member(name, shape, name in required)
+            node = self._node({"allOf": [given, *also]} if also else given, place)
+            yield name, Property(name, node, name in required)
 
     def _found(self, pattern: str, name: str) -> bool:
-        try:
-            return matches(Language(searched(pattern)), name)
-        except UnsupportedRegexError:
-            return False  # reported where others are read
+        if pattern not in self._patterns:
+            try:
+                self._patterns[pattern] = searching(pattern, self._budget)
+            except UnsupportedRegexError:
+                self._patterns[pattern] = NOTHING  # reported where others are read
+        self._budget.spend(20 + 4 * len(name))
+        return matches(GrammarIR(self._patterns[pattern]), name)
 
     def _others(
         self, schema: Schema, properties: Schema, patterns: Schema, others: Any, at: str
-    ) -> tuple[Shape, Form]:
+    ) -> tuple[SchemaNode, Expr]:
         """Members that are not listed: what they are, and what their keys look like."""
         if patterns:
             return self._patterned(properties, patterns, at)
         speaks = "additionalProperties" in schema or "unevaluatedProperties" in schema
         if not speaks and properties:
             return NEVER, FREE_TEXT
-        return self._shape(others, f"{at}/additionalProperties"), FREE_TEXT
+        return self._node(others, f"{at}/additionalProperties"), FREE_TEXT
 
-    def _patterned(self, properties: Schema, patterns: Schema, at: str) -> tuple[Shape, Form]:
+    def _patterned(self, properties: Schema, patterns: Schema, at: str) -> tuple[SchemaNode, Expr]:
         (pattern, schema), *more = patterns.items()
         if more or any(self._found(pattern, name) for name in properties):
-            self.missed.append(
+            self.unenforced.append(
                 (at, "patternProperties: only one pattern, and for other keys than those listed")
             )
             return NEVER, FREE_TEXT
         try:
-            return self._shape(schema, f"{at}/patternProperties/{_escaped(pattern)}"), searched(pattern)
+            return self._node(schema, f"{at}/patternProperties/{_escaped(pattern)}"), searching(
+                pattern, self._budget
+            )
         except UnsupportedRegexError as why:
-            self.missed.append((at, f"patternProperties: {why} cannot be enforced"))
+            self.unenforced.append((at, f"patternProperties: {why} cannot be enforced"))
             return NEVER, FREE_TEXT
 
-    def _sized(self, shape: Object, schema: Schema, at: str) -> Shape:
+    def _sized(self, node: Object, schema: Schema, at: str) -> SchemaNode:
         """The object with its number of members bounded, as far as that can be said."""
         least, most = (
             self._count_of(schema, "minProperties", at) or 0,
             self._count_of(schema, "maxProperties", at),
         )
-        required = sum(member.required for member in shape.members)
+        required = sum(member.required for member in node.members)
         if most is not None and most < max(least, required):
             return NEVER
-        if shape.members:
-            if least > required or (most is not None and (len(shape.members) > most or shape.others)):
-                self.missed.append(
+        if node.members:
+            if least > required or (most is not None and (len(node.members) > most or node.others)):
+                self.unenforced.append(
                     (at, "minProperties, maxProperties: they cannot be enforced beside properties")
                 )
-            return shape
+            return node
         if least > 1:
-            self.missed.append((at, "minProperties: a key may be written twice"))
-        if shape.others is None:
-            return NEVER if least else shape
-        return Object((), shape.others, shape.keys, least, most)
+            self.unenforced.append((at, "minProperties: a key may be written twice"))
+        if node.others is None:
+            return NEVER if least else node
+        return Object((), node.others, node.keys, least, most)
 
-    def _miss(self, at: str, what: str) -> Shape:
+    def _unenforceable(self, at: str, what: str) -> SchemaNode:
         """This part cannot be enforced: anything may stand there."""
-        self.missed.append((at, what))
-        return ANYTHING
+        self.unenforced.append((at, what))
+        return ANY_VALUE
 
 
-def read(schema: Schema | bool) -> tuple[Shapes, list[tuple[str, str]]]:
-    """The shapes of a schema, and what they do not hold. Raises `TooLarge`."""
-    reader = SchemaReader(schema)
-    shapes = reader.read()
-    for reference in _tangled(shapes):
-        shapes = Shapes(shapes.shape, {**shapes.named, reference: ANYTHING})
-        what = "alternatives that hold themselves begin alike: let a constant that differs come first"
-        reader.missed.append((reference.removeprefix("#"), what))
-    return shapes, list(dict.fromkeys(reader.missed))
+def compile_schema(schema: Schema | bool, budget: Budget) -> tuple[SchemaIR, list[tuple[str, str]]]:
+    """The IR of a schema, and what it does not enforce. Raises `TooMuchWorkError`."""
+    compiler = SchemaCompiler(schema, budget)
+    schema_ir = compiler.compile()
+    for reference in _ambiguous_references(schema_ir, budget):
+        schema_ir = SchemaIR(schema_ir.node, {**schema_ir.definitions, reference: ANY_VALUE})
+        what = "recursive alternatives begin alike: let a constant that differs come first"
+        compiler.unenforced.append((reference.removeprefix("#"), what))
+    return schema_ir, list(dict.fromkeys(compiler.unenforced))
 
 
-class _Tight(Json):
+class _CompactJson(JsonSyntax):
     """JSON without space, which would keep who looks for what is hard to read busy."""
 
     after_key, comma, gap = Literal(":"), Literal(","), EMPTY
 
 
-def _tangled(shapes: Shapes) -> list[str]:
-    """The references to what holds itself in so many ways that no engine could follow."""
-    rules: dict[str, Form] = {}
-    notation = _Tight(rules, "", shapes.named)
-    notation.form(shapes.shape)
-    hard = set(undecided(rules)) if shapes.named else set()
-    return [reference for reference in shapes.named if notation.rule_of(reference) in hard]
+def _ambiguous_references(schema_ir: SchemaIR, budget: Budget) -> list[str]:
+    """The references to recursive schemas that leave an engine more places to follow than it can."""
+    if not schema_ir.definitions:
+        return []
+    rules: dict[str, Expr] = {}
+    syntax = _CompactJson(rules, "", schema_ir.definitions)
+    syntax.expr(schema_ir.node)
+    hard = set(ambiguous_recursion(rules, budget))
+    return [reference for reference in schema_ir.definitions if syntax.rule_of(reference) in hard]
 
 
-def _counted(first: list[Shape], more: Shape, least: int, most: int | None) -> Shape:
+def _counted(first: list[SchemaNode], more: SchemaNode, least: int, most: int | None) -> SchemaNode:
     """An array of `least` to `most` values."""
     if most is not None and most < least:
         return NEVER
-    possible = next((at for at, shape in enumerate(first) if shape == NEVER), len(first))
+    possible = next((at for at, node in enumerate(first) if node == NEVER), len(first))
     first = first[: possible if most is None else min(possible, most)]
     rest = None if more == NEVER or possible < len(first) else more
     if rest is None and least > len(first):

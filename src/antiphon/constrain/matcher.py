@@ -1,26 +1,24 @@
-"""Whether a text fits a form, one character after another.
+"""Matches text against a grammar, character by character.
 
-Strategy: a set of stacks, as the engines keep for grammars themselves. A
-stack holds what has to follow: its top is a form with a place in it, below is
-what comes after. Stacks share what they have in common, and are never made
-twice, so that a character costs as much as there are ways to go on.
+A set of stacks, as engines keep for grammars: the top is an expression and a
+position in it, below is what follows. Stacks are shared and never made twice.
 """
 
-from antiphon.constrain.automaton import automaton
-from antiphon.constrain.form import (
+from antiphon.constrain.aho_corasick import aho_corasick
+from antiphon.constrain.grammar_ir import (
     EMPTY,
-    Chars,
-    Choice,
-    Form,
-    Language,
+    Alternation,
+    CharClass,
+    Dfa,
+    Expr,
+    GrammarIR,
     Literal,
-    Machine,
     Ref,
     Repeat,
     Sequence,
     Until,
-    choice,
-    holds,
+    alternation,
+    contains,
     repeat,
     sequence,
 )
@@ -30,12 +28,12 @@ MAX_REMEMBERED = 20_000
 
 
 class Stack:
-    """A form, how far in it we are, and what comes after it."""
+    """An expression, how far in it we are, and what comes after it."""
 
-    __slots__ = ("at", "form", "rest")
+    __slots__ = ("at", "expr", "rest")
 
-    def __init__(self, form: Form, at: int, rest: "Stack | None") -> None:
-        self.form = form
+    def __init__(self, expr: Expr, at: int, rest: "Stack | None") -> None:
+        self.expr = expr
         self.at = at
         self.rest = rest
 
@@ -43,59 +41,50 @@ class Stack:
 class Matcher:
     """Reads one text. It fits as far as it is `alive`, and as a whole if it is `accepting`."""
 
-    def __init__(self, language: Language) -> None:
-        self._rules = language.rules
+    def __init__(self, grammar_ir: GrammarIR) -> None:
+        self._rules = grammar_ir.rules
         self._made: dict[tuple[int, int, int], Stack] = {}
         self._known: dict[int, tuple[list[Stack], bool]] = {}
-        self._tops, self.accepting = self._expanded([self._push(language.start, 0, None)])
+        self.tops, self.accepting = self._expanded([self._push(grammar_ir.start, 0, None)])
 
     @property
     def alive(self) -> bool:
         """What was read is the beginning of a text that fits, as far as one character shows."""
-        return bool(self._tops) or self.accepting
+        return bool(self.tops) or self.accepting
 
     def feed(self, text: str) -> bool:
         """Read on; whether the text still fits."""
         for char in text:
-            nexts = [stack for top in self._tops for stack in self._after(top, char)]
+            nexts = [stack for top in self.tops for stack in self._after(top, char)]
             if len(self._made) > MAX_REMEMBERED:
                 self._made.clear()
                 self._known.clear()
-            self._tops, self.accepting = self._expanded(nexts)
+            self.tops, self.accepting = self._expanded(nexts)
             if not self.alive:
                 return False
         return True
-
-    @property
-    def tops(self) -> list[Stack]:
-        """Where the text may go on: stacks with a character to read on top."""
-        return self._tops
 
     def after(self, top: Stack, char: str) -> list[Stack]:
         """Where it may go on after this character, if it is read there."""
         return self._expanded(self._after(top, char))[0]
 
-    def choices(self) -> list[tuple[str, Form, int]]:
-        """What may come next: the forms on top of the stacks, as (kind, form, place). For samplers."""
-        return [(type(top.form).__name__, top.form, top.at) for top in self._tops]
-
-    def residual(self) -> Language:
+    def residual(self) -> GrammarIR:
         """What may still follow."""
-        options = [self._remaining(top) for top in self._tops]
-        return Language(choice(*options, *([EMPTY] if self.accepting else [])), self._rules)
+        options = [self._remaining(top) for top in self.tops]
+        return GrammarIR(alternation(*options, *([EMPTY] if self.accepting else [])), self._rules)
 
-    def _remaining(self, stack: "Stack | None") -> Form:
-        parts: list[Form] = []
+    def _remaining(self, stack: "Stack | None") -> Expr:
+        parts: list[Expr] = []
         while stack is not None:
-            parts.append(_rest_of(stack.form, stack.at))
+            parts.append(_rest_of(stack.expr, stack.at))
             stack = stack.rest
         return sequence(*parts)
 
-    def _push(self, form: Form, at: int, rest: Stack | None) -> Stack:
-        key = (id(form), at, id(rest))
+    def _push(self, expr: Expr, at: int, rest: Stack | None) -> Stack:
+        key = (id(expr), at, id(rest))
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = Stack(form, at, rest)
+            found = self._made[key] = Stack(expr, at, rest)
         return found
 
     def _expanded(self, stacks: list[Stack]) -> tuple[list[Stack], bool]:
@@ -132,87 +121,83 @@ class Matcher:
 
     def _below(self, stack: Stack) -> list["Stack | None"]:  # noqa: PLR0911  # one for each form
         """What may stand on top instead, without reading anything."""
-        form, at, rest = stack.form, stack.at, stack.rest
-        if isinstance(form, Literal):
-            return [rest] if at == len(form.text) else []
-        if isinstance(form, Sequence):
-            if at == len(form.parts):
+        expr, at, rest = stack.expr, stack.at, stack.rest
+        if isinstance(expr, Literal):
+            return [rest] if at == len(expr.text) else []
+        if isinstance(expr, Sequence):
+            if at == len(expr.parts):
                 return [rest]
-            after = self._push(form, at + 1, rest) if at + 1 < len(form.parts) else rest
-            return [self._push(form.parts[at], 0, after)]
-        if isinstance(form, Choice):
-            return [self._push(option, 0, rest) for option in form.options]
-        if isinstance(form, Repeat):
-            return self._repeated(form, at, rest)
-        if isinstance(form, Ref):
-            return [self._push(self._rules[form.name], 0, rest)]
-        if isinstance(form, Machine):
-            return self._led(form, at, rest)
-        return [rest] if isinstance(form, Until) and form.open else []
+            after = self._push(expr, at + 1, rest) if at + 1 < len(expr.parts) else rest
+            return [self._push(expr.parts[at], 0, after)]
+        if isinstance(expr, Alternation):
+            return [self._push(option, 0, rest) for option in expr.options]
+        if isinstance(expr, Repeat):
+            return self._repeated(expr, at, rest)
+        if isinstance(expr, Ref):
+            return [self._push(self._rules[expr.name], 0, rest)]
+        if isinstance(expr, Dfa):
+            return self._led(expr, at, rest)
+        return [rest] if isinstance(expr, Until) and expr.open else []
 
-    def _repeated(self, form: Repeat, at: int, rest: Stack | None) -> list["Stack | None"]:
-        below: list[Stack | None] = [rest] if at >= form.least else []
-        if form.most is None or at < form.most:
-            count = min(at + 1, form.least) if form.most is None else at + 1
-            below.append(self._push(form.form, 0, self._push(form, count, rest)))
+    def _repeated(self, expr: Repeat, at: int, rest: Stack | None) -> list["Stack | None"]:
+        below: list[Stack | None] = [rest] if at >= expr.least else []
+        if expr.most is None or at < expr.most:
+            count = min(at + 1, expr.least) if expr.most is None else at + 1
+            below.append(self._push(expr.expr, 0, self._push(expr, count, rest)))
         return below
 
-    def _led(self, form: Machine, at: int, rest: Stack | None) -> list["Stack | None"]:
-        """The ways on from a state: its number plus one, or 0 for the state that the machine begins in."""
-        state = at - 1 if at else form.begun
-        below: list[Stack | None] = [rest] if state in form.ends else []
-        below += (self._push(read, 0, self._push(form, to + 1, rest)) for read, to in form.ways[state])
+    def _led(self, expr: Dfa, at: int, rest: Stack | None) -> list["Stack | None"]:
+        """The ways on from a state: its number plus one, or 0 for the state that the DFA begins in."""
+        state = at - 1 if at else expr.begun
+        below: list[Stack | None] = [rest] if state in expr.ends else []
+        below += (self._push(read, 0, self._push(expr, to + 1, rest)) for read, to in expr.ways[state])
         return below
 
     def _after(self, stack: Stack, char: str) -> list[Stack]:
         """The stacks after the top has read the character; None at their ends becomes an empty literal."""
-        form, at, rest = stack.form, stack.at, stack.rest
-        if isinstance(form, Literal):
-            return [self._push(form, at + 1, rest)] if form.text[at] == char else []
-        if isinstance(form, Chars):
-            return [self._push(EMPTY, 0, rest)] if holds(form, char) else []
-        assert isinstance(form, Until)
-        begun = automaton(tuple(marker for marker, _ in form.on))
-        state = at or begun.state(form.begun)
+        expr, at, rest = stack.expr, stack.at, stack.rest
+        if isinstance(expr, Literal):
+            return [self._push(expr, at + 1, rest)] if expr.text[at] == char else []
+        if isinstance(expr, CharClass):
+            return [self._push(EMPTY, 0, rest)] if contains(expr, char) else []
+        assert isinstance(expr, Until)
+        begun = aho_corasick(tuple(marker for marker, _ in expr.on))
+        state = at or begun.state(expr.begun)
         to = begun.step(state, char)
         if isinstance(to, int):
-            return [self._push(form if to or not form.begun else _anew(form), to, rest)]
-        then = dict(form.on)[to]
+            return [self._push(expr if to or not expr.begun else Until(expr.on, expr.open), to, rest)]
+        then = dict(expr.on)[to]
         return [] if then is None else [self._push(then, 0, rest)]
 
 
-def matches(language: Language, text: str) -> bool:
+def matches(grammar_ir: GrammarIR, text: str) -> bool:
     """Whether the whole text fits."""
-    matcher = Matcher(language)
+    matcher = Matcher(grammar_ir)
     return matcher.feed(text) and matcher.accepting
 
 
-def residual(language: Language, written: str) -> Language:
+def residual(grammar_ir: GrammarIR, written: str) -> GrammarIR:
     """What may still follow after what is written: nothing fits it if that does not fit."""
-    matcher = Matcher(language)
+    matcher = Matcher(grammar_ir)
     matcher.feed(written)
     return matcher.residual()
 
 
 def _reads(stack: Stack) -> bool:
-    form = stack.form
-    return isinstance(form, Chars | Until) or (isinstance(form, Literal) and stack.at < len(form.text))
+    expr = stack.expr
+    return isinstance(expr, CharClass | Until) or (isinstance(expr, Literal) and stack.at < len(expr.text))
 
 
-def _anew(form: Until) -> Until:
-    return Until(form.on, form.open)
-
-
-def _rest_of(form: Form, at: int) -> Form:
-    if isinstance(form, Literal):
-        return Literal(form.text[at:])
-    if isinstance(form, Sequence):
-        return sequence(*form.parts[at:])
-    if isinstance(form, Repeat):
-        return repeat(form.form, max(0, form.least - at), None if form.most is None else form.most - at)
-    if isinstance(form, Machine) and at:
-        return Machine(form.ways, form.ends, at - 1)
-    if isinstance(form, Until) and at:
-        begun = automaton(tuple(marker for marker, _ in form.on)).begun[at]
-        return Until(form.on, form.open, begun)
-    return form
+def _rest_of(expr: Expr, at: int) -> Expr:
+    if isinstance(expr, Literal):
+        return Literal(expr.text[at:])
+    if isinstance(expr, Sequence):
+        return sequence(*expr.parts[at:])
+    if isinstance(expr, Repeat):
+        return repeat(expr.expr, max(0, expr.least - at), None if expr.most is None else expr.most - at)
+    if isinstance(expr, Dfa) and at:
+        return Dfa(expr.ways, expr.ends, at - 1)
+    if isinstance(expr, Until) and at:
+        begun = aho_corasick(tuple(marker for marker, _ in expr.on)).begun[at]
+        return Until(expr.on, expr.open, begun)
+    return expr

@@ -1,38 +1,37 @@
-"""Regular expressions → forms: what of ECMA-262's notation describes a regular language by itself.
+"""Regular expressions in ECMA-262's notation → grammar IR.
 
-Strategy: recursive descent, one method per level of the notation. Anchors are
-understood at the edges of a pattern's alternatives, where they say whether
-other text may stand beside it. What looks around, looks back or has flags
-raises `UnsupportedRegexError`, which names it.
+Recursive descent. Anchors are supported at the edges of alternatives.
+Lookarounds, backreferences and flags raise `UnsupportedRegexError`.
 """
 
 from typing import NoReturn
 
-from antiphon.constrain.form import (
-    ANY,
+from antiphon.constrain.ambiguity import AmbiguousError, disambiguated
+from antiphon.constrain.budget import Budget
+from antiphon.constrain.grammar_ir import (
+    ANY_CHAR,
     EMPTY,
     MAX_CHAR,
     MAX_COUNT,
-    Chars,
-    Form,
+    CharClass,
+    Expr,
     Literal,
-    chars,
-    choice,
+    alternation,
+    char_class,
+    merged_ranges,
     repeat,
     sequence,
-    united,
     without,
 )
-from antiphon.constrain.readings import AmbiguousError, told_apart
 from antiphon.core.errors import RequestError
 
 MAX_GROUPS = 64
 """How deep groups are nested."""
 
-_ANYTHING = repeat(ANY)
-_DIGIT, _WORD, _BLANK = chars("0-9"), chars("A-Za-z0-9_"), chars(" \t\n\r\f\v")
-_ALL_BLANKS = Chars(
-    united(
+_ANYTHING = repeat(ANY_CHAR)
+_DIGIT, _WORD, _BLANK = char_class("0-9"), char_class("A-Za-z0-9_"), char_class(" \t\n\r\f\v")
+_ALL_BLANKS = CharClass(
+    merged_ranges(
         [
             *_BLANK.ranges,
             *((0x1C, 0x1F), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)),
@@ -42,50 +41,51 @@ _ALL_BLANKS = Chars(
 )
 _CLASSES = {
     "d": _DIGIT,
-    "D": without(ANY, _DIGIT),
+    "D": without(ANY_CHAR, _DIGIT),
     "w": _WORD,
-    "W": without(ANY, _WORD),
+    "W": without(ANY_CHAR, _WORD),
     "s": _BLANK,
-    "S": without(ANY, _ALL_BLANKS),
+    "S": without(ANY_CHAR, _ALL_BLANKS),
 }
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
 _HEX_DIGITS = {"x": 2, "u": 4}
-_QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 class UnsupportedRegexError(ValueError):
-    """The pattern is broken, or uses what no form can say. The message says which."""
+    """The pattern is broken, or uses what no expression can say. The message says which."""
 
 
-def searched(pattern: str) -> Form:
+def searching(pattern: str, budget: Budget) -> Expr:
     """Text in which the pattern is found somewhere, as JSON Schema means it."""
     alternatives = _Parser(pattern).read()
-    return _readable(
-        choice(
+    return _unambiguous(
+        alternation(
             *(
-                sequence(EMPTY if begins else _ANYTHING, form, EMPTY if ends else _ANYTHING)
-                for begins, form, ends in alternatives
+                sequence(EMPTY if begins else _ANYTHING, expr, EMPTY if ends else _ANYTHING)
+                for begins, expr, ends in alternatives
             )
-        )
+        ),
+        budget,
     )
 
 
-def whole(pattern: str) -> Form:
+def matching(pattern: str, budget: Budget) -> Expr:
     """Text that as a whole matches the pattern."""
-    return _readable(choice(*(form for _, form, _ in _Parser(pattern).read())))
+    return _unambiguous(alternation(*(expr for _, expr, _ in _Parser(pattern).read())), budget)
 
 
-def matching(pattern: str) -> Form:
+def client_regex(pattern: str, budget: Budget) -> Expr:
     """The same for a client's own pattern. Raises RequestError."""
     try:
-        return whole(pattern)
+        return matching(pattern, budget)
     except UnsupportedRegexError as why:
         raise RequestError(f"This pattern cannot be enforced: it has {why}.", param="format") from None
 
 
-def _readable(form: Form) -> Form:
+def _unambiguous(expr: Expr, budget: Budget) -> Expr:
     try:
-        return told_apart(form)
+        return disambiguated(expr, {}, budget)
     except AmbiguousError as why:
         raise UnsupportedRegexError(str(why)) from None
 
@@ -98,7 +98,7 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def read(self) -> list[tuple[bool, Form, bool]]:
+    def read(self) -> list[tuple[bool, Expr, bool]]:
         """The alternatives, each with whether it is anchored at its beginning and end."""
         alternatives = [self._anchored()]
         while self._take("|"):
@@ -107,44 +107,44 @@ class _Parser:
             self._fail("an unmatched ')'")
         return alternatives
 
-    def _anchored(self) -> tuple[bool, Form, bool]:
+    def _anchored(self) -> tuple[bool, Expr, bool]:
         begins = self._take("^")
         while self._take("^"):
             pass
-        form = self._sequence()
+        expr = self._sequence()
         ends = False
         while self._take("$"):
             ends = True
         if self._at < len(self._text) and self._text[self._at] not in "|)":
             self._fail("an anchor in the middle")
-        return begins, form, ends
+        return begins, expr, ends
 
-    def _alternatives(self) -> Form:
+    def _alternatives(self) -> Expr:
         """Within a group, where there are no anchors."""
         options = [self._sequence()]
         while self._take("|"):
             options.append(self._sequence())
-        return choice(*options)
+        return alternation(*options)
 
-    def _sequence(self) -> Form:
-        parts: list[Form] = []
+    def _sequence(self) -> Expr:
+        parts: list[Expr] = []
         while self._at < len(self._text) and self._text[self._at] not in "|)$":
             parts.append(self._quantified(self._atom()))
         return sequence(*parts)
 
-    def _quantified(self, form: Form) -> Form:
+    def _quantified(self, expr: Expr) -> Expr:
         char = self._text[self._at : self._at + 1]
-        if char in _QUANTIFIERS and char:
+        if char in QUANTIFIERS and char:
             self._at += 1
-            least, most = _QUANTIFIERS[char]
+            least, most = QUANTIFIERS[char]
         elif char == "{" and (counts := self._counts()):
             least, most = counts
         else:
-            return form
+            return expr
         if self._take("+"):
             self._fail("a possessive quantifier")
         self._take("?")  # lazy or not, the texts are the same
-        return repeat(form, least, most)
+        return repeat(expr, least, most)
 
     def _counts(self) -> tuple[int, int | None] | None:
         """`{2}`, `{2,}` or `{2,5}`; None if the brace is only a brace."""
@@ -158,7 +158,7 @@ class _Parser:
         self._at = end + 1
         return counts
 
-    def _atom(self) -> Form:
+    def _atom(self) -> Expr:
         char = self._text[self._at]
         self._at += 1
         if char == "(":
@@ -166,51 +166,51 @@ class _Parser:
         if char == "[":
             return self._class()
         if char == ".":
-            return without(ANY, "\n\r\u2028\u2029")
+            return without(ANY_CHAR, "\n\r\u2028\u2029")
         if char == "\\":
             found = self._escape()
-            return found if isinstance(found, Chars) else Literal(found)
+            return found if isinstance(found, CharClass) else Literal(found)
         if char in "*+?^":
             self._fail("an anchor in the middle" if char == "^" else f"a '{char}' without anything before it")
         return Literal(char)
 
-    def _group(self) -> Form:
+    def _group(self) -> Expr:
         if self._take("?") and not self._take(":"):
-            named = self._text.find(">", self._at)
+            definitions = self._text.find(">", self._at)
             if self._text[self._at : self._at + 1] == "P":
                 self._at += 1
-            if not self._take("<") or self._text[self._at : self._at + 1] in ("=", "!") or named < 0:
+            if not self._take("<") or self._text[self._at : self._at + 1] in ("=", "!") or definitions < 0:
                 self._fail("a group that looks around, or has flags")
-            self._at = named + 1
+            self._at = definitions + 1
         self._depth += 1
         if self._depth > MAX_GROUPS:
             self._fail("groups nested too deeply")
-        form = self._alternatives()
+        expr = self._alternatives()
         self._depth -= 1
         if not self._take(")"):
             self._fail("an anchor in a group, or a group that is not closed")
-        return form
+        return expr
 
-    def _class(self) -> Chars:
+    def _class(self) -> CharClass:
         negated, ranges = self._take("^"), list[tuple[int, int]]()
         while not self._take("]"):
             low = self._member()
-            if isinstance(low, Chars):
+            if isinstance(low, CharClass):
                 ranges += _ALL_BLANKS.ranges if negated and low == _BLANK else low.ranges
             elif (
                 self._text[self._at : self._at + 1] == "-" and self._text[self._at + 1 : self._at + 2] != "]"
             ):
                 self._at += 1
                 high = self._member()
-                if isinstance(high, Chars) or high < low:
+                if isinstance(high, CharClass) or high < low:
                     self._fail("a range in a class that is none")
                 ranges.append((ord(low), ord(high)))
             else:
                 ranges.append((ord(low), ord(low)))
-        found = Chars(united(ranges))
-        return without(ANY, found) if negated else found
+        found = CharClass(merged_ranges(ranges))
+        return without(ANY_CHAR, found) if negated else found
 
-    def _member(self) -> Chars | str:
+    def _member(self) -> CharClass | str:
         if self._at >= len(self._text):
             self._fail("a class that is not closed")
         char = self._text[self._at]
@@ -221,7 +221,7 @@ class _Parser:
             return "\b"
         return "-" if self._take("-") else self._escape()
 
-    def _escape(self) -> Chars | str:
+    def _escape(self) -> CharClass | str:
         char = self._text[self._at : self._at + 1]
         self._at += 1
         if char in _CLASSES:

@@ -1,31 +1,30 @@
-"""Forms → xgrammar's structural tags, as vLLM and SGLang take them.
+"""Grammar IR → xgrammar's structural tags, which vLLM and SGLang take.
 
-xgrammar reads GBNF, so a language means the same there as in llama.cpp: one
-notation, and no second reading of a schema. Triggers become its triggered tags,
-each with the grammar of what follows the trigger.
+They carry GBNF, so that a schema is enforced alike by every engine. Triggers
+become triggered tags, each with the grammar of what follows the trigger.
 """
 
 import msgspec
 
 from antiphon.constrain import gbnf
-from antiphon.constrain.form import Language
+from antiphon.constrain.grammar_ir import GrammarIR
 from antiphon.constrain.matcher import residual
 from antiphon.core.constraint import StructuralTag
 
 
-def write(language: Language, triggers: tuple[str, ...] = ()) -> StructuralTag:
-    """The structural tag of the language; with triggers, one that holds from these on."""
+def write(grammar_ir: GrammarIR, triggers: tuple[str, ...] = ()) -> StructuralTag:
+    """The structural tag of the grammar; with triggers, one that holds from these on."""
     if not triggers:
-        return _tag(_grammar(language))
+        return _tag(_grammar(grammar_ir))
     tags = [
-        {"type": "tag", "begin": trigger, "content": _grammar(residual(language, trigger)), "end": ""}
+        {"type": "tag", "begin": trigger, "content": _grammar(residual(grammar_ir, trigger)), "end": ""}
         for trigger in triggers
     ]
     return _tag({"type": "triggered_tags", "triggers": triggers, "tags": tags, "stop_after_first": True})
 
 
-def _grammar(language: Language) -> dict[str, str]:
-    return {"type": "grammar", "grammar": gbnf.write(language).text}
+def _grammar(grammar_ir: GrammarIR) -> dict[str, str]:
+    return {"type": "grammar", "grammar": gbnf.write(grammar_ir).text}
 
 
 def _tag(format_: dict[str, object] | dict[str, str]) -> StructuralTag:

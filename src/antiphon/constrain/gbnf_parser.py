@@ -1,35 +1,33 @@
-"""GBNF → forms: a client's own grammar, so that it can stand behind thoughts and be checked like any other.
+"""GBNF → grammar IR, so that a client's grammar can stand behind reasoning and be checked.
 
-Strategy: recursive descent over the tokens of the notation. Rules get a prefix,
-so that they cannot meet ours. What llama.cpp's notation has beyond context-free
-rules (single tokens, `<…>`) is refused, and so are grammars that would stop it
-(see `readings`); what alternatives begin with in common is written once.
+Recursive descent. Rules get a prefix against collisions. Token references
+(`<…>`) and grammars that would stop llama.cpp (`ambiguity`) are refused; common
+prefixes of alternatives are factored out.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from antiphon.constrain.form import (
-    ANY,
+from antiphon.constrain.ambiguity import AmbiguousError, ambiguous_recursion, disambiguated, references
+from antiphon.constrain.analysis import validate
+from antiphon.constrain.budget import Budget
+from antiphon.constrain.grammar_ir import (
+    ANY_CHAR,
     MAX_COUNT,
-    Chars,
-    Form,
-    Language,
+    CharClass,
+    Expr,
+    GrammarIR,
     Ref,
-    choice,
+    alternation,
+    merged_ranges,
     repeat,
     sequence,
-    united,
     without,
 )
-from antiphon.constrain.form import Sequence as Several
-from antiphon.constrain.language import check
-from antiphon.constrain.readings import AmbiguousError, referred, told_apart, undecided
+from antiphon.constrain.grammar_ir import Sequence as Several
+from antiphon.constrain.regex import MAX_GROUPS, QUANTIFIERS
 from antiphon.core.errors import RequestError
-
-MAX_GROUPS = 64
-"""How deep parentheses are nested."""
 
 _TOKEN = re.compile(
     r"""\s*(?:\#[^\n]*\s*)*(?:(?P<name>[A-Za-z0-9_-]+)(?P<defines>\s*::=)?|(?P<text>"(?:[^"\\]|\\.)*")"""
@@ -37,35 +35,34 @@ _TOKEN = re.compile(
 )
 _CHAR = re.compile(r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\(.)|([^\\])", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
-_QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-def read_gbnf(text: str, rules: dict[str, Form]) -> Form:
-    """The form of the grammar's `root`; its rules are put beside the others. Raises RequestError."""
-    found = _Reader(text).read()
+def parse_gbnf(text: str, rules: dict[str, Expr], budget: Budget) -> Expr:
+    """The expression of the grammar's `root`; its rules are put beside the others. Raises RequestError."""
+    found = _Parser(text).read()
     if "root" not in found:
         _refuse("it has no rule 'root'")
-    rules.update((_name(name), form) for name, form in found.items())
-    missing = [ref for form in found.values() for ref in referred(form) if ref not in rules]
+    rules.update((_name(name), expr) for name, expr in found.items())
+    missing = [ref for expr in found.values() for ref in references(expr) if ref not in rules]
     if missing:
         _refuse(f"it has no rule '{missing[0].removeprefix(_PREFIX)}'")
-    check(Language(Ref(_name("root")), rules), "format")
-    rules.update(_readable({_name(name): form for name, form in found.items()}))
+    validate(GrammarIR(Ref(_name("root")), rules), "format")
+    rules.update(_unambiguous({_name(name): expr for name, expr in found.items()}, budget))
     return Ref(_name("root"))
 
 
-def _readable(rules: Mapping[str, Form]) -> dict[str, Form]:
+def _unambiguous(rules: Mapping[str, Expr], budget: Budget) -> dict[str, Expr]:
     """The same rules, with few ways to read a text."""
-    for name in undecided(rules):
+    for name in ambiguous_recursion(rules, budget):
         rule = name.removeprefix(_PREFIX)
-        _refuse(f"alternatives of its rule '{rule}' hold the rule itself, and cannot be told apart before")
+        _refuse(f"alternatives of its recursive rule '{rule}' begin alike")
     try:
-        return {name: told_apart(form, rules) for name, form in rules.items()}
+        return {name: disambiguated(expr, rules, budget) for name, expr in rules.items()}
     except AmbiguousError as why:
         _refuse(f"it has {why}")
 
 
-class _Reader:
+class _Parser:
     """Reads one grammar."""
 
     def __init__(self, text: str) -> None:
@@ -73,8 +70,8 @@ class _Reader:
         self._at = 0
         self._depth = 0
 
-    def read(self) -> dict[str, Form]:
-        rules: dict[str, Form] = {}
+    def read(self) -> dict[str, Expr]:
+        rules: dict[str, Expr] = {}
         while self._at < len(self._tokens):
             kind, name = self._next()
             if kind != "defines":
@@ -82,20 +79,20 @@ class _Reader:
             rules[name] = self._options()
         return rules
 
-    def _options(self) -> Form:
+    def _options(self) -> Expr:
         options = [self._sequence()]
         while self._peek() == ("sign", "|"):
             self._next()
             options.append(self._sequence())
         return _factored(options)
 
-    def _sequence(self) -> Form:
-        parts: list[Form] = []
+    def _sequence(self) -> Expr:
+        parts: list[Expr] = []
         while (token := self._peek()) is not None and token[0] != "defines" and token[1] not in ("|", ")"):
             parts.append(self._counted(self._part()))
         return sequence(*parts)
 
-    def _part(self) -> Form:
+    def _part(self) -> Expr:
         kind, text = self._next()
         if kind == "name":
             return Ref(_name(text))
@@ -104,33 +101,33 @@ class _Reader:
         if kind == "chars":
             return _class(text[1:-1])
         if text == ".":
-            return ANY
+            return ANY_CHAR
         if text != "(":
             _refuse(f"'{text}' has nothing before it")
         self._depth += 1
         if self._depth > MAX_GROUPS:
             _refuse("its parentheses are nested too deeply")
-        form = self._options()
+        expr = self._options()
         self._depth -= 1
         if self._peek() != ("sign", ")"):
             _refuse("a parenthesis is not closed")
         self._next()
-        return form
+        return expr
 
-    def _counted(self, form: Form) -> Form:
+    def _counted(self, expr: Expr) -> Expr:
         while (token := self._peek()) is not None:
             if token[0] == "count":
                 least, comma, most = token[1].strip("{} ").partition(",")
                 low, high = int(least), (int(most) if most.strip() else None if comma else int(least))
                 if max(low, high or 0) > MAX_COUNT or (high is not None and high < low):
                     _refuse(f"the count {token[1]} is too high, or no count")
-                form = repeat(form, low, high)
-            elif token[1] in _QUANTIFIERS:
-                form = repeat(form, *_QUANTIFIERS[token[1]])
+                expr = repeat(expr, low, high)
+            elif token[1] in QUANTIFIERS:
+                expr = repeat(expr, *QUANTIFIERS[token[1]])
             else:
                 break
             self._next()
-        return form
+        return expr
 
     def _peek(self) -> tuple[str, str] | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
@@ -166,7 +163,7 @@ def _chars(text: str) -> list[str]:
     return codes
 
 
-def _class(text: str) -> Form:
+def _class(text: str) -> Expr:
     negated = text.startswith("^")
     parts = [match[0] for match in _CHAR.finditer(text[negated:])]
     found = _chars(text[negated:])
@@ -175,17 +172,17 @@ def _class(text: str) -> Form:
         last = at + 2 if at + 2 < len(found) and parts[at + 1] == "-" else at
         ranges.append((ord(found[at]), ord(found[last])))
         at = last + 1
-    chars = Chars(united((low, high) for low, high in ranges if low <= high))
-    return without(ANY, chars) if negated else chars
+    char_class = CharClass(merged_ranges((low, high) for low, high in ranges if low <= high))
+    return without(ANY_CHAR, char_class) if negated else char_class
 
 
-def _factored(options: Sequence[Form]) -> Form:
+def _factored(options: Sequence[Expr]) -> Expr:
     """One of these; what several begin with comes first, and once."""
-    rests: dict[Form, dict[Form, None]] = {}
+    rests: dict[Expr, dict[Expr, None]] = {}
     for option in options:
         first, *others = option.parts if isinstance(option, Several) else (option,)
         rests.setdefault(first, {})[sequence(*others)] = None
-    return choice(
+    return alternation(
         *(
             sequence(first, _factored([*each]) if len(each) > 1 else next(iter(each)))
             for first, each in rests.items()

@@ -1,4 +1,4 @@
-"""JSON values: of which type they are, and when two are the same."""
+"""JSON values: their types and equality."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

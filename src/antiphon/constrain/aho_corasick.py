@@ -1,20 +1,20 @@
-"""Markers in text, one character at a time: what `Until` comes to for a matcher or a grammar of rules.
+"""Finds the first of some markers in text, one character at a time (Aho and Corasick).
 
-Strategy: a state is the longest beginning of any marker that the text ends
-with (Aho and Corasick). There is one state for each such beginning.
+A state is the longest beginning of a marker that the text ends with.
 """
 
 from collections.abc import Iterable
 from functools import lru_cache
 
 
-class Automaton:
+class AhoCorasick:
     """Finds the first of some markers. States are numbers, 0 is the start."""
 
     def __init__(self, markers: Iterable[str]) -> None:
         found = tuple(markers)
         self.begun = sorted(
-            {"", *(marker[:end] for marker in found for end in range(len(marker)))}, key=_order
+            {"", *(marker[:end] for marker in found for end in range(len(marker)))},
+            key=lambda begun: (len(begun), begun),
         )
         """What each state has read of a marker."""
         self._numbers = {begun: number for number, begun in enumerate(self.begun)}
@@ -31,7 +31,7 @@ class Automaton:
 
     def state(self, text: str) -> int:
         """The state after the text, which holds no marker."""
-        return self._longest(text)
+        return next((self._numbers[text[at:]] for at in range(len(text)) if text[at:] in self._numbers), 0)
 
     def _ways(self, begun: str) -> dict[str, int | str]:
         letters = {marker[at] for marker in self._whole for at in range(len(marker))}
@@ -42,17 +42,10 @@ class Automaton:
         for start in range(len(text)):
             if text[start:] in self._whole:
                 return text[start:]
-        return self._longest(text)
-
-    def _longest(self, text: str) -> int:
-        return next((self._numbers[text[at:]] for at in range(len(text)) if text[at:] in self._numbers), 0)
-
-
-def _order(begun: str) -> tuple[int, str]:
-    return len(begun), begun
+        return self.state(text)
 
 
 @lru_cache(256)
-def automaton(markers: tuple[str, ...]) -> Automaton:
+def aho_corasick(markers: tuple[str, ...]) -> AhoCorasick:
     """The automaton of these markers, which are few and come again and again."""
-    return Automaton(markers)
+    return AhoCorasick(markers)

@@ -8,34 +8,35 @@ from hypothesis import strategies as st
 from jsonschema_rs import RegexOptions, validator_for
 
 from antiphon.constrain import gbnf
-from antiphon.constrain.compile import Demand, constrain
-from antiphon.constrain.form import (
+from antiphon.constrain.ambiguity import disambiguated
+from antiphon.constrain.analysis import length
+from antiphon.constrain.budget import Budget
+from antiphon.constrain.compile import OutputRequirements, compile_constraint
+from antiphon.constrain.dfa import dfa_of
+from antiphon.constrain.gbnf_parser import parse_gbnf
+from antiphon.constrain.grammar_ir import (
     EMPTY,
-    Chars,
-    Form,
-    Language,
+    CharClass,
+    Dfa,
+    Expr,
+    GrammarIR,
     Literal,
-    Machine,
     Repeat,
-    chars,
-    choice,
+    alternation,
+    char_class,
     repeat,
     sequence,
 )
-from antiphon.constrain.gbnf_reader import read_gbnf
-from antiphon.constrain.json_schema import read
-from antiphon.constrain.lengths import length
-from antiphon.constrain.machine import machine_of
+from antiphon.constrain.json_schema import compile_schema
 from antiphon.constrain.matcher import Matcher, matches, residual
-from antiphon.constrain.readings import told_apart
-from antiphon.constrain.regex import UnsupportedRegexError, matching, searched, whole
+from antiphon.constrain.regex import UnsupportedRegexError, client_regex, matching, searching
 from antiphon.core.constraint import JsonSchema
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Function
 from antiphon.dialects.registry import find
 from tests.constrain.sampler import samples
 
-letters = st.sampled_from([Literal("a"), Literal("b"), Literal("ab"), chars("ab"), chars("bc")])
+letters = st.sampled_from([Literal("a"), Literal("b"), Literal("ab"), char_class("ab"), char_class("bc")])
 counts = st.tuples(st.integers(0, 3), st.none() | st.integers(0, 3))
 
 
@@ -45,48 +46,50 @@ def bounds(drawn: tuple[int, int | None]) -> tuple[int, int | None]:
     return least, None if more is None else least + more
 
 
-def grown(inner: st.SearchStrategy[Form]) -> st.SearchStrategy[Form]:
+def grown(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     parts = st.lists(inner, min_size=1, max_size=3)
     counted = st.tuples(inner, counts).map(lambda drawn: repeat(drawn[0], *bounds(drawn[1])))
-    return st.one_of(parts.map(lambda some: sequence(*some)), parts.map(lambda some: choice(*some)), counted)
+    return st.one_of(
+        parts.map(lambda some: sequence(*some)), parts.map(lambda some: alternation(*some)), counted
+    )
 
 
-forms = st.recursive(st.one_of(letters, st.just(EMPTY)), grown, max_leaves=6)
+exprs = st.recursive(st.one_of(letters, st.just(EMPTY)), grown, max_leaves=6)
 texts = st.text("abc", max_size=8)
 
 
-@given(forms, texts)
-def test_a_machine_reads_what_its_form_reads(form: Form, text: str) -> None:
-    machine = machine_of(form)
+@given(exprs, texts)
+def test_a_machine_reads_what_its_form_reads(expr: Expr, text: str) -> None:
+    dfa = dfa_of(expr, Budget())
 
-    assert machine is not None
-    assert matches(Language(machine), text) == matches(Language(form), text)
+    assert dfa is not None
+    assert matches(GrammarIR(dfa), text) == matches(GrammarIR(expr), text)
 
 
-@given(forms, texts)
-def test_a_machine_has_one_way_to_read_a_text(form: Form, text: str) -> None:
-    machine = machine_of(form)
-    assert machine is not None
-    matcher = Matcher(Language(machine))
+@given(exprs, texts)
+def test_a_machine_has_one_way_to_read_a_text(expr: Expr, text: str) -> None:
+    dfa = dfa_of(expr, Budget())
+    assert dfa is not None
+    matcher = Matcher(GrammarIR(dfa))
     for char in text:
-        following = [top for top in matcher.tops if any(a <= ord(char) <= b for a, b in ranges(top.form))]
+        following = [top for top in matcher.tops if any(a <= ord(char) <= b for a, b in ranges(top.expr))]
         assert len(following) <= 1
         if not matcher.feed(char):
             break
 
 
-def ranges(form: Form) -> Any:
-    assert isinstance(form, Chars)
-    return form.ranges
+def ranges(expr: Expr) -> Any:
+    assert isinstance(expr, CharClass)
+    return expr.ranges
 
 
-@given(forms, texts, st.integers(0, 8))
-def test_what_may_follow_in_a_machine(form: Form, text: str, at: int) -> None:
-    machine = machine_of(form)
-    assert machine is not None
-    left = residual(Language(machine), text[:at])
+@given(exprs, texts, st.integers(0, 8))
+def test_what_may_follow_in_a_machine(expr: Expr, text: str, at: int) -> None:
+    dfa = dfa_of(expr, Budget())
+    assert dfa is not None
+    left = residual(GrammarIR(dfa), text[:at])
 
-    assert matches(left, text[at:]) == matches(Language(form), text)
+    assert matches(left, text[at:]) == matches(GrammarIR(expr), text)
 
 
 @given(counts, counts, st.integers(0, 14))
@@ -94,16 +97,16 @@ def test_counts_of_counts_are_counts(inner: Any, outer: Any, times: int) -> None
     plain = Repeat(Repeat(Literal("a"), *bounds(inner)), *bounds(outer))
     counted = repeat(repeat("a", *bounds(inner)), *bounds(outer))
 
-    assert matches(Language(counted), "a" * times) == matches(Language(plain), "a" * times)
+    assert matches(GrammarIR(counted), "a" * times) == matches(GrammarIR(plain), "a" * times)
 
 
-@given(forms, texts)
-def test_lengths_hold_for_machines(form: Form, text: str) -> None:
-    machine = machine_of(form)
-    assert machine is not None
-    least, most = length(machine)
+@given(exprs, texts)
+def test_lengths_hold_for_machines(expr: Expr, text: str) -> None:
+    dfa = dfa_of(expr, Budget())
+    assert dfa is not None
+    least, most = length(dfa)
 
-    if matches(Language(form), text):
+    if matches(GrammarIR(expr), text):
         assert least <= len(text)
         assert most is None or len(text) <= most
 
@@ -125,31 +128,33 @@ HARD = [
 
 @pytest.mark.parametrize("pattern", HARD)
 def test_hard_patterns_are_made_easy(pattern: str) -> None:
-    form = whole(pattern)
+    expr = matching(pattern, Budget())
     # In linear time, whatever the pattern.
     found = validator_for({"pattern": f"^(?:{pattern})$"}, pattern_options=RegexOptions())
 
-    assert told_apart(form) == form
-    assert all(found.is_valid(text) for text in samples(Language(form), 20))
+    assert disambiguated(expr, {}, Budget()) == expr
+    assert all(found.is_valid(text) for text in samples(GrammarIR(expr), 20))
     for text in ["", "a", "aa", "ab", "ab ab", "abc-d", "12,3", "a" * 31, "a  b", "-", "A", "ab" * 40]:
-        assert matches(Language(form), text) == found.is_valid(text)
+        assert matches(GrammarIR(expr), text) == found.is_valid(text)
 
 
 @pytest.mark.parametrize("pattern", [r"((a?b?c?){40}d?){40}", r"(([a-z]{1,50} ?){1,50}x?){0,50}"])
 def test_patterns_that_are_too_hard_are_refused(pattern: str) -> None:
-    for read_pattern in (whole, searched):
+    for read_pattern in (matching, searching):
         with pytest.raises(UnsupportedRegexError, match="too many ways"):
-            read_pattern(pattern)
+            read_pattern(pattern, Budget())
     with pytest.raises(RequestError, match="too many ways"):
-        matching(pattern)
+        client_regex(pattern, Budget())
 
     schema = {"type": "string", "pattern": pattern}
-    assert read(schema)[1] == [("", "pattern: parts that can be read in too many ways cannot be enforced")]
+    assert compile_schema(schema, Budget())[1] == [
+        ("", "pattern: parts that can be read in too many ways cannot be enforced")
+    ]
 
 
 @pytest.mark.parametrize("pattern", [r"[a-z]{1,500}", r"(cat|car){100}", r"a*b*", r"(\w+\.)*\w+", r"^a.*b"])
 def test_easy_patterns_stay_as_they_are(pattern: str) -> None:
-    assert "machine" not in gbnf.write(Language(whole(pattern.strip("^")))).text
+    assert "machine" not in gbnf.write(GrammarIR(matching(pattern.strip("^"), Budget()))).text
 
 
 # Grammars of clients
@@ -190,11 +195,11 @@ WORDS = 'root ::= (word " "?){1,30}\nword ::= [a-z]+'
     ],
 )
 def test_grammars_that_people_write_are_taken(grammar: str, good: list[str], bad: list[str]) -> None:
-    rules: dict[str, Form] = {}
-    language = Language(read_gbnf(grammar, rules), rules)
+    rules: dict[str, Expr] = {}
+    grammar_ir = GrammarIR(parse_gbnf(grammar, rules, Budget()), rules)
 
-    assert all(matches(language, text) for text in good)
-    assert not any(matches(language, text) for text in bad)
+    assert all(matches(grammar_ir, text) for text in good)
+    assert not any(matches(grammar_ir, text) for text in bad)
 
 
 @pytest.mark.parametrize(
@@ -208,16 +213,16 @@ def test_grammars_that_people_write_are_taken(grammar: str, good: list[str], bad
 )
 def test_grammars_that_would_stop_an_engine_are_refused(grammar: str, why: str) -> None:
     with pytest.raises(RequestError, match=why) as refused:
-        read_gbnf(grammar, {})
+        parse_gbnf(grammar, {}, Budget())
     assert refused.value.param == "format"
 
 
 def test_a_machine_is_made_of_rules_that_are_no_circle() -> None:
-    rules: dict[str, Form] = {}
-    start = read_gbnf(WORDS, rules)
+    rules: dict[str, Expr] = {}
+    start = parse_gbnf(WORDS, rules, Budget())
 
-    assert isinstance(rules["client root"], Machine)
-    assert matches(Language(start, rules), "one two three")
+    assert isinstance(rules["client root"], Dfa)
+    assert matches(GrammarIR(start, rules), "one two three")
 
 
 # Schemas that hold themselves
@@ -244,30 +249,38 @@ def sums(*, first: bool) -> dict[str, Any]:
 
 
 def test_alternatives_that_hold_themselves_are_enforced_if_they_begin_apart() -> None:
-    enforced = constrain(Demand(format=JsonSchema(sums(first=True))), find("plain").grammar)
+    compiled = compile_constraint(
+        OutputRequirements(format=JsonSchema(sums(first=True))), find("plain").grammar
+    )
 
-    assert enforced.language is not None
-    assert matches(enforced.language, '{"kind":"plus","left":1,"right":{"kind":"minus","left":2,"right":3}}')
+    assert compiled.grammar_ir is not None
+    assert matches(
+        compiled.grammar_ir, '{"kind":"plus","left":1,"right":{"kind":"minus","left":2,"right":3}}'
+    )
 
 
 def test_alternatives_that_hold_themselves_and_begin_alike_are_not_enforced() -> None:
     hard = sums(first=False)
-    with pytest.raises(RequestError, match=r"/\$defs/sum: alternatives that hold themselves begin alike"):
-        constrain(Demand(format=JsonSchema(hard, strict=True)), find("plain").grammar)
+    with pytest.raises(RequestError, match=r"/\$defs/sum: recursive alternatives begin alike"):
+        compile_constraint(OutputRequirements(format=JsonSchema(hard, strict=True)), find("plain").grammar)
     holding = {"type": "object", "properties": {"a": {"$ref": "#/$defs/sum"}}, "$defs": hard["$defs"]}
     with pytest.raises(RequestError, match="begin alike") as refused:
-        constrain(Demand((Function("f", None, holding, True, "tools[3]"),)), find("hermes").grammar)
+        compile_constraint(
+            OutputRequirements((Function("f", None, holding, True, "tools[3]"),)), find("hermes").grammar
+        )
     assert refused.value.param == "tools[3]"
 
-    enforced = constrain(Demand(format=JsonSchema(hard, strict=False)), find("plain").grammar)
-    assert [each.pointer for each in enforced.unenforced] == ["/$defs/sum"]
-    assert enforced.language is not None
-    assert matches(enforced.language, '{"any": "thing"}')
-    assert not matches(enforced.language, "no JSON")
+    compiled = compile_constraint(
+        OutputRequirements(format=JsonSchema(hard, strict=False)), find("plain").grammar
+    )
+    assert [each.pointer for each in compiled.unenforced] == ["/$defs/sum"]
+    assert compiled.grammar_ir is not None
+    assert matches(compiled.grammar_ir, '{"any": "thing"}')
+    assert not matches(compiled.grammar_ir, "no JSON")
 
 
 def test_what_is_counted_is_written_once() -> None:
-    counted = repeat(sequence(repeat(chars("ab"), 0, 400), "c"), 0, 400)
-    lines = gbnf.write(Language(counted)).text.splitlines()
+    counted = repeat(sequence(repeat(char_class("ab"), 0, 400), "c"), 0, 400)
+    lines = gbnf.write(GrammarIR(counted)).text.splitlines()
 
     assert lines == ['each-0 ::= [a-b]{0,400} "c"', "root ::= each-0{0,400}"]

@@ -1,6 +1,6 @@
-"""Shapes: what a JSON value may be, independent of how a model family writes values.
+"""The intermediate representation of JSON Schemas: merged, by type, without a way to write values.
 
-`json_schema` makes shapes of schemas, `notation` makes forms of shapes.
+`json_schema` compiles schemas into it, `value_syntax` compiles it into grammars.
 """
 
 from collections.abc import Mapping
@@ -8,28 +8,28 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.constrain.form import ANY, Form, repeat
+from antiphon.constrain.grammar_ir import ANY_CHAR, Expr, repeat
 
-FREE_TEXT = repeat(ANY)
+FREE_TEXT = repeat(ANY_CHAR)
 """The text of a string of which nothing is known."""
 
 
-class Constant(Struct, frozen=True):
+class Const(Struct, frozen=True):
     """This value. `value` is JSON: a text, number, boolean, None, list or mapping."""
 
     value: Any
 
 
-class Text(Struct, frozen=True):
+class String(Struct, frozen=True):
     """A string; `body` says what stands between its quotes, before anything is escaped."""
 
-    body: Form = FREE_TEXT
+    body: Expr = FREE_TEXT
 
 
 class Number(Struct, frozen=True):
-    """A number; `digits` is its form, the same in every notation."""
+    """A number; `digits` is its expression, the same in every syntax."""
 
-    digits: Form
+    digits: Expr
 
 
 class Array(Struct, frozen=True):
@@ -38,18 +38,18 @@ class Array(Struct, frozen=True):
     At least `whole` of the first values must be there.
     """
 
-    first: tuple["Shape", ...] = ()
-    rest: "Shape | None" = None
+    first: tuple["SchemaNode", ...] = ()
+    rest: "SchemaNode | None" = None
     least: int = 0
     most: int | None = None
     whole: int = 0
 
 
-class Member(Struct, frozen=True):
+class Property(Struct, frozen=True):
     """A member of an object."""
 
     name: str
-    shape: "Shape"
+    node: "SchemaNode"
     required: bool
 
 
@@ -59,9 +59,9 @@ class Object(Struct, frozen=True):
     The names of members are no keys of others.
     """
 
-    members: tuple[Member, ...] = ()
-    others: "Shape | None" = None
-    keys: Form = FREE_TEXT
+    members: tuple[Property, ...] = ()
+    others: "SchemaNode | None" = None
+    keys: Expr = FREE_TEXT
     least: int = 0
     most: int | None = None
 
@@ -69,36 +69,36 @@ class Object(Struct, frozen=True):
 class Union(Struct, frozen=True):
     """One of these; none, if nothing fits."""
 
-    options: tuple["Shape", ...]
+    options: tuple["SchemaNode", ...]
 
 
-class Named(Struct, frozen=True):
-    """What the shape of that name is."""
+class Reference(Struct, frozen=True):
+    """A reference to a definition."""
 
     name: str
 
 
-class Anything(Struct, frozen=True):
+class AnyValue(Struct, frozen=True):
     """Any JSON value."""
 
 
-Shape = Constant | Text | Number | Array | Object | Union | Named | Anything
+SchemaNode = Const | String | Number | Array | Object | Union | Reference | AnyValue
 
 NEVER = Union(())
-ANYTHING = Anything()
-ANY_OBJECT = Object(others=ANYTHING)
+ANY_VALUE = AnyValue()
+ANY_OBJECT = Object(others=ANY_VALUE)
 
 
-class Shapes(Struct, frozen=True):
-    """A shape, and the named ones that it and they refer to."""
+class SchemaIR(Struct, frozen=True):
+    """A schema's root node, and the definitions that nodes refer to."""
 
-    shape: Shape
-    named: Mapping[str, Shape] = {}
+    node: SchemaNode
+    definitions: Mapping[str, SchemaNode] = {}
 
 
-def union(*options: Shape) -> Shape:
+def union(*options: SchemaNode) -> SchemaNode:
     """One of these, flat."""
-    flat: list[Shape] = []
+    flat: list[SchemaNode] = []
     for option in options:
         flat += option.options if isinstance(option, Union) else (option,)
     return flat[0] if len(flat) == 1 else Union(tuple(flat))

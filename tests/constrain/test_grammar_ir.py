@@ -11,24 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.constrain import gbnf
-from antiphon.constrain.compile import Demand, constrain
-from antiphon.constrain.form import (
+from antiphon.constrain.budget import Budget
+from antiphon.constrain.compile import OutputRequirements, compile_constraint
+from antiphon.constrain.gbnf_parser import parse_gbnf
+from antiphon.constrain.grammar_ir import (
     EMPTY,
-    Form,
-    Language,
+    Expr,
+    GrammarIR,
     Literal,
     Ref,
     Until,
-    chars,
-    choice,
+    alternation,
+    char_class,
     repeat,
     sequence,
 )
-from antiphon.constrain.gbnf_reader import read_gbnf
 from antiphon.constrain.matcher import Matcher, matches, residual
 from antiphon.constrain.numbers import integers, numbers
-from antiphon.constrain.regex import UnsupportedRegexError, searched, whole
-from antiphon.constrain.tag_reader import read_tag
+from antiphon.constrain.regex import UnsupportedRegexError, matching, searching
+from antiphon.constrain.structural_tag_parser import parse_structural_tag
 from antiphon.core.constraint import TagFormat
 from antiphon.core.errors import RequestError
 from antiphon.dialects.registry import find
@@ -38,8 +39,8 @@ small = st.integers(-1200, 1200)
 decimals = st.decimals(-20, 20, places=2)
 
 
-def fits(form: Form, text: str) -> bool:
-    return matches(Language(form), text)
+def fits(expr: Expr, text: str) -> bool:
+    return matches(GrammarIR(expr), text)
 
 
 @given(st.none() | small, st.none() | small, small)
@@ -86,7 +87,7 @@ PATTERNS = [
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_mean_what_they_mean_elsewhere(pattern: str) -> None:
     found = re.compile(pattern, re.ASCII)
-    texts = [*samples(Language(searched(pattern)), 30)]
+    texts = [*samples(GrammarIR(searching(pattern, Budget())), 30)]
     assert all(found.search(text) for text in texts)
     for text in [
         "",
@@ -105,7 +106,7 @@ def test_patterns_mean_what_they_mean_elsewhere(pattern: str) -> None:
         "bca",
         " x.",
     ]:
-        assert fits(searched(pattern), text) == bool(found.search(text))
+        assert fits(searching(pattern, Budget()), text) == bool(found.search(text))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_patterns_mean_what_they_mean_elsewhere(pattern: str) -> None:
 )
 def test_patterns_that_are_no_regular_language_are_refused(pattern: str) -> None:
     with pytest.raises(UnsupportedRegexError):
-        whole(pattern)
+        matching(pattern, Budget())
 
 
 markers = st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=3, unique=True)
@@ -138,14 +139,14 @@ markers = st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=
 def test_text_goes_up_to_the_first_marker(markers: list[str], text: str) -> None:
     ends = {marker: text.find(marker) for marker in markers if marker in text}
     first = min((at + len(marker) for marker, at in ends.items()), default=None)
-    form = Until(tuple((marker, EMPTY) for marker in markers))
-    assert fits(form, text) == (first == len(text))
-    assert fits(Until(form.on, open=True), text) == (first is None or first == len(text))
+    expr = Until(tuple((marker, EMPTY) for marker in markers))
+    assert fits(expr, text) == (first == len(text))
+    assert fits(Until(expr.on, open=True), text) == (first is None or first == len(text))
 
 
-ROOM = Language(
+ROOM = GrammarIR(
     sequence("<a>", Until((("</a>", Ref("rest")), ("<b", None)))),
-    {"rest": choice(EMPTY, sequence(repeat(chars("0-9"), 2, 3), Ref("rest")))},
+    {"rest": alternation(EMPTY, sequence(repeat(char_class("0-9"), 2, 3), Ref("rest")))},
 )
 
 
@@ -166,9 +167,12 @@ def test_a_matcher_dies_at_the_first_character_that_cannot_fit() -> None:
 
 
 def test_long_text_costs_no_more_per_character() -> None:
-    matcher = Matcher(Language(Until((("</a>", EMPTY),))))
+    matcher = Matcher(GrammarIR(Until((("</a>", EMPTY),))))
+    assert matcher.feed("<")
+    [top] = matcher.tops
     assert matcher.feed("<" * 50_000)
-    assert len(matcher._made) < 20
+    assert matcher.tops[0] is top
+    assert len(matcher.tops) == 1
 
 
 GRAMMAR = r"""
@@ -181,17 +185,17 @@ end   ::= "\n" | "\u00e9."
 
 
 def test_a_clients_grammar_is_read() -> None:
-    rules: dict[str, Form] = {}
-    language = Language(read_gbnf(GRAMMAR, rules), rules)
-    assert matches(language, 'abc,"é",42\n')
-    assert matches(language, "7é.")
-    assert not matches(language, '"A"')
-    assert not matches(language, "123")
+    rules: dict[str, Expr] = {}
+    grammar_ir = GrammarIR(parse_gbnf(GRAMMAR, rules, Budget()), rules)
+    assert matches(grammar_ir, 'abc,"é",42\n')
+    assert matches(grammar_ir, "7é.")
+    assert not matches(grammar_ir, '"A"')
+    assert not matches(grammar_ir, "123")
 
 
 def test_what_is_written_is_read_as_the_same() -> None:
-    rules: dict[str, Form] = {}
-    again = Language(read_gbnf(gbnf.write(ROOM).text, rules), rules)
+    rules: dict[str, Expr] = {}
+    again = GrammarIR(parse_gbnf(gbnf.write(ROOM).text, rules, Budget()), rules)
     for text in samples(ROOM, 40):
         assert matches(again, text)
     for text in samples(again, 40):
@@ -213,7 +217,7 @@ def test_what_is_written_is_read_as_the_same() -> None:
 )
 def test_a_broken_grammar_is_refused(grammar: str) -> None:
     with pytest.raises(RequestError):
-        read_gbnf(grammar, {})
+        parse_gbnf(grammar, {}, Budget())
 
 
 TAG = {
@@ -276,10 +280,10 @@ SEQUENCE = {
     ],
 )
 def test_structural_tags_are_read(spec: dict[str, Any], text: str, expected: bool) -> None:
-    rules: dict[str, Form] = {}
-    form, missed = read_tag(spec, rules)
-    assert missed == []
-    assert matches(Language(form, rules), text) == expected
+    rules: dict[str, Expr] = {}
+    expr, unenforced = parse_structural_tag(spec, rules, Budget())
+    assert unenforced == []
+    assert matches(GrammarIR(expr, rules), text) == expected
 
 
 @pytest.mark.parametrize(
@@ -296,7 +300,7 @@ def test_structural_tags_are_read(spec: dict[str, Any], text: str, expected: boo
 )
 def test_a_broken_structural_tag_is_refused(spec: dict[str, Any], told: str) -> None:
     with pytest.raises(RequestError) as raised:
-        read_tag(spec, {})
+        parse_structural_tag(spec, {}, Budget())
     assert told in raised.value.message
     assert raised.value.param == "format"
 
@@ -307,7 +311,7 @@ def test_a_structural_tag_may_not_be_nested_for_ever() -> None:
         for _ in range(depth):
             inner = {"type": "or", "elements": [inner]}
         with pytest.raises(RequestError):
-            read_tag({"format": inner}, {})
+            parse_structural_tag({"format": inner}, {}, Budget())
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -320,7 +324,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 def refusal(tag: Any) -> RequestError | None:
     """Why a demand of this tag is refused, if it is."""
     try:
-        constrain(Demand(format=TagFormat(tag)), find("hermes").grammar)
+        compile_constraint(OutputRequirements(format=TagFormat(tag)), find("hermes").grammar)
     except RequestError as error:
         return error
     return None
@@ -339,15 +343,15 @@ def test_a_structural_tag_is_read_or_refused(spec: Any, changes: list[tuple[int,
         found = list(places(broken))
         if found:
             holder, key = found[number % len(found)]
-            holder[key] = junk
+            holder[key] = copy.deepcopy(junk)
     refused = refusal(broken)
     assert refused is None or (refused.param == "format" and "Error" not in refused.message)
 
 
 def test_literals_keep_every_character() -> None:
     text = 'a"b\\c\n[d]^-]é{日}\t\x00|'
-    rules: dict[str, Form] = {}
-    again = read_gbnf(gbnf.write(Language(sequence(text, chars("]^-")))).text, rules)
-    assert matches(Language(again, rules), text + "]")
-    assert not matches(Language(again, rules), text + "a")
-    assert matches(Language(Literal(text)), text)
+    rules: dict[str, Expr] = {}
+    again = parse_gbnf(gbnf.write(GrammarIR(sequence(text, char_class("]^-")))).text, rules, Budget())
+    assert matches(GrammarIR(again, rules), text + "]")
+    assert not matches(GrammarIR(again, rules), text + "a")
+    assert matches(GrammarIR(Literal(text)), text)

@@ -1,9 +1,10 @@
-"""The formats of strings that JSON Schema names, as patterns of all the text."""
+"""Patterns of the string formats that JSON Schema names. They may be narrower than the format."""
 
 from functools import lru_cache
 
-from antiphon.constrain.form import Form
-from antiphon.constrain.regex import whole
+from antiphon.constrain.budget import Budget
+from antiphon.constrain.grammar_ir import Expr
+from antiphon.constrain.regex import matching
 
 _DAY = r"(?:0[1-9]|1[0-9]|2[0-8])"
 _MONTH = r"(?:0[1-9]|1[0-2])"
@@ -23,7 +24,7 @@ PATTERNS = {
     "date-time": f"{_DATE}T{_TIME}",
     "duration": r"P(?:[0-9]{1,4}W|[0-9]{1,4}D(?:T[0-9]{1,4}H)?|[0-9]{1,4}[YM]|T[0-9]{1,4}[HMS])",
     "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
-    "email": rf"[A-Za-z0-9_+]{{1,32}}(?:[.-][A-Za-z0-9_+]{{1,32}}){{0,3}}@{_LABEL}(?:\.{_LABEL}){{1,4}}",
+    "email": rf"[A-Za-z0-9_+]{{1,32}}(?:[.-][A-Za-z0-9_+]{{1,15}}){{0,2}}@{_LABEL}(?:\.{_LABEL}){{1,4}}",
     "hostname": _HOST,
     "ipv4": rf"{_BYTE}(?:\.{_BYTE}){{3}}",
     "ipv6": rf"(?:{_GROUP}(?::{_GROUP}){{7}}|::(?:{_GROUP}(?::{_GROUP}){{0,5}})?)",
@@ -32,6 +33,6 @@ PATTERNS = {
 
 
 @lru_cache(len(PATTERNS))
-def form_of(name: str) -> Form | None:
+def pattern_expr(name: str) -> Expr | None:
     """Text of that format, or a part of it that models write; None if it is not known."""
-    return whole(PATTERNS[name]) if name in PATTERNS else None
+    return matching(PATTERNS[name], Budget()) if name in PATTERNS else None

@@ -1,15 +1,15 @@
-"""Schemas made one: references followed, `allOf` merged, keyword by keyword.
+"""Merges schemas: references are followed and `allOf` combined, keyword by keyword.
 
-What two schemas say of the members and items of a value is put into `allOf`
-again, and merged when it is read. Only what cannot be said in one schema is a
-conflict.
+What two schemas say of properties and items becomes `allOf` again, merged when
+it is compiled. Only what one schema cannot say is a conflict.
 """
 
 from collections.abc import Callable, Mapping
 from itertools import combinations, product
 from typing import Any
 
-from antiphon.constrain.values import wide_type_of, within
+from antiphon.constrain.budget import Budget, TooMuchWorkError
+from antiphon.constrain.json_values import wide_type_of, within
 
 Schema = Mapping[str, Any]
 
@@ -22,12 +22,8 @@ ANNOTATIONS = frozenset(
 
 MAX_ALTERNATIVES = 256
 """Alternatives of two schemas multiplied out."""
-MAX_MERGED = 256
-"""Schemas that are merged into one."""
-
-
-class TooLarge(Exception):
-    """The schema has more alternatives than can be held."""
+MAX_COMPARED = 256
+"""Alternatives of a oneOf that are compared with each other."""
 
 
 def types_of(schema: Schema) -> frozenset[str] | None:
@@ -35,7 +31,7 @@ def types_of(schema: Schema) -> frozenset[str] | None:
     given = schema.get("type")
     if isinstance(given, str):
         return frozenset({given})
-    return frozenset(filter(_is_text, given)) if isinstance(given, list) else None
+    return frozenset(each for each in given if isinstance(each, str)) if isinstance(given, list) else None
 
 
 def resolved(reference: str, root: Any) -> Any:
@@ -54,33 +50,34 @@ def resolved(reference: str, root: Any) -> Any:
     return found
 
 
-def merged(schema: Schema, root: Any) -> tuple[Any, list[str]]:
+def merged(schema: Schema, root: Any, budget: Budget) -> tuple[Any, list[str]]:
     """One schema without `$ref` and `allOf`, or False if nothing fits; and what could not be merged."""
-    merging = _Merging(root)
-    return merging.flat(schema, frozenset()), merging.conflicts
+    merger = _Merger(root, budget)
+    return merger.flat(schema, frozenset()), merger.conflicts
 
 
-def disjoint(options: list[Any], root: Any) -> bool:
-    """Whether no value that is written for one of the schemas fits another."""
-    plain = [merged(option, root)[0] if isinstance(option, Mapping) else option for option in options]
+def disjoint(options: list[Any], root: Any, budget: Budget) -> bool:
+    """Whether no value that is written for one of the schemas fits another, as far as that is looked for."""
+    if len(options) > MAX_COMPARED:
+        return False
+    budget.spend(len(options) ** 2 // 2)
+    plain = [merged(option, root, budget)[0] if isinstance(option, Mapping) else option for option in options]
     return all(_excludes(a, b) and _excludes(b, a) for a, b in combinations(plain, 2))
 
 
-class _Merging:
+class _Merger:
     """Merges schemas. `conflicts` says what was left out."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, budget: Budget) -> None:
         self._root = root
-        self._count = 0
+        self._budget = budget
         self.conflicts: list[str] = []
 
     def flat(self, schema: Any, seen: frozenset[str]) -> Any:
         """The schema with all that it refers to and combines."""
-        self._count += 1
-        if self._count > MAX_MERGED:
-            raise TooLarge
         if not isinstance(schema, Mapping):
             return schema
+        self._budget.spend(1 + len(schema) // 4)
         result: Any = _normal({key: value for key, value in schema.items() if key not in ("$ref", "allOf")})
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -107,6 +104,9 @@ class _Merging:
         if not isinstance(other, Mapping) or not other:
             return some
         result = {**some, **other}
+        self._budget.spend(
+            1 + sum(len(each.get("enum") or ()) + len(_listed(each)) for each in (some, other))
+        )
         for key in some.keys() & other.keys() - ANNOTATIONS:
             if some[key] != other[key]:
                 result[key] = self._merge(key, some[key], other[key])
@@ -117,6 +117,7 @@ class _Merging:
     def _merge(self, key: str, some: Any, other: Any) -> Any:
         """One keyword that both have."""
         if key in _MERGERS:
+            self._budget.spend(_size(some) * _size(other) if key == "enum" else _size(some) + _size(other))
             try:
                 return _MERGERS[key](some, other)
             except TypeError:
@@ -183,7 +184,7 @@ def _shared(some: list[Any], other: list[Any]) -> list[Any]:
 
 def _alternatives(some: list[Any], other: list[Any]) -> list[Any]:
     if len(some) * len(other) > MAX_ALTERNATIVES:
-        raise TooLarge
+        raise TooMuchWorkError
     return [_all(a, b) for a, b in product(some, other)]
 
 
@@ -255,5 +256,5 @@ def _flat(schema: Any) -> Schema:
     return _normal(dict(schema)) if isinstance(schema, Mapping) else {}
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, list | Mapping) else 1

@@ -1,53 +1,55 @@
-"""Forms → machines: one way to read a text, where the form itself has many.
+"""Expressions → DFAs, by partial derivatives: a state is the set of all that may still follow.
 
-Strategy: a state is the set of all that may still follow (partial derivatives).
-Of what differs in a count alone, the counts are joined, so that the states stay
-few where it does not matter how often something was repeated.
+Tails that differ in a count alone are joined where their counts touch.
 """
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from antiphon.constrain.form import (
+from antiphon.constrain.analysis import nullable
+from antiphon.constrain.budget import Budget
+from antiphon.constrain.grammar_ir import (
     EMPTY,
-    Chars,
-    Choice,
-    Form,
+    Alternation,
+    CharClass,
+    Dfa,
+    Expr,
     Literal,
-    Machine,
     Repeat,
     Sequence,
+    merged_ranges,
     repeat,
     sequence,
-    united,
 )
-from antiphon.constrain.language import nullable
 
 MAX_STATES = 1000
-"""States of one machine."""
+"""States of one DFA."""
 MAX_TAILS = 100
-"""Forms of what may still follow, in one state."""
+"""Expressions of what may still follow, in one state."""
 
-Tails = frozenset[Form]
+Tails = frozenset[Expr]
 Range = tuple[int, int]
 
 
-def machine_of(form: Form) -> Machine | None:
-    """The machine that reads the same texts. None if it would be too large; the form refers to no rules."""
-    numbers: dict[Tails, int] = {frozenset({form}): 0}
-    ways: list[tuple[tuple[Form, int], ...]] = []
+def dfa_of(expr: Expr, budget: Budget) -> Dfa | None:
+    """The DFA that reads the same texts. None if it would be too large; the expression refers to no rules."""
+    numbers: dict[Tails, int] = {frozenset({expr}): 0}
+    ways: list[tuple[tuple[Expr, int], ...]] = []
     todo = list(numbers)
     for tails in todo:
         if len(tails) > MAX_TAILS or len(numbers) > MAX_STATES:
             return None
         found = _ways(tails)
+        budget.spend(4 * (1 + len(tails) + len(found)))
         for after in found:
             if after not in numbers:
                 numbers[after] = len(numbers)
                 todo.append(after)
-        ways.append(tuple((Chars(united(ranges)), numbers[after]) for after, ranges in found.items()))
-    return Machine(tuple(ways), frozenset(number for tails, number in numbers.items() if _may_end(tails)))
+        ways.append(
+            tuple((CharClass(merged_ranges(ranges)), numbers[after]) for after, ranges in found.items())
+        )
+    return Dfa(tuple(ways), frozenset(number for tails, number in numbers.items() if _may_end(tails)))
 
 
 def _may_end(tails: Tails) -> bool:
@@ -57,47 +59,49 @@ def _may_end(tails: Tails) -> bool:
 def _ways(tails: Tails) -> dict[Tails, list[Range]]:
     """What may still follow after each character, and after which characters it does."""
     steps = [step for tail in tails for step in _steps(tail)]
-    edges = sorted({edge for chars, _ in steps for low, high in chars.ranges for edge in (low, high + 1)})
+    edges = sorted(
+        {edge for char_class, _ in steps for low, high in char_class.ranges for edge in (low, high + 1)}
+    )
     found: dict[Tails, list[Range]] = {}
     for low, end in pairwise(edges):
-        after = [tail for chars, tail in steps if any(a <= low <= b for a, b in chars.ranges)]
+        after = [tail for char_class, tail in steps if any(a <= low <= b for a, b in char_class.ranges)]
         if after:
             found.setdefault(frozenset(_joined(after)), []).append((low, end - 1))
     return found
 
 
 @lru_cache(4096)
-def _steps(form: Form) -> tuple[tuple[Chars, Form], ...]:
-    """What the form may begin with, and what follows each."""
-    match form:
+def _steps(expr: Expr) -> tuple[tuple[CharClass, Expr], ...]:
+    """What the expression may begin with, and what follows each."""
+    match expr:
         case Literal(text):
-            return ((Chars(((ord(text[0]), ord(text[0])),)), Literal(text[1:])),) if text else ()
-        case Chars():
-            return ((form, EMPTY),)
-        case Choice(options):
+            return ((CharClass(((ord(text[0]), ord(text[0])),)), Literal(text[1:])),) if text else ()
+        case CharClass():
+            return ((expr, EMPTY),)
+        case Alternation(options):
             return tuple(step for option in options for step in _steps(option))
         case Sequence((first, *others)):
             rest = sequence(*others)
-            steps = tuple((chars, sequence(tail, rest)) for chars, tail in _steps(first))
+            steps = tuple((char_class, sequence(tail, rest)) for char_class, tail in _steps(first))
             return steps + _steps(rest) if _empty(first) else steps
         case Repeat(inner, least, most):
             fewer = 0 if _empty(inner) else max(0, least - 1)
             rest = repeat(inner, fewer, None if most is None else most - 1)
-            return tuple((chars, sequence(tail, rest)) for chars, tail in _steps(inner))
-    raise AssertionError(form)
+            return tuple((char_class, sequence(tail, rest)) for char_class, tail in _steps(inner))
+    raise AssertionError(expr)
 
 
-def _empty(form: Form) -> bool:
-    return nullable(form, lambda _: False)
+def _empty(expr: Expr) -> bool:
+    return nullable(expr, lambda _: False)
 
 
-def _joined(tails: Iterable[Form]) -> Iterator[Form]:
-    """The same forms, those that differ only in how often their last part is repeated as one."""
-    counts: dict[tuple[Form, Form], list[tuple[int, int | None]]] = {}
+def _joined(tails: Iterable[Expr]) -> Iterator[Expr]:
+    """The same expressions, those that differ only in how often their last part is repeated as one."""
+    counts: dict[tuple[Expr, Expr], list[tuple[int, int | None]]] = {}
     for tail in tails:
         parts = tail.parts if isinstance(tail, Sequence) else (tail,)
         if isinstance(last := parts[-1], Repeat):
-            counts.setdefault((sequence(*parts[:-1]), last.form), []).append((last.least, last.most))
+            counts.setdefault((sequence(*parts[:-1]), last.expr), []).append((last.least, last.most))
         else:
             yield tail
     for (before, inner), ranges in counts.items():

@@ -1,0 +1,195 @@
+"""Bounds the number of ways in which a text can be parsed.
+
+llama.cpp tries each token of its vocabulary along every possible parse:
+`(a?){30}` has millions for one long token, and stops the engine for minutes. A
+beam search looks for the text of a token's length with the most derivations.
+Expressions with more than `MAX_DERIVATIONS` become DFAs, which have one.
+
+Recursive rules whose alternatives begin alike double their parser states at
+every level: these are reported.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from heapq import nlargest
+
+from antiphon.constrain.budget import Budget
+from antiphon.constrain.dfa import dfa_of
+from antiphon.constrain.grammar_ir import (
+    Alternation,
+    CharClass,
+    Expr,
+    GrammarIR,
+    Literal,
+    Ranges,
+    Ref,
+    Repeat,
+    Sequence,
+    Until,
+    alternation,
+    children,
+    complement,
+    merged_ranges,
+    repeat,
+    sequence,
+)
+from antiphon.constrain.matcher import Matcher, Stack
+
+MAX_DERIVATIONS = 500
+"""Ways to read a token, at the most: some tenths of a second for a whole vocabulary."""
+TOKEN_LENGTH = 12
+"""Characters of a long token."""
+MAX_POSITIONS = 100
+"""Places in a grammar where a reader may be at a time, where it refers to itself."""
+NESTED_LENGTH = 200
+"""Characters in which it is nested some ten times."""
+
+_BEAM = 3
+_TRIED = 6
+
+
+class AmbiguousError(ValueError):
+    """An expression can be read in too many ways."""
+
+
+def disambiguated(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> Expr:
+    """The same texts, with few ways to read each. Raises `AmbiguousError` where that is not to be had."""
+    found = _disambiguated_parts(expr, rules, budget)
+    return found if _is_unambiguous(found, rules, budget) else _dfa(expr, rules, budget)
+
+
+def _disambiguated_parts(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> Expr:
+    match expr:
+        case Sequence(parts):
+            return sequence(*(_disambiguated_parts(part, rules, budget) for part in parts))
+        case Alternation(options):
+            return alternation(*(_disambiguated_parts(option, rules, budget) for option in options))
+        case Repeat(inner, least, most) if most != 1 and not isinstance(inner, CharClass | Literal):
+            found = repeat(_disambiguated_parts(inner, rules, budget), least, most)
+            return found if _is_unambiguous(found, rules, budget) else _dfa(expr, rules, budget)
+    return expr
+
+
+def _is_unambiguous(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> bool:
+    return _AmbiguitySearch(GrammarIR(expr, rules), budget).derivations() <= MAX_DERIVATIONS
+
+
+def ambiguous_recursion(rules: Mapping[str, Expr], budget: Budget) -> list[str]:
+    """The rules that refer to themselves, and of which too much may stay undecided."""
+    return [
+        name
+        for name in recursive_rules(rules, budget)
+        if _AmbiguitySearch(GrammarIR(Ref(name), rules), budget).positions() > MAX_POSITIONS
+    ]
+
+
+def recursive_rules(rules: Mapping[str, Expr], budget: Budget) -> list[str]:
+    """The rules that refer to themselves, through others or not."""
+    direct = {name: references(expr) for name, expr in rules.items()}
+    return [name for name in rules if name in _reached(name, direct, budget)]
+
+
+def references(expr: Expr) -> set[str]:
+    """The rules that an expression refers to."""
+    return {expr.name} if isinstance(expr, Ref) else set().union(*map(references, children(expr)))
+
+
+def _reached(name: str, direct: Mapping[str, set[str]], budget: Budget) -> set[str]:
+    found, todo = set[str](), [name]
+    while todo:
+        new = direct.get(todo.pop(), set()) - found
+        found |= new
+        todo += new
+        budget.spend(1)
+    return found
+
+
+def _dfa(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> Expr:
+    """A DFA for an expression, with the rules that it refers to written in place."""
+    found = None if _refers_to_recursion(expr, rules, budget) else dfa_of(_inlined(expr, rules), budget)
+    if found is None:
+        raise AmbiguousError("parts that can be read in too many ways")
+    return found
+
+
+def _refers_to_recursion(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> bool:
+    circular = set(recursive_rules(rules, budget))
+    direct = {name: references(each) for name, each in rules.items()}
+    return any(name in circular or _reached(name, direct, budget) & circular for name in references(expr))
+
+
+def _inlined(expr: Expr, rules: Mapping[str, Expr]) -> Expr:
+    match expr:
+        case Ref(name):
+            return _inlined(rules[name], rules)
+        case Sequence(parts):
+            return sequence(*(_inlined(part, rules) for part in parts))
+        case Alternation(options):
+            return alternation(*(_inlined(option, rules) for option in options))
+        case Repeat(inner, least, most):
+            return repeat(_inlined(inner, rules), least, most)
+    return expr
+
+
+Derivations = Counter[Stack]
+"""Where a reader may be, and in how many ways it came there."""
+
+
+class _AmbiguitySearch(Matcher):
+    """Looks for texts that are hard to read: at each step it goes on with the few worst that it knows."""
+
+    def __init__(self, grammar_ir: GrammarIR, budget: Budget) -> None:
+        super().__init__(grammar_ir)
+        self._budget = budget
+
+    def derivations(self) -> int:
+        """Ways to read a token, as far as it finds them."""
+        return self._worst(TOKEN_LENGTH, MAX_DERIVATIONS, lambda derivations: sum(derivations.values()))
+
+    def positions(self) -> int:
+        """Places where a reader may be, as far as it finds them."""
+        return self._worst(NESTED_LENGTH, MAX_POSITIONS, len)
+
+    def _worst(self, length: int, enough: int, measure: Callable[[Derivations], int]) -> int:
+        """The highest measure that a text of this length leads to; beyond `enough` it is not looked for."""
+        texts: list[Derivations] = [Counter(self.tops)]
+        seen = set[frozenset[tuple[Stack, int]]]()
+        most = 1
+        for _ in range(length):
+            seen.update(frozenset(each.items()) for each in texts)
+            found = (self._read(each, char) for each in texts for char in _chars(each))
+            new = (each for each in found if each and frozenset(each.items()) not in seen)
+            texts = nlargest(_BEAM, new, key=measure)
+            most = max([most, *map(measure, texts)])
+            if most > enough:
+                break
+        return most
+
+    def _read(self, derivations: Derivations, char: str) -> Derivations:
+        """The readings of a text with one character more."""
+        found: Derivations = Counter()
+        self._budget.spend(1 + len(derivations))
+        for top, ways in derivations.items():
+            for after in self.after(top, char):
+                found[after] += ways
+        return found
+
+
+def _chars(derivations: Derivations) -> list[str]:
+    """The characters with which most readings go on."""
+    edges: Counter[int] = Counter()
+    spans = [(span, ways) for top, ways in derivations.items() for span in _spans(top)]
+    for low in {low for (low, _), _ in spans}:
+        edges[low] = sum(ways for (a, b), ways in spans if a <= low <= b)
+    return [chr(low) for low, _ in edges.most_common(_TRIED)]
+
+
+def _spans(top: Stack) -> Ranges:
+    """The characters that are read there: of text up to a marker, those that do not begin one."""
+    expr = top.expr
+    if isinstance(expr, CharClass):
+        return expr.ranges
+    if isinstance(expr, Literal):
+        return ((ord(expr.text[top.at]), ord(expr.text[top.at])),)
+    assert isinstance(expr, Until)
+    return complement(merged_ranges((ord(marker[0]), ord(marker[0])) for marker, _ in expr.on))

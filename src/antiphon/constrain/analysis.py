@@ -1,0 +1,171 @@
+"""What holds for a whole grammar: can anything match it, is it left-recursive, how long are its texts."""
+
+from collections.abc import Callable
+
+from antiphon.constrain.grammar_ir import (
+    Alternation,
+    CharClass,
+    Dfa,
+    Expr,
+    GrammarIR,
+    Literal,
+    Ref,
+    Repeat,
+    Sequence,
+    Until,
+    children,
+)
+from antiphon.core.errors import RequestError
+
+
+def without_unused_rules(grammar_ir: GrammarIR) -> GrammarIR:
+    """The grammar without the rules that nothing refers to."""
+    kept: dict[str, Expr] = {}
+    todo = [grammar_ir.start]
+    while todo:
+        expr = todo.pop()
+        if isinstance(expr, Ref):
+            if expr.name not in kept:
+                kept[expr.name] = grammar_ir.rules[expr.name]
+                todo.append(kept[expr.name])
+        else:
+            todo += children(expr)
+    return GrammarIR(grammar_ir.start, kept)
+
+
+def validate(grammar_ir: GrammarIR, param: str) -> None:
+    """Raises RequestError for that parameter if nothing matches, or if a rule is left-recursive."""
+    if not _fixed_point(grammar_ir, is_satisfiable)(grammar_ir.start):
+        raise RequestError("No answer matches what is required: the schema contradicts itself.", param=param)
+    if _left_recursive(grammar_ir):
+        raise RequestError("The grammar or schema is left-recursive.", param=param)
+
+
+def is_satisfiable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each form
+    """Whether some text fits, given which rules are known to have some."""
+    match expr:
+        case CharClass(ranges):
+            return bool(ranges)
+        case Sequence(parts):
+            return all(is_satisfiable(part, known) for part in parts)
+        case Alternation(options):
+            return any(is_satisfiable(option, known) for option in options)
+        case Repeat(inner, least):
+            return least == 0 or is_satisfiable(inner, known)
+        case Ref(name):
+            return known(name)
+        case Until(on, is_open):
+            return is_open or any(then is not None and is_satisfiable(then, known) for _, then in on)
+        case Dfa():
+            return _can_end(expr, known)
+        case _:
+            return True
+
+
+def nullable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each form
+    """Whether the empty text fits, given which rules are known to allow it."""
+    match expr:
+        case Literal(text):
+            return not text
+        case CharClass():
+            return False
+        case Sequence(parts):
+            return all(nullable(part, known) for part in parts)
+        case Alternation(options):
+            return any(nullable(option, known) for option in options)
+        case Repeat(inner, least):
+            return least == 0 or nullable(inner, known)
+        case Ref(name):
+            return known(name)
+        case Until(_, is_open):
+            return is_open
+        case Dfa(_, ends, begun):
+            return begun in ends
+
+
+def _can_end(dfa: Dfa, known: Callable[[str], bool]) -> bool:
+    """Whether one of the states that it may end in is reached."""
+    reached, todo = {dfa.begun}, [dfa.begun]
+    while todo:
+        ways = dfa.ways[todo.pop()]
+        found = {to for read, to in ways if is_satisfiable(read, known)} - reached
+        reached |= found
+        todo += found
+    return not reached.isdisjoint(dfa.ends)
+
+
+def _fixed_point(
+    grammar_ir: GrammarIR, predicate: Callable[[Expr, Callable[[str], bool]], bool]
+) -> Callable[[Expr], bool]:
+    """The predicate on expressions, once it is known of all rules (a least fixed point)."""
+    found: set[str] = set()
+    size = -1
+    while size < len(found):
+        size = len(found)
+        for name in reversed([*grammar_ir.rules]):  # what a rule refers to mostly stands behind it
+            if name not in found and predicate(grammar_ir.rules[name], found.__contains__):
+                found.add(name)
+    return lambda expr: predicate(expr, found.__contains__)
+
+
+def _left_recursive(grammar_ir: GrammarIR) -> bool:
+    empty = _fixed_point(grammar_ir, nullable)
+    first = {name: _first(expr, empty) for name, expr in grammar_ir.rules.items()}
+    for name, begins in first.items():
+        reached, todo = set[str](), list(begins)
+        while todo:
+            each = todo.pop()
+            if each not in reached:
+                reached.add(each)
+                todo += first[each]
+        if name in reached:
+            return True
+    return False
+
+
+def _first(expr: Expr, empty: Callable[[Expr], bool]) -> set[str]:
+    """The rules that the expression may begin with."""
+    if isinstance(expr, Ref):
+        return {expr.name}
+    if isinstance(expr, Sequence):
+        found: set[str] = set()
+        for part in expr.parts:
+            found |= _first(part, empty)
+            if not empty(part):
+                break
+        return found
+    return (
+        set() if isinstance(expr, Until) else set().union(*(_first(each, empty) for each in children(expr)))
+    )
+
+
+def length(expr: Expr) -> tuple[int, int | None]:
+    """The least and the most; None: there is no bound."""
+    if isinstance(expr, Literal):
+        return len(expr.text), len(expr.text)
+    if isinstance(expr, CharClass):
+        return 1, 1
+    if isinstance(expr, Repeat):
+        least, most = length(expr.expr)
+        bounded = most is not None and expr.most is not None
+        return least * expr.least, (most or 0) * (expr.most or 0) if bounded else None
+    if isinstance(expr, Sequence | Alternation):
+        parts = [length(part) for part in (expr.parts if isinstance(expr, Sequence) else expr.options)]
+        highs = [most for _, most in parts]
+        lows = [least for least, _ in parts]
+        fold_low, fold_high = (sum, sum) if isinstance(expr, Sequence) else (min, max)
+        known = [high for high in highs if high is not None]
+        return fold_low(lows or [0]), fold_high(known or [0]) if len(known) == len(highs) else None
+    return _dfa_length(expr) if isinstance(expr, Dfa) else (0, None)
+
+
+def _dfa_length(dfa: Dfa) -> tuple[int, int | None]:
+    """The same of a DFA that reads a character in each step."""
+    count, read = 0, {dfa.begun}
+    shortest, longest = None, 0
+    while read and count <= len(dfa.ways):
+        if read & dfa.ends:
+            shortest, longest = count if shortest is None else shortest, count
+        read = {to for state in read for _, to in dfa.ways[state]}
+        count += 1
+    return shortest or 0, None if read else longest

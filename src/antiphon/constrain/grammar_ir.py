@@ -1,0 +1,234 @@
+"""The intermediate representation of grammars, independent of any engine's notation.
+
+Frozen structs, built by the functions below, which normalize: a sequence in a
+sequence is flattened, and what matches no text is `NOTHING`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+MAX_CHAR = 0x10FFFF
+MAX_COUNT = 1000
+"""The highest count in a repetition: engines write counts out."""
+
+Ranges = tuple[tuple[int, int], ...]
+"""Code points from … to …, both included; in order and apart."""
+
+
+class Literal(Struct, frozen=True, gc=False):
+    """This text. Empty, it is nothing at all."""
+
+    text: str
+
+
+class CharClass(Struct, frozen=True):
+    """One character in one of the ranges. Without ranges nothing fits."""
+
+    ranges: Ranges
+
+
+class Sequence(Struct, frozen=True):
+    """One after another."""
+
+    parts: tuple["Expr", ...]
+
+
+class Alternation(Struct, frozen=True):
+    """One of these."""
+
+    options: tuple["Expr", ...]
+
+
+class Repeat(Struct, frozen=True):
+    """The expression `least` to `most` times; None: any number."""
+
+    expr: "Expr"
+    least: int = 0
+    most: int | None = None
+
+
+class Ref(Struct, frozen=True):
+    """What the rule of that name says."""
+
+    name: str
+
+
+class Until(Struct, frozen=True):
+    """Any text up to the first of some markers, and what follows that marker.
+
+    `on` says for each marker what follows it, None for a marker that must not
+    come. If `open`, the text may also end without any. `begun` is text that
+    is read already, and may be the beginning of a marker.
+    """
+
+    on: tuple[tuple[str, "Expr | None"], ...]
+    open: bool = False
+    begun: str = ""
+
+
+class Dfa(Struct, frozen=True):
+    """A text read by states: for each, what may come next, with the state that it leads to.
+
+    It begins in the state `begun`, and may end in those of `ends`. What may come next in a
+    state has no beginning in common, so that there is one way to read a text.
+    """
+
+    ways: tuple[tuple[tuple["Expr", int], ...], ...]
+    ends: frozenset[int]
+    begun: int = 0
+
+
+Expr = Literal | CharClass | Sequence | Alternation | Repeat | Ref | Until | Dfa
+
+EMPTY = Literal("")
+NOTHING = Alternation(())
+"""What no text fits."""
+
+
+class GrammarIR(Struct, frozen=True):
+    """An expression, and the rules that it and they refer to."""
+
+    start: Expr
+    rules: Mapping[str, Expr] = {}
+
+
+def sequence(*parts: Expr | str) -> Expr:
+    """One after another; neighbouring literals are joined."""
+    flat: list[Expr] = []
+    for part in map(_expr, parts):
+        for each in part.parts if isinstance(part, Sequence) else (part,):
+            if each == NOTHING:
+                return NOTHING
+            if isinstance(each, Literal) and flat and isinstance(flat[-1], Literal):
+                flat[-1] = Literal(flat[-1].text + each.text)
+            elif each != EMPTY:
+                flat.append(each)
+    return flat[0] if len(flat) == 1 else Sequence(tuple(flat)) if flat else EMPTY
+
+
+def alternation(*options: Expr | str) -> Expr:
+    """One of these, each once; what nothing fits is left out."""
+    flat: dict[Expr, None] = {}
+    for option in map(_expr, options):
+        flat.update(dict.fromkeys(option.options if isinstance(option, Alternation) else (option,)))
+    return next(iter(flat)) if len(flat) == 1 else Alternation(tuple(flat))
+
+
+def optional(expr: Expr | str) -> Expr:
+    """The expression, or nothing at all."""
+    return repeat(expr, 0, 1)
+
+
+def repeat(expr: Expr | str, least: int = 0, most: int | None = None) -> Expr:
+    """The expression so many times. Counts of counts become one, and what may be empty is none at all."""
+    expr = _expr(expr)
+    if expr == NOTHING:
+        return EMPTY if least == 0 else NOTHING
+    if most == 0 or expr == EMPTY:
+        return EMPTY
+    if isinstance(expr, Alternation) and EMPTY in expr.options:
+        return repeat(alternation(*(each for each in expr.options if each != EMPTY)), 0, most)
+    if isinstance(expr, Repeat) and expr.least <= 1:
+        high = None if most is None or expr.most is None else most * expr.most
+        if (high or 0) <= MAX_COUNT:
+            return repeat(expr.expr, least * expr.least, high)
+    return expr if least == most == 1 else Repeat(expr, least, most)
+
+
+def char_class(text: str) -> CharClass:
+    """One of the characters, where `a-z` is a range."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < len(text):
+        last = at + 2 if text[at + 1 : at + 2] == "-" and at + 2 < len(text) else at
+        found.append((ord(text[at]), ord(text[last])))
+        at = last + 1
+    return CharClass(merged_ranges(found))
+
+
+def without(some: CharClass, others: CharClass | str) -> CharClass:
+    """The characters of `some` that are none of the others."""
+    taken = CharClass(merged_ranges((ord(c), ord(c)) for c in others)) if isinstance(others, str) else others
+    return CharClass(_common(some.ranges, complement(taken.ranges)))
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Ranges in order, those that touch or overlap joined."""
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if out and low <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(high, out[-1][1]))
+        else:
+            out.append((low, high))
+    return tuple(out)
+
+
+def complement(ranges: Ranges) -> Ranges:
+    """All other code points."""
+    out, next_free = [], 0
+    for low, high in ranges:
+        if low > next_free:
+            out.append((next_free, low - 1))
+        next_free = high + 1
+    if next_free <= MAX_CHAR:
+        out.append((next_free, MAX_CHAR))
+    return tuple(out)
+
+
+def contains(some: CharClass, char: str) -> bool:
+    """Whether the character is one of these."""
+    return any(low <= ord(char) <= high for low, high in some.ranges)
+
+
+def _common(some: Ranges, others: Ranges) -> Ranges:
+    pairs = ((max(a, c), min(b, d)) for a, b in some for c, d in others)
+    return merged_ranges((low, high) for low, high in pairs if low <= high)
+
+
+def _expr(part: "Expr | str") -> Expr:
+    return Literal(part) if isinstance(part, str) else part
+
+
+ANY_CHAR = CharClass(((0, 0xD7FF), (0xE000, MAX_CHAR)))
+"""Any character; surrogates are none."""
+
+
+def rule(rules: dict[str, Expr], name: str, make: Callable[[], Expr]) -> Ref:
+    """A reference to the rule of that name, which is made if there is none; it may refer to itself."""
+    if name not in rules:
+        rules[name] = NOTHING
+        rules[name] = make()
+    return Ref(name)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The expressions that an expression is made of."""
+    if isinstance(expr, Sequence):
+        return expr.parts
+    if isinstance(expr, Alternation):
+        return expr.options
+    if isinstance(expr, Repeat):
+        return (expr.expr,)
+    if isinstance(expr, Until):
+        return tuple(then for _, then in expr.on if then is not None)
+    if isinstance(expr, Dfa):
+        return tuple(read for ways in expr.ways for read, _ in ways)
+    return ()
+
+
+def map_characters(expr: Expr, change: Any) -> Expr:
+    """The expression with its literals and characters changed."""
+    if isinstance(expr, Literal | CharClass):
+        changed: Expr = change(expr)
+        return changed
+    if isinstance(expr, Sequence):
+        return sequence(*(map_characters(part, change) for part in expr.parts))
+    if isinstance(expr, Alternation):
+        return alternation(*(map_characters(option, change) for option in expr.options))
+    if isinstance(expr, Dfa):
+        ways = (((map_characters(read, change), to) for read, to in ways) for ways in expr.ways)
+        return Dfa(tuple(map(tuple, ways)), expr.ends, expr.begun)
+    assert isinstance(expr, Repeat)
+    return repeat(map_characters(expr.expr, change), expr.least, expr.most)

@@ -1,0 +1,97 @@
+"""The JSON types of schema nodes, and which of them a format cannot tell apart."""
+
+from collections.abc import Mapping
+
+from antiphon.constrain.json_values import wide_type_of
+from antiphon.constrain.numbers import NUMBER
+from antiphon.constrain.schema_ir import (
+    ANY_OBJECT,
+    ANY_VALUE,
+    AnyValue,
+    Array,
+    Const,
+    Number,
+    Object,
+    Reference,
+    SchemaNode,
+    String,
+    Union,
+    union,
+)
+
+ANY_VALUE_NODES: tuple[SchemaNode, ...] = (
+    ANY_OBJECT,
+    Array((), ANY_VALUE),
+    String(),
+    Number(NUMBER),
+    Const(True),
+    Const(False),
+    Const(None),
+)
+"""The schema nodes of any value."""
+
+
+def of_type(node: SchemaNode, type_: str | None, definitions: Mapping[str, SchemaNode]) -> SchemaNode:
+    """What of a schema node is of a type: JSON's name of one, "json" for all but strings, None for any."""
+    if type_ is None:
+        return node
+    kinds = ((each, type_name(each)) for each in single_types(node, definitions))
+    return union(*(each for each, kind in kinds if kind == type_ or (type_ == "json" and kind != "string")))
+
+
+def single_types(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> list[SchemaNode]:
+    """The schema nodes of one type each that a schema node may be. What refers to itself is followed once."""
+    found: list[SchemaNode] = []
+    todo, seen = [node], set[str]()
+    while todo:
+        each = todo.pop(0)
+        if isinstance(each, Union | AnyValue):
+            todo = [*(each.options if isinstance(each, Union) else ANY_VALUE_NODES), *todo]
+        elif not isinstance(each, Reference):
+            found.append(each)
+        elif each.name not in seen:
+            seen.add(each.name)
+            todo.insert(0, definitions[each.name])
+    return found
+
+
+def type_name(node: SchemaNode) -> str:
+    """JSON's name of the type of a schema node that has one."""
+    return wide_type_of(node.value) if isinstance(node, Const) else _TYPE_NAMES[type(node)]
+
+
+_TYPE_NAMES: dict[type[SchemaNode], str] = {
+    String: "string",
+    Number: "number",
+    Array: "array",
+    Object: "object",
+}
+
+
+def object_nodes(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> list[Object]:
+    """The objects that a schema node may be."""
+    return [each for each in single_types(node, definitions) if isinstance(each, Object)]
+
+
+def accepts_any_text(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> bool:
+    """Whether any text may be written: a string of any kind, alone or beside types that need not fit."""
+    for _ in range(len(definitions) + 1):
+        if not isinstance(node, Reference):
+            break
+        node = definitions[node.name]
+    options = node.options if isinstance(node, Union) else (node,)
+    return any(option == String() or isinstance(option, AnyValue) for option in options)
+
+
+def is_ambiguous_union(node: Union) -> bool:
+    """Whether what is written as a string may be read as a value of another type, and not fit."""
+    strings = [each for each in node.options if isinstance(each, String | Reference | AnyValue)]
+    single_types = (Const(None), Const(True), Const(False), Number(NUMBER))
+    others = [
+        each
+        for each in node.options
+        if each not in strings
+        and each not in single_types
+        and not (isinstance(each, Const) and isinstance(each.value, str))
+    ]
+    return bool(strings) and bool(others)

@@ -1,0 +1,61 @@
+"""Text without quotes: names of arguments, and values written as they are."""
+
+import re
+from collections.abc import Sequence
+
+from antiphon.constrain.grammar_ir import (
+    ANY_CHAR,
+    EMPTY,
+    NOTHING,
+    CharClass,
+    Expr,
+    Literal,
+    alternation,
+    char_class,
+    contains,
+    map_characters,
+    repeat,
+    sequence,
+    without,
+)
+
+_BARE = re.compile(r"[^\s:,()\[\]{}<>\"'=&|]{1,200}")
+
+
+def is_bare_name(name: str) -> bool:
+    """Whether every notation can write the name of an argument without quotes."""
+    return _BARE.fullmatch(name) is not None
+
+
+def text_except(names: Sequence[str], letter: CharClass = ANY_CHAR) -> Expr:
+    """Text that is none of the names."""
+    letters: dict[str, list[str]] = {}
+    for name in names:
+        if name:
+            letters.setdefault(name[0], []).append(name[1:])
+    diverging = without(letter, "".join(letters)) if letters else letter
+    ways = [sequence(char, text_except(rests, letter)) for char, rests in letters.items()]
+    ends = NOTHING if "" in names else EMPTY
+    return alternation(ends, sequence(diverging, repeat(letter)), *ways)
+
+
+def identifiers_except(taken: Sequence[str]) -> Expr:
+    """Names of arguments that are none of these: letters, digits and underscores."""
+    letter, begin = char_class("a-zA-Z0-9_"), char_class("a-zA-Z")
+    rests: dict[str, list[str]] = {}
+    for name in taken:
+        if name:
+            rests.setdefault(name[0], []).append(name[1:])
+    ways = [sequence(c, text_except(each, letter)) for c, each in rests.items() if contains(begin, c)]
+    return alternation(sequence(without(begin, "".join(rests)), repeat(letter, 0, 40)), *ways)
+
+
+def without_characters(body: Expr, avoid: str) -> Expr:
+    """Text without quotes, which holds none of the characters to avoid."""
+
+    def change(expr: Literal | CharClass) -> Expr:
+        if isinstance(expr, CharClass):
+            return without(expr, avoid)
+        return NOTHING if any(char in expr.text for char in avoid) else expr
+
+    return map_characters(body, change)
