@@ -10,11 +10,12 @@ keeps what was written.
 
 import argparse
 import asyncio
+import sqlite3
 import sys
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from random import Random
 from time import perf_counter, process_time
@@ -25,23 +26,29 @@ if __name__ == "__main__":
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
+from sqlalchemy import create_engine
 
+from antiphon.store import schema
 from antiphon.store.open import open_store
 from antiphon.store.records import (
     Append,
-    Entry,
     ItemRecord,
     Lease,
-    Outcome,
+    LogEntry,
+    ResponseEnd,
     ResponseRecord,
     ResponseStatus,
     Verdict,
 )
 from antiphon.store.store import JOBS, Store
-from bench.measure import percentile
+from bench.measure import Figure, figure, percentile
 from bench.report import Machine, Target
 
 OWNER = WORKER = "bench"
+CLIENTS = 16
+"""Who save responses at a time."""
+ROUNDS = 4
 CHAIN = 50
 """Responses in a row."""
 EVENTS = 8
@@ -83,6 +90,18 @@ class Cost(Struct, frozen=True):
     time: float
 
 
+class Saving(Struct, frozen=True):
+    """Responses that have ended: CPU for one, by the store, and by the bare driver in as large batches."""
+
+    store: Figure
+    driver: Figure
+
+    @property
+    def ratio(self) -> float:
+        """How many times as much the store costs."""
+        return round(self.store.median / self.driver.median, 2)
+
+
 class Appending(Struct, frozen=True):
     """Entries of many streams, each stream waiting for its last one."""
 
@@ -94,7 +113,8 @@ class Row(Struct, frozen=True):
     """One database.
 
     A response is created, then finished, by one client (`alone`) or many
-    (`together`); `at_once` is one client that does both in one go.
+    (`together`); `at_once` is one client that does both in one go; `saved` is one
+    client, and `saving` many, that store responses which have ended.
     """
 
     store: str
@@ -103,6 +123,8 @@ class Row(Struct, frozen=True):
     alone: Cost
     at_once: Cost
     together: Cost
+    saved: Cost
+    saving: Saving
     job_start: Spread
     get: Spread
     chain: Spread
@@ -130,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         urls = [options.store] if options.store else list(databases(stack))
         rows = [asyncio.run(measure(url, size)) for url in urls]
     report = build(rows)
-    print(msgspec.json.encode(report).decode() if options.json else "\n".join(_table(report)))
+    print(msgspec.json.encode(report).decode() if options.json else "\n".join(table(report)))
     return 0
 
 
@@ -146,11 +168,15 @@ async def measure(url: str, size: Size) -> Row:
         alone = await _writing(store, size.writes, 1, _respond)
         at_once = await _writing(store, size.writes, 1, _respond_at_once)
         together = await _writing(store, size.writes, size.streams, _respond)
+        saved = await _writing(store, size.writes, 1, _save)
+        saving = await _saving(store, url, size)
         job_start = await _starting(store, size.jobs)
         await _fill(store, size.responses)
         get, chain = await _reading(store, size)
     name = url.partition(":")[0]
-    return Row(name, size.responses, appending, alone, at_once, together, job_start, get, chain)
+    return Row(
+        name, size.responses, appending, alone, at_once, together, saved, saving, job_start, get, chain
+    )
 
 
 def databases(stack: ExitStack) -> Iterator[str]:
@@ -203,7 +229,7 @@ def _create(store: Store, name: str, previous: str | None = None) -> Coroutine[N
 async def _finish(store: Store, name: str) -> None:
     output = (_item(f"out_{name}"),)
     completed = ResponseStatus.COMPLETED
-    end = Outcome(response_id=name, worker=WORKER, status=completed, body=BODY, output=output)
+    end = ResponseEnd(response_id=name, worker=WORKER, status=completed, body=BODY, output=output)
     if await store.responses.finish(end) is not Verdict.ACCEPTED:
         raise RuntimeError(f"{name} was not accepted")
 
@@ -217,6 +243,11 @@ async def _respond_at_once(store: Store, name: str) -> None:
     await asyncio.gather(_create(store, name), _finish(store, name))
 
 
+async def _save(store: Store, name: str) -> None:
+    record = replace(_record(name), status=ResponseStatus.COMPLETED, lease=None)
+    await store.responses.save(record, [_item(f"in_{name}")], [_item(f"out_{name}")])
+
+
 Respond = Callable[[Store, str], Awaitable[None]]
 
 
@@ -226,7 +257,7 @@ async def _appending(store: Store, size: Size) -> Appending:
     async def stream(name: str) -> None:
         await store.responses.create(_record(name), ())
         for first in range(0, size.entries * EVENTS, EVENTS):
-            entry = Entry(first, first + EVENTS - 1, events, CHUNKS)
+            entry = LogEntry(first, first + EVENTS - 1, events, CHUNKS)
             verdicts = await store.log.append(Append(response_id=name, worker=WORKER, entries=(entry,)))
             if verdicts != [Verdict.ACCEPTED]:
                 raise RuntimeError(f"{name}: {verdicts}")
@@ -238,8 +269,8 @@ async def _appending(store: Store, size: Size) -> Appending:
     return Appending(round(total / seconds), round(cpu / total * 1e6, 2))
 
 
-async def _writing(store: Store, writes: int, streams: int, respond: Respond) -> Cost:
-    names = iter([f"{respond.__name__}_{streams}_{index}" for index in range(writes)])
+async def _writing(store: Store, writes: int, streams: int, respond: Respond, mark: str = "") -> Cost:
+    names = iter([f"{respond.__name__}_{streams}{mark}_{index}" for index in range(writes)])
 
     async def client() -> None:
         for name in names:
@@ -249,6 +280,70 @@ async def _writing(store: Store, writes: int, streams: int, respond: Respond) ->
     await asyncio.gather(*(client() for _ in range(streams)))
     seconds, cpu = perf_counter() - begun, process_time() - cpu
     return Cost(round(cpu / writes * 1e6, 1), round(seconds / writes * 1e6, 1))
+
+
+async def _saving(store: Store, url: str, size: Size) -> Saving:
+    """The store and the driver take turns."""
+    samples: tuple[list[float], list[float]] = ([], [])
+    async with _driver(url) as write:
+        for round_ in range(ROUNDS):
+            cost = await _writing(store, size.writes, CLIENTS, _save, f"_{round_}")
+            samples[0].append(cost.cpu)
+            begun = process_time()
+            names = [f"driver_{round_}_{index}" for index in range(size.writes)]
+            for first in range(0, size.writes, CLIENTS):
+                await write(names[first : first + CLIENTS])
+            samples[1].append((process_time() - begun) * 1e6 / size.writes)
+    return Saving(*map(figure, samples))
+
+
+@asynccontextmanager
+async def _driver(url: str) -> AsyncIterator[Callable[[Sequence[str]], Awaitable[object]]]:
+    """Writes the rows of saved responses, a transaction for each call, as little as a database allows."""
+    if url.startswith("postgresql"):
+        import asyncpg  # noqa: PLC0415 - a test dependency
+
+        connection = await asyncpg.connect(url)
+
+        async def write(names: Sequence[str]) -> None:
+            async with connection.transaction():
+                for sql, rows in _statements(names, "$%d"):
+                    await connection.executemany(sql, rows)
+
+        yield write
+        await connection.close()
+        return
+    path = url.partition(":///")[2]
+    engine = create_engine(f"sqlite:///{path}.driver" if path else "sqlite://")
+    schema.METADATA.create_all(engine)
+    with closing(engine.raw_connection()) as pooled:
+        driver = pooled.driver_connection
+        assert isinstance(driver, sqlite3.Connection)  # noqa: S101
+        driver.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
+
+        async def write_file(names: Sequence[str]) -> None:
+            for sql, rows in _statements(names, "?"):
+                driver.executemany(sql, rows)
+            driver.commit()
+
+        yield write_file
+    engine.dispose()
+
+
+def _statements(names: Sequence[str], mark: str) -> Iterator[tuple[str, list[tuple[object, ...]]]]:
+    """What inserts saved responses and their items. `mark` is the database's sign for a parameter."""
+    responses: list[tuple[object, ...]] = [
+        (name, OWNER, 0.0, "completed", "bench", False, None, None, False, None, None, -1, FUTURE, BODY, BODY)
+        for name in names
+    ]
+    found = [(name, way, _item(f"{way}_{name}")) for name in names for way in ("in", "out")]
+    items: list[tuple[object, ...]] = [
+        (name, way == "out", 0, it.id, it.type, it.created_at, it.payload, it.tokens)
+        for name, way, it in found
+    ]
+    for table, rows in (("responses", [(*row, None) for row in responses]), ("items", items)):
+        marks = ", ".join(mark % number if "%" in mark else mark for number in range(1, len(rows[0]) + 1))
+        yield f"INSERT INTO {table} VALUES ({marks})", rows  # noqa: S608 - names of our own
 
 
 async def _starting(store: Store, jobs: int) -> Spread:
@@ -265,9 +360,7 @@ async def _starting(store: Store, jobs: int) -> Spread:
     worker = asyncio.create_task(work())
     waits = []
     for index in range(jobs):
-        job = msgspec.structs.replace(
-            _record(f"job_{index}"), status=ResponseStatus.QUEUED, background=True, lease=None
-        )
+        job = replace(_record(f"job_{index}"), status=ResponseStatus.QUEUED, background=True, lease=None)
         begun = perf_counter()
         await store.responses.create(job, ())
         waits.append(await claimed.get() - begun)
@@ -288,8 +381,8 @@ async def _fill(store: Store, responses: int) -> None:
 
 
 async def _reading(store: Store, size: Size) -> tuple[Spread, Spread]:
-    dice = Random(1)  # noqa: S311 - the same reads each time
-    last = [f"{dice.randrange(size.responses // CHAIN)}_{CHAIN - 1}" for _ in range(size.reads)]
+    rng = Random(1)  # noqa: S311 - the same reads each time
+    last = [f"{rng.randrange(size.responses // CHAIN)}_{CHAIN - 1}" for _ in range(size.reads)]
 
     async def both(name: str) -> None:
         await store.responses.get(OWNER, name)
@@ -320,20 +413,25 @@ def _targets(row: Row) -> Iterator[Target]:
     least = 10_000 if row.store == "postgresql" else 5_000
     per_event = round(1e6 / row.appending.events_per_second, 1)
     yield Target(f"6: {row.store}: µs that pass per appended event", per_event, 1e6 / least)
+    yield Target(f"{row.store}: CPU of a saved response, times the driver's", row.saving.ratio, 2)
     yield Target(f"{row.store}: ms for GET + chain of {CHAIN}, p99", row.chain.p99, 20)
     yield Target(f"{row.store}: ms until a queued job starts, p99", row.job_start.p99, 50)
 
 
-def _table(report: Report) -> Iterator[str]:
+def table(report: Report) -> Iterator[str]:
+    """The lines that a reader sees."""
     machine = report.machine
     yield f"antiphon {machine.antiphon}, python {machine.python}, {machine.cores} cores, load {machine.load}"
     for row in report.rows:
         yield from ("", row.store)
         yield f"{'  events appended per second':48}{row.appending.events_per_second:9.0f}"
         yield f"{'  µs of CPU per appended event':48}{row.appending.cpu_per_event:9.2f}"
+        costs = (row.alone, row.at_once, row.saved, row.together)
         for what, name in (("cpu", "µs of CPU per response"), ("time", "µs that pass")):
-            figures = "".join(f"{getattr(it, what):9.1f}" for it in (row.alone, row.at_once, row.together))
-            yield f"{f'  {name}, alone / at once / together':48}{figures}"
+            figures = "".join(f"{getattr(it, what):9.1f}" for it in costs)
+            yield f"{f'  {name}, alone / at once / saved / together':48}{figures}"
+        name = f"  the same, saved by {CLIENTS} clients / by the driver"
+        yield f"{name:48}{row.saving.store.median:9.1f}{row.saving.driver.median:9.1f}"
         spreads = {"until a queued job starts": row.job_start, "GET": row.get, "GET + chain": row.chain}
         for name, spread in spreads.items():
             yield f"{f'  ms {name}, p50 / p99':48}{spread.p50:9.2f}{spread.p99:9.2f}"

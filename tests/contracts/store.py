@@ -15,8 +15,8 @@ import pytest
 from antiphon.core.errors import StoreError
 from antiphon.store.open import open_store
 from antiphon.store.records import (
-    Entry,
     Limits,
+    LogEntry,
     Verdict,
 )
 from antiphon.store.store import JOBS, Store, cancel_of, events_of
@@ -28,7 +28,7 @@ from tests.store.parts.responses import ChainsContract, ItemsContract, Responses
 from tests.store.samples import (
     NOW,
     OWNER,
-    PATIENCE,
+    TIMEOUT,
     Opener,
     append,
     conversation,
@@ -174,7 +174,7 @@ class SharedStoreContract(StoreContract):
     async def test_a_log_has_no_gaps_whoever_writes(self, store: Store, other: Store) -> None:
         """Two servers that both think they are the worker race for every number."""
         await store.responses.create(leased(), ())
-        dice = Random(7)
+        rng = Random(7)
 
         async def race(writer: Store, mark: bytes) -> int:
             accepted = 0
@@ -183,12 +183,12 @@ class SharedStoreContract(StoreContract):
                 assert tail is not None
                 if tail.last_seq > 60:
                     return accepted
-                first = tail.last_seq + dice.choice((1, 1, 1, 2))
-                ran = Entry(first, first + dice.randrange(3), mark)
+                first = tail.last_seq + rng.choice((1, 1, 1, 2))
+                ran = LogEntry(first, first + rng.randrange(3), mark)
                 accepted += await writer.log.append(append(ran)) == [Verdict.ACCEPTED]
             raise AssertionError
 
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await asyncio.gather(race(store, b"a"), race(store, b"b"), race(other, b"c"), race(other, b"d"))
         log = await store.log.read("resp_1")
         assert [it.first for it in log] == [0, *(it.last + 1 for it in log[:-1])]

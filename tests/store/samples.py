@@ -9,16 +9,16 @@ from antiphon.store.records import (
     Append,
     CompletionRecord,
     ConversationRecord,
-    Entry,
     ItemRecord,
     Lease,
-    Outcome,
+    LogEntry,
+    ResponseEnd,
     ResponseRecord,
     ResponseStatus,
 )
 from antiphon.store.store import Store
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds until a condition that must come true counts as missed."""
 
 OWNER = "alice"
@@ -60,6 +60,10 @@ def leased(
     return response(name, lease=Lease(worker, until), **changes)
 
 
+def ended(name: str = "resp_1", **changes: Any) -> ResponseRecord:
+    return response(name, **{"status": ResponseStatus.COMPLETED, **changes})
+
+
 def job(name: str = "resp_1", **changes: Any) -> ResponseRecord:
     return response(name, **{"status": ResponseStatus.QUEUED, "background": True, **changes})
 
@@ -74,18 +78,18 @@ def completion(name: str = "chat_1", **changes: Any) -> CompletionRecord:
     return msgspec.structs.replace(record, **changes)
 
 
-def entry(first: int, last: int | None = None, chunks: bytes = b"\x00\xff") -> Entry:
+def entry(first: int, last: int | None = None, chunks: bytes = b"\x00\xff") -> LogEntry:
     last = first if last is None else last
     events = b"\n".join(b'{"sequence_number":%d}' % seq for seq in range(first, last + 1))
-    return Entry(first, last, events, chunks)
+    return LogEntry(first, last, events, chunks)
 
 
-def append(*entries: Entry, name: str = "resp_1", worker: str | None = "w", **values: Any) -> Append:
+def append(*entries: LogEntry, name: str = "resp_1", worker: str | None = "w", **values: Any) -> Append:
     return Append(response_id=name, worker=worker, entries=entries, **values)
 
 
-def outcome(name: str = "resp_1", worker: str | None = "w", **changes: Any) -> Outcome:
-    end = Outcome(
+def response_end(name: str = "resp_1", worker: str | None = "w", **changes: Any) -> ResponseEnd:
+    end = ResponseEnd(
         response_id=name, worker=worker, status=ResponseStatus.COMPLETED, body=b'{"status":"completed"}'
     )
     return msgspec.structs.replace(end, **changes)
@@ -93,7 +97,7 @@ def outcome(name: str = "resp_1", worker: str | None = "w", **changes: Any) -> O
 
 async def woken(waiting: Any) -> bool:
     """Whether a watch tells of a change; it has long enough to."""
-    return bool(await waiting.changed(PATIENCE))
+    return bool(await waiting.changed(TIMEOUT))
 
 
 async def quiet(waiting: Any) -> bool:

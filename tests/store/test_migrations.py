@@ -8,7 +8,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from antiphon.core.errors import StoreError
-from antiphon.store.migrating import migrate
+from antiphon.store.migrate import migrate
 from antiphon.store.open import open_store
 from antiphon.store.schema import METADATA
 

@@ -1,14 +1,16 @@
 """Which URL opens what."""
 
 import builtins
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.core.errors import StoreError
-from antiphon.store.open import open_store
+from antiphon.store.open import default_path, open_store
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,37 @@ async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch):
         await open_store("postgresql://host/db")
 
 
+@pytest.mark.parametrize(
+    ("platform", "folder"),
+    [
+        ("linux", "~/.local/share"),
+        ("darwin", "~/Library/Application Support"),
+        ("win32", "~/AppData/Local"),
+    ],
+)
+def test_the_file_lies_where_the_platform_wants_it(
+    monkeypatch: pytest.MonkeyPatch, platform: str, folder: str
+):
+    monkeypatch.setattr(sys, "platform", platform)
+    for variable in ("XDG_DATA_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(variable, raising=False)
+    assert default_path() == Path(folder).expanduser() / "antiphon" / "store.db"
+
+
+@pytest.mark.parametrize(("platform", "variable"), [("linux", "XDG_DATA_HOME"), ("win32", "LOCALAPPDATA")])
+def test_a_user_may_choose_another_folder_for_data(
+    monkeypatch: pytest.MonkeyPatch, platform: str, variable: str
+):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setenv(variable, "/elsewhere")
+    assert default_path() == Path("/elsewhere/antiphon/store.db")
+
+
 def test_a_database_is_imported_when_it_is_opened():
     program = "import sys, antiphon.store.open; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    # What measures coverage would import a database itself.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    loaded = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=clean
+    )
     assert not {"sqlalchemy", "alembic", "asyncpg", "sqlite3"} & set(loaded.stdout.split())

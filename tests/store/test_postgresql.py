@@ -40,7 +40,7 @@ class TestPostgresql(SharedStoreContract):
 
 @pytest.fixture
 async def store(postgresql_url: str) -> AsyncIterator[Store]:
-    store = await open_store(postgresql_url, Limits(patience=2, poll=0.1))
+    store = await open_store(postgresql_url, Limits(timeout=2, poll=0.1))
     yield store
     await store.close()
 

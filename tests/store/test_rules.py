@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from antiphon.store.open import open_store
-from antiphon.store.records import Append, Entry, Lease, Outcome, ResponseRecord, ResponseStatus, Verdict
+from antiphon.store.records import (
+    Append,
+    Lease,
+    LogEntry,
+    ResponseEnd,
+    ResponseRecord,
+    ResponseStatus,
+    Verdict,
+)
 from antiphon.store.store import Store
 from tests.store.samples import OWNER, job
 
@@ -23,22 +31,22 @@ class Model(Struct):
 
     status: ResponseStatus = ResponseStatus.QUEUED
     lease: Lease | None = None
-    log: list[Entry] = []
+    log: list[LogEntry] = []
     now: float = 1000.0
 
     @property
     def last_seq(self) -> int:
         return self.log[-1].last if self.log else -1
 
-    def entries(self, run: tuple[int, list[int]]) -> tuple[Entry, ...]:
+    def entries(self, run: tuple[int, list[int]]) -> tuple[LogEntry, ...]:
         offset, lengths = run
         entries, first = [], max(0, self.last_seq + 1 + offset)
         for length in lengths:
-            entries.append(Entry(first, first + length, b"%d" % len(self.log)))
+            entries.append(LogEntry(first, first + length, b"%d" % len(self.log)))
             first += length + 1
         return tuple(entries)
 
-    def write(self, worker: str | None, entries: tuple[Entry, ...]) -> Verdict:
+    def write(self, worker: str | None, entries: tuple[LogEntry, ...]) -> Verdict:
         if self.status.terminal:
             return Verdict.ENDED
         if worker != (self.lease and self.lease.worker):
@@ -65,7 +73,7 @@ async def _append(store: Store, model: Model, worker: str | None, run: Any) -> N
 
 async def _finish(store: Store, model: Model, worker: str | None, run: Any) -> None:
     entries = model.entries(run)
-    end = Outcome(
+    end = ResponseEnd(
         response_id="resp_1", worker=worker, status=ResponseStatus.FAILED, body=b"", entries=entries
     )
     verdict = model.write(worker, entries)

@@ -26,8 +26,8 @@ from tests.store.samples import (
     job,
     leased,
     names,
-    outcome,
     response,
+    response_end,
 )
 
 FINISH = """
@@ -39,7 +39,7 @@ async def main():
     store = await open_store(sys.argv[1])
     await store.responses.create(leased(), items("a"))
     await store.log.append(append(entry(0)))
-    await store.responses.finish(outcome(output=items("b"), entries=(entry(1),)))
+    await store.responses.finish(response_end(output=items("b"), entries=(entry(1),)))
     print("finished", flush=True)
     time.sleep(600)  # nothing is closed, nothing more is written
 
@@ -67,7 +67,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[Store]:
-    store = await open_store(f"sqlite:///{path}", Limits(patience=0.1))
+    store = await open_store(f"sqlite:///{path}", Limits(timeout=0.1))
     yield store
     await store.close()
 
@@ -162,12 +162,12 @@ async def test_a_full_disk_is_an_error_until_there_is_room(path: Path, store: St
     with full_disk(path):
         for _ in range(2):
             with pytest.raises(StoreError):
-                await store.responses.finish(outcome(output=items("b"), entries=(entry(0),)))
+                await store.responses.finish(response_end(output=items("b"), entries=(entry(0),)))
             assert await store.responses.get(OWNER, "resp_1") == leased()
             with pytest.raises(StoreError):
                 await store.responses.create(job("resp_2"), ())
     assert await store.responses.get(OWNER, "resp_2") is None
-    end = outcome(output=items("b"), entries=(entry(0),))
+    end = response_end(output=items("b"), entries=(entry(0),))
     assert await store.responses.finish(end) is Verdict.ACCEPTED
     assert names(await store.responses.history(OWNER, "resp_1")) == ["a", "b"]
 

@@ -4,16 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from antiphon.core.errors import NotFoundError
 from antiphon.store import items
-from antiphon.store.database import Database, Found, Transaction, one_by_one
-from antiphon.store.deleting import delete_completions
-from antiphon.store.paging import page
+from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.delete import delete_completions
+from antiphon.store.pages import page
 from antiphon.store.records import CompletionFilter, CompletionRecord, ItemRecord, Page, Paging
 from antiphon.store.schema import checked, completions
 from antiphon.store.schema import completion_metadata as pairs
+from antiphon.store.transaction import Rows, Transaction, insertion
+
+_SAVE = insertion(completions)
+_PAIR = insertion(pairs)
 
 
 class _Change(msgspec.Struct, frozen=True):
@@ -42,20 +46,20 @@ def _encoded(metadata: Mapping[str, str]) -> bytes:
     return msgspec.json.encode({checked(key): checked(value) for key, value in metadata.items()})
 
 
-def _pair_rows(completion_id: str, metadata: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [{"completion_id": completion_id, "key": key, "value": metadata[key]} for key in metadata]
+def _row(it: CompletionRecord) -> tuple[Any, ...]:
+    return it.id, it.owner, it.created_at, it.model, it.expires_at, _encoded(it.metadata), it.body
+
+
+def _pair_rows(completion_id: str, metadata: Mapping[str, str]) -> Rows:
+    return [(completion_id, key, value) for key, value in metadata.items()]
 
 
 def save_all(
     transaction: Transaction, saves: Sequence[tuple[CompletionRecord, Sequence[ItemRecord]]]
 ) -> list[None]:
     """Store completions with their messages."""
-    rows = []
-    for record, _ in saves:
-        row = {name: getattr(record, name) for name in record.__struct_fields__}
-        rows.append(row | {"metadata": _encoded(record.metadata)})
-    transaction.each(insert(completions), rows)
-    transaction.each(insert(pairs), [row for it, _ in saves for row in _pair_rows(it.id, it.metadata)])
+    transaction.each(_SAVE, [_row(record) for record, _ in saves])
+    transaction.each(_PAIR, [row for it, _ in saves for row in _pair_rows(it.id, it.metadata)])
     items.add(transaction, [row for it, messages in saves for row in items.input_rows(it.id, messages)])
     return [None] * len(saves)
 
@@ -67,7 +71,7 @@ def _update(transaction: Transaction, change: _Change) -> CompletionRecord | Non
     if not transaction.execute(update(completions).where(owned).values(values)).rowcount:
         return None
     transaction.execute(delete(pairs).where(pairs.c.completion_id == change.id))
-    transaction.each(insert(pairs), _pair_rows(change.id, change.metadata))
+    transaction.each(_PAIR, _pair_rows(change.id, change.metadata))
     return find(transaction.connection, change.owner, change.id)
 
 
@@ -111,20 +115,16 @@ class SqlCompletions:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def save(  # noqa: D102 - see the protocol
-        self, record: CompletionRecord, messages: Sequence[ItemRecord]
-    ) -> None:
+    async def save(self, record: CompletionRecord, messages: Sequence[ItemRecord]) -> None:
         await self._database.write(save_all, (record, messages))
 
-    async def get(self, owner: str, completion_id: str) -> CompletionRecord | None:  # noqa: D102
+    async def get(self, owner: str, completion_id: str) -> CompletionRecord | None:
         return await self._database.read(find, owner, completion_id)
 
-    async def list(  # noqa: D102
-        self, owner: str, only: CompletionFilter, paging: Paging
-    ) -> Page[CompletionRecord]:
+    async def list(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[CompletionRecord]:
         return await self._database.read(_list, owner, only, paging)
 
-    async def update(  # noqa: D102
+    async def update(
         self, owner: str, completion_id: str, metadata: Mapping[str, str], body: bytes
     ) -> CompletionRecord:
         record = await self._database.write(_update, _Change(owner, completion_id, metadata, body))
@@ -132,10 +132,8 @@ class SqlCompletions:
             raise missing(completion_id)
         return record
 
-    async def delete(self, owner: str, completion_id: str) -> bool:  # noqa: D102
+    async def delete(self, owner: str, completion_id: str) -> bool:
         return await self._database.write(_delete, (owner, completion_id))
 
-    async def messages(  # noqa: D102
-        self, owner: str, completion_id: str, paging: Paging
-    ) -> Page[ItemRecord]:
+    async def messages(self, owner: str, completion_id: str, paging: Paging) -> Page[ItemRecord]:
         return await self._database.read(_messages, owner, completion_id, paging)

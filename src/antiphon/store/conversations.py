@@ -2,23 +2,21 @@
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
 from sqlalchemy import delete as delete_from
 
 from antiphon.core.errors import NotFoundError
 from antiphon.store import items
-from antiphon.store.database import Database, Found, Transaction, one_by_one
-from antiphon.store.deleting import delete_conversation
+from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.delete import delete_conversation
 from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
 from antiphon.store.schema import conversations
 from antiphon.store.schema import items as item_table
+from antiphon.store.transaction import Transaction, insertion
 
-COLUMNS = (
-    conversations.c.id,
-    conversations.c.owner,
-    conversations.c.created_at,
-    conversations.c.metadata,
-)
+COLUMNS = (conversations.c.id, conversations.c.owner, conversations.c.created_at, conversations.c.metadata)
+
+_CREATE = insertion(conversations)
 
 
 def missing(conversation_id: str, **details: str) -> NotFoundError:
@@ -64,7 +62,7 @@ def _find_locked(transaction: Transaction, owner: str, conversation_id: str) -> 
     return _record(transaction.execute(found).first())
 
 
-def _demand(connection: Connection, owner: str, conversation_id: str) -> None:
+def _require(connection: Connection, owner: str, conversation_id: str) -> None:
     if find(connection, owner, conversation_id) is None:
         raise missing(conversation_id)
 
@@ -72,14 +70,8 @@ def _demand(connection: Connection, owner: str, conversation_id: str) -> None:
 @one_by_one
 def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord]]) -> None:
     record, first = creation
-    row = {
-        "id": record.id,
-        "owner": record.owner,
-        "created_at": record.created_at,
-        "metadata": record.metadata,
-        "next_position": len(first),
-    }
-    transaction.each(insert(conversations), [row])
+    row = (record.id, record.owner, record.created_at, len(first), record.metadata)
+    transaction.each(_CREATE, [row])
     items.add(transaction, items.input_rows(record.id, first))
 
 
@@ -120,12 +112,12 @@ def _delete_item(
 
 
 def _page(connection: Connection, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:
-    _demand(connection, owner, conversation_id)
+    _require(connection, owner, conversation_id)
     return items.input_page(connection, conversation_id, paging)
 
 
 def _history(connection: Connection, owner: str, conversation_id: str) -> list[ItemRecord]:
-    _demand(connection, owner, conversation_id)
+    _require(connection, owner, conversation_id)
     ordered = items.inputs_of(conversation_id).order_by(item_table.c.position)
     return [items.record(row) for row in connection.execute(ordered)]
 
@@ -143,45 +135,35 @@ class SqlConversations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(  # noqa: D102 - see the protocol
-        self, record: ConversationRecord, items: Sequence[ItemRecord]
-    ) -> None:
+    async def create(self, record: ConversationRecord, items: Sequence[ItemRecord]) -> None:
         await self._database.write(_create, (record, items))
 
-    async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:  # noqa: D102
+    async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:
         return await self._database.read(find, owner, conversation_id)
 
-    async def update(  # noqa: D102
-        self, owner: str, conversation_id: str, metadata: bytes
-    ) -> ConversationRecord:
+    async def update(self, owner: str, conversation_id: str, metadata: bytes) -> ConversationRecord:
         record = await self._database.write(_update, (owner, conversation_id, metadata))
         if record is None:
             raise missing(conversation_id)
         return record
 
-    async def delete(self, owner: str, conversation_id: str) -> bool:  # noqa: D102
+    async def delete(self, owner: str, conversation_id: str) -> bool:
         return await self._database.write(_delete, (owner, conversation_id))
 
-    async def add(  # noqa: D102
-        self, owner: str, conversation_id: str, items: Sequence[ItemRecord]
-    ) -> None:
+    async def add(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
         if not await self._database.write(_add, (owner, conversation_id, items)):
             raise missing(conversation_id)
 
-    async def items(  # noqa: D102
-        self, owner: str, conversation_id: str, paging: Paging
-    ) -> Page[ItemRecord]:
+    async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:
         return await self._database.read(_page, owner, conversation_id, paging)
 
-    async def history(self, owner: str, conversation_id: str) -> list[ItemRecord]:  # noqa: D102
+    async def history(self, owner: str, conversation_id: str) -> list[ItemRecord]:
         return await self._database.read(_history, owner, conversation_id)
 
-    async def item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:  # noqa: D102
+    async def item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
         return await self._database.read(_item, owner, conversation_id, item_id)
 
-    async def delete_item(  # noqa: D102
-        self, owner: str, conversation_id: str, item_id: str
-    ) -> ConversationRecord:
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> ConversationRecord:
         record, deleted = await self._database.write(_delete_item, (owner, conversation_id, item_id))
         if record is None:
             raise missing(conversation_id)

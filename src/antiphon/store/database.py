@@ -1,15 +1,14 @@
 """One way to read and one to write, whatever the database.
 
-A statement of the store is a plain function of a SQLAlchemy connection. A `Backend`
-runs it: SQLite in a thread of its own, PostgreSQL through asyncpg. Reads run side
-by side. Writes queue up for one writer: all that wait when it is free become one
-transaction (group commit), and neighbours of one kind become one call, so that a
-hundred appends cost a handful of statements.
+A read is a function of a SQLAlchemy connection, a write one of a `Transaction`. A
+`Backend` runs them: SQLite in threads, PostgreSQL through asyncpg. Reads run
+concurrently. Writes are queued for one writer: those that wait when it is free share
+a transaction (group commit), and consecutive writes of one kind share a call, so that
+a hundred appends take a handful of statements.
 
-A write answers what became of it; it raises only for what is wrong with itself or
-with the database. If the fault is its own (a duplicate id, text that cannot be
-stored), the transaction is rolled back and its writes are done one by one, so
-that none of them pays for another.
+A write raises only if it is invalid itself or the database fails. If it is invalid
+(a duplicate id, text that cannot be stored), the transaction is rolled back and its
+writes are repeated one by one, so that the others still succeed.
 """
 
 import asyncio
@@ -20,55 +19,31 @@ from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
-from sqlalchemy import Connection, CursorResult, Executable, Row
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy import Connection, Row
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from antiphon.core.errors import AntiphonError, StoreError
 from antiphon.store.records import Limits
-from antiphon.store.watching import Hub
+from antiphon.store.transaction import Transaction
+from antiphon.store.watch import Notifier
 
 A = TypeVar("A")
 R = TypeVar("R")
-
-Values = dict[str, Any]
-Rows = Sequence[Values]
-"""What is inserted."""
 
 Found = Row[*tuple[Any, ...]]
 """What is selected."""
 
 
-class Transaction:
-    """A write transaction, and whom to wake once it is committed."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.topics: dict[str, None] = {}  # a set that keeps its order
-
-    def execute(self, statement: Executable, values: Values | None = None) -> CursorResult[Any]:
-        """Run one statement, with values for what it leaves open."""
-        return self.connection.execute(statement, values)
-
-    def each(self, statement: Executable, rows: Rows) -> None:
-        """Run a statement for each row of parameters; for none, not at all."""
-        if rows:
-            self.connection.execute(statement, rows)
-
-    def wake(self, *topics: str) -> None:
-        """Tell who watches these topics, after the commit."""
-        self.topics.update(dict.fromkeys(topics))
-
-
 Read = Callable[[Connection], R]
 Write = Callable[[Transaction, Sequence[A]], Sequence[R]]
-"""Does what all arguments ask, in order, and gives a result for each."""
+"""Does what all arguments ask for, in order, and returns a result for each."""
 
 
 class Backend(Protocol):
     """A database. Its failures are StoreErrors."""
 
-    async def open(self, hub: Hub) -> None:
-        """Connect, bring the tables up to date, and from now on wake the hub."""
+    async def open(self, notifier: Notifier) -> None:
+        """Connect, bring the tables up to date, and from now on wake the notifier."""
         ...
 
     async def read(self, work: Read[R]) -> R:
@@ -79,14 +54,18 @@ class Backend(Protocol):
         """Run a write in a transaction, commit it and wake its topics, here and elsewhere."""
         ...
 
+    def refuses(self, error: BaseException) -> bool:
+        """Whether the driver's error is about one write, not about the database."""
+        ...
+
     async def close(self) -> None:
-        """Let go of the database."""
+        """Close all connections."""
         ...
 
 
 @contextmanager
-def failures_of(*kinds: type[Exception]) -> Iterator[None]:
-    """Whatever goes wrong with the database in here is a StoreError; clients never see more of it."""
+def as_store_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Raise database errors as StoreError, whose message tells clients nothing of the database."""
     failures: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *kinds)
     try:
         yield
@@ -98,7 +77,7 @@ def failures_of(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def one_by_one(work: Callable[[Transaction, A], R]) -> Write[A, R]:
-    """A write that gains nothing from company."""
+    """A write whose calls are done one after the other."""
 
     def each(transaction: Transaction, arguments: Sequence[A]) -> list[R]:
         return [work(transaction, argument) for argument in arguments]
@@ -112,7 +91,7 @@ class _Waiting(Struct, eq=False):
     result: asyncio.Future[Any]
 
     def settle(self, result: Any) -> None:
-        if not self.result.done():  # else the caller has gone
+        if not self.result.done():  # else the caller was cancelled
             self.result.set_result(result)
 
     def fail(self, error: Exception) -> None:
@@ -121,10 +100,10 @@ class _Waiting(Struct, eq=False):
 
 
 class Database:
-    """A backend with its writer and its hub."""
+    """A backend with its writer and its notifier."""
 
     def __init__(self, backend: Backend, limits: Limits) -> None:
-        self.hub = Hub()
+        self.notifier = Notifier()
         self.limits = limits
         self._backend = backend
         self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue(limits.waiting)
@@ -133,7 +112,7 @@ class Database:
     async def open(self) -> None:
         """Open the backend; raises StoreError."""
         try:
-            await self._backend.open(self.hub)
+            await self._backend.open(self.notifier)
         except BaseException:
             await self._backend.close()
             raise
@@ -141,19 +120,19 @@ class Database:
 
     async def read(self, work: Callable[..., R], *arguments: object) -> R:
         """What `work(connection, *arguments)` finds."""
-        self._demand_open()
+        self._require_open()
         return await self._backend.read(lambda connection: work(connection, *arguments))
 
     async def write(self, work: Write[A, R], argument: A) -> R:
         """What became of `argument`, once it is committed."""
-        self._demand_open()
+        self._require_open()
         waiting = _Waiting(work, argument, asyncio.get_running_loop().create_future())
         await self._queue.put(waiting)
         result: R = await waiting.result
         return result
 
     async def close(self) -> None:
-        """Do what waits, then let go."""
+        """Do the queued writes, then close the backend."""
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
@@ -161,7 +140,7 @@ class Database:
         await writer
         await self._backend.close()
 
-    def _demand_open(self) -> None:
+    def _require_open(self) -> None:
         if self._writer is None:
             raise StoreError("The store is closed.")
 
@@ -179,19 +158,28 @@ class Database:
             return
         try:
             results = await self._backend.transact(partial(_perform, batch))
-        except Exception as error:  # it goes to whoever waits, and the writer lives on
+        except Exception as error:  # the callers get it; the writer goes on
             await self._refuse(batch, error)
         else:
             for waiting, result in zip(batch, results, strict=True):
                 waiting.settle(result)
 
     async def _refuse(self, batch: Sequence[_Waiting], error: Exception) -> None:
-        if len(batch) > 1 and _is_of_one(error):
+        if len(batch) > 1 and self._is_of_one(error):
             for waiting in batch:
                 await self._commit([waiting])
         else:
             for waiting in batch:
                 waiting.fail(error)
+
+    def _is_of_one(self, error: Exception) -> bool:
+        """Whether a batch failed because of one write in it, not because of the database."""
+        if not isinstance(error, StoreError):
+            return True
+        cause = error.__cause__
+        if isinstance(cause, DBAPIError):
+            cause = cause.driver_exception
+        return cause is not None and self._backend.refuses(cause)
 
 
 def _perform(batch: Sequence[_Waiting], transaction: Transaction) -> list[Any]:
@@ -199,13 +187,3 @@ def _perform(batch: Sequence[_Waiting], transaction: Transaction) -> list[Any]:
     for work, group in groupby(batch, lambda waiting: waiting.work):
         results += work(transaction, [waiting.argument for waiting in group])
     return results
-
-
-def _is_of_one(error: Exception) -> bool:
-    """Whether a batch failed because of one write in it, not because of the database."""
-    cause = error.__cause__
-    if not isinstance(error, StoreError):
-        return True
-    if isinstance(cause, OperationalError | InterfaceError):
-        return False
-    return isinstance(cause, DBAPIError) and not cause.connection_invalidated

@@ -4,17 +4,17 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Connection, Select, insert, select
+from sqlalchemy import Connection, Select, select
 
-from antiphon.store.database import Rows, Transaction
-from antiphon.store.paging import page
+from antiphon.store.pages import page
 from antiphon.store.records import ItemRecord, Page, Paging
 from antiphon.store.schema import items
+from antiphon.store.transaction import Rows, Transaction, insertion
 
 COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.c.tokens)
 """Those of an `ItemRecord`, in its order."""
 
-_ADD = insert(items)
+_ADD = insertion(items)
 
 
 def input_rows(parent: str, records: Iterable[ItemRecord], start: int = 0) -> Rows:
@@ -48,14 +48,5 @@ def record(row: Sequence[Any]) -> ItemRecord:
     return ItemRecord(*row)
 
 
-def _row(parent: str, output: bool, position: int, item: ItemRecord) -> dict[str, Any]:
-    return {
-        "parent": parent,
-        "output": output,
-        "position": position,
-        "id": item.id,
-        "type": item.type,
-        "created_at": item.created_at,
-        "payload": item.payload,
-        "tokens": item.tokens,
-    }
+def _row(parent: str, output: bool, position: int, item: ItemRecord) -> tuple[Any, ...]:
+    return parent, output, position, item.id, item.type, item.created_at, item.payload, item.tokens

@@ -7,11 +7,12 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import ColumnElement, TextClause, and_, func, select, update
 
-from antiphon.store.database import Database, Transaction, one_by_one
+from antiphon.store.database import Database, one_by_one
 from antiphon.store.records import Heartbeat, Lease, ResponseRecord, ResponseStatus
 from antiphon.store.responses import record_of
 from antiphon.store.schema import RUNNING, responses
 from antiphon.store.store import JOBS, cancel_of
+from antiphon.store.transaction import Transaction
 
 Condition = ColumnElement[bool] | TextClause
 
@@ -95,26 +96,24 @@ class SqlJobs:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def claim(  # noqa: D102 - see the protocol
-        self, worker: str, now: float, lease_seconds: float, limit: int
-    ) -> list[ResponseRecord]:
+    async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
         claim = _Claim(Lease(worker, now + lease_seconds), now, limit)
         return await self._database.write(_claim, claim)
 
-    async def claim_abandoned(  # noqa: D102
+    async def claim_abandoned(
         self, worker: str, now: float, lease_seconds: float, limit: int
     ) -> list[ResponseRecord]:
         claim = _Claim(Lease(worker, now + lease_seconds), now, limit)
         return await self._database.write(_claim_abandoned, claim)
 
-    async def heartbeat(  # noqa: D102
+    async def heartbeat(
         self, worker: str, response_ids: Collection[str], now: float, lease_seconds: float
     ) -> Heartbeat:
         holding = _Holding(Lease(worker, now + lease_seconds), frozenset(response_ids))
         return await self._database.write(_heartbeat, holding)
 
-    async def request_cancel(self, owner: str, response_id: str) -> ResponseRecord | None:  # noqa: D102
+    async def request_cancel(self, owner: str, response_id: str) -> ResponseRecord | None:
         return await self._database.write(_request_cancel, (owner, response_id))
 
-    async def release(self, worker: str, response_ids: Collection[str]) -> None:  # noqa: D102
+    async def release(self, worker: str, response_ids: Collection[str]) -> None:
         await self._database.write(_release, _Holding(Lease(worker, 0.0), frozenset(response_ids)))

@@ -1,25 +1,27 @@
-"""PostgreSQL, through asyncpg. LISTEN/NOTIFY wakes whoever waits, on every server.
+"""PostgreSQL, through asyncpg. LISTEN/NOTIFY wakes the watches of every server.
 
 One connection writes, a few read (each statement by itself, with no BEGIN and
 ROLLBACK around it), one listens. A notification names the server that sent it:
-that one has woken its own already.
+that one has already woken its own watches.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import asyncpg
 from sqlalchemy import Connection, func, select
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.util import await_only
 
 from antiphon.core.errors import StoreError
-from antiphon.store.database import Read, Transaction, failures_of
-from antiphon.store.migrating import migrate
+from antiphon.store.database import Read, as_store_errors
+from antiphon.store.migrate import migrate
 from antiphon.store.records import Limits
-from antiphon.store.watching import Hub
+from antiphon.store.transaction import Rows, Transaction
+from antiphon.store.watch import Notifier
 
 R = TypeVar("R")
 
@@ -27,13 +29,15 @@ CHANNEL = "antiphon"
 PAYLOAD_BYTES = 7999
 """The longest notification that PostgreSQL takes."""
 KEEPALIVE_SECONDS = 30.0
-"""How often a connection that only listens is asked whether it is still there."""
+"""How often the listening connection is checked."""
 
 _BY_KEYS = "SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off"
 """Every join of ours follows a few keys; a planner that has not counted rows yet would read whole tables."""
 
 _MIGRATION_LOCK = 0x616E7469
+_NOTIFY = "SELECT pg_notify($1, $2)"
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError)
+_LOST = (*_FAILURES, OSError)
 
 
 class Postgresql:
@@ -42,45 +46,86 @@ class Postgresql:
     def __init__(self, url: str, limits: Limits) -> None:
         self._url = url
         self._limits = limits
-        self._hub = Hub()
+        self._notifier = Notifier()
         self._name = uuid4().hex
         self._listener: asyncio.Task[None] | None = None
         self._reading: set[asyncio.Task[Any]] = set()
-        self._writer = self._engine(pool_size=1)
-        self._reader = self._engine(pool_size=limits.readers, isolation_level="AUTOCOMMIT")
+        self._writer: _Writer | None = None
+        self._engine = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=self._connect,
+            isolation_level="AUTOCOMMIT",  # a transaction begins where `_Writer` says
+            pool_pre_ping=True,  # a server that came back finds no dead connections here
+            pool_size=limits.readers + 1,
+            max_overflow=0,
+            pool_timeout=limits.timeout,
+        )
 
-    async def open(self, hub: Hub) -> None:
+    async def open(self, notifier: Notifier) -> None:
         """Bring the tables up to date, and listen."""
-        self._hub = hub
+        self._notifier = notifier
         await self._migrate()
         tried = asyncio.Event()
         self._listener = asyncio.create_task(self._listen(tried), name="store listener")
         await tried.wait()
 
     async def read(self, work: Read[R]) -> R:
-        """Run a read. It ends, even if whoever wants it leaves: a connection must not be left in mid-air."""
+        """Run a read. It completes even if the caller is cancelled: its connection is in use until then."""
         reading = asyncio.create_task(self._read(work))
         self._reading.add(reading)
         reading.add_done_callback(self._read_done)
         return await asyncio.shield(reading)
 
     async def _read(self, work: Read[R]) -> R:
-        with failures_of(*_FAILURES):
-            async with self._reader.connect() as connection:
+        with as_store_errors(*_FAILURES):
+            async with self._engine.connect() as connection:
                 return await connection.run_sync(work)
 
     def _read_done(self, reading: asyncio.Task[Any]) -> None:
         self._reading.discard(reading)
         if not reading.cancelled():
-            reading.exception()  # whoever left does not want to know
+            reading.exception()  # marks it as retrieved
 
     async def transact(self, work: Callable[[Transaction], R]) -> R:
         """Run a write, commit it and wake its topics, here and elsewhere."""
-        with failures_of(*_FAILURES):
-            async with self._writer.begin() as connection:
-                result, topics = await connection.run_sync(self._transact, work)
-        self._hub.wake(topics)
+        with as_store_errors(*_FAILURES):
+            writer = await self._begin()
+            try:
+                result, topics = await writer.connection.run_sync(self._transact, writer, work)
+                await writer.driver.execute("COMMIT")
+            except BaseException:
+                await self._roll_back(writer)
+                raise
+        self._notifier.wake(topics)
         return result
+
+    async def _begin(self) -> "_Writer":
+        """The connection that writes, in a new transaction; another one if the last was lost."""
+        if self._writer is not None:
+            with suppress(*_LOST):
+                return await self._writer.begin()
+            await self._disconnect()
+        connection = await self._engine.connect()
+        driver = (await connection.get_raw_connection()).driver_connection
+        self._writer = _Writer(connection, driver)
+        return await self._writer.begin()
+
+    async def _roll_back(self, writer: "_Writer") -> None:
+        try:
+            await writer.driver.execute("ROLLBACK")
+        except _LOST:
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        """Close the connection that writes, which was lost."""
+        writer, self._writer = self._writer, None
+        if writer:
+            await writer.connection.invalidate()
+            await writer.connection.close()
+
+    def refuses(self, error: BaseException) -> bool:
+        """Whether an error is about one write: the connection has survived it."""
+        return isinstance(error, asyncpg.PostgresError) and self._writer is not None
 
     async def close(self) -> None:
         """Close all connections."""
@@ -88,22 +133,13 @@ class Postgresql:
             self._listener.cancel()
             await asyncio.wait([self._listener])
         await asyncio.gather(*self._reading, return_exceptions=True)
-        await self._reader.dispose()
-        await self._writer.dispose()
-
-    def _engine(self, **options: Any) -> AsyncEngine:
-        return create_async_engine(
-            "postgresql+asyncpg://",
-            async_creator=self._connect,
-            pool_pre_ping=True,  # a server that came back finds no dead connections here
-            max_overflow=0,
-            pool_timeout=self._limits.patience,
-            **options,
-        )
+        if self._writer:
+            await self._writer.connection.close()
+        await self._engine.dispose()
 
     async def _connect(self) -> asyncpg.Connection:
-        patience = self._limits.patience
-        connection = await asyncpg.connect(self._url, timeout=patience, command_timeout=patience)
+        timeout = self._limits.timeout
+        connection = await asyncpg.connect(self._url, timeout=timeout, command_timeout=timeout)
         await connection.execute(_BY_KEYS)
         return connection
 
@@ -115,54 +151,78 @@ class Postgresql:
             migrate(connection)
 
         async def connect() -> asyncpg.Connection:
-            return await asyncpg.connect(self._url, timeout=self._limits.patience)
+            return await asyncpg.connect(self._url, timeout=self._limits.timeout)
 
         engine = create_async_engine("postgresql+asyncpg://", async_creator=connect)
         try:
-            with failures_of(*_FAILURES):
+            with as_store_errors(*_FAILURES):
                 async with engine.begin() as connection:
                     await connection.run_sync(work)
         finally:
             await engine.dispose()
 
-    def _transact(self, connection: Connection, work: Callable[[Transaction], R]) -> tuple[R, list[str]]:
-        transaction = Transaction(connection)
+    def _transact(
+        self, connection: Connection, writer: "_Writer", work: Callable[[Transaction], R]
+    ) -> tuple[R, list[str]]:
+        transaction = Transaction(connection, writer)
         result = work(transaction)
         topics = list(transaction.topics)
-        for payload in _payloads(self._name, topics):
-            connection.execute(select(func.pg_notify(CHANNEL, payload)))
+        if topics:
+            writer.execute_many(_NOTIFY, [(CHANNEL, payload) for payload in _payloads(self._name, topics)])
         return result, topics
 
     async def _listen(self, tried: asyncio.Event) -> None:
-        """Listen for ever. While that does not work, all that wait are woken now and then."""
+        """Listen until cancelled. While that fails, wake all watches periodically."""
         while True:
-            with suppress(StoreError):  # whoever wakes now reads, and meets the error himself
+            with suppress(StoreError):  # who is woken now reads, and gets the error
                 await self._listen_once(tried)
             tried.set()
-            self._hub.wake_all()
+            self._notifier.wake_all()
             await asyncio.sleep(self._limits.poll)
 
     async def _listen_once(self, listening: asyncio.Event) -> None:
         lost = asyncio.Event()
-        with failures_of(*_FAILURES):
+        with as_store_errors(*_FAILURES):
             connection = await self._connect()
             try:
                 connection.add_termination_listener(lambda _: lost.set())
-                await connection.add_listener(CHANNEL, self._heard)
+                await connection.add_listener(CHANNEL, self._notified)
                 listening.set()
-                self._hub.wake_all()  # what was told before is told now
-                await _until(lost, connection)
+                self._notifier.wake_all()  # for notifications that were missed
+                await _wait_until_lost(lost, connection)
             finally:
                 connection.terminate()
 
-    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+    def _notified(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         sender, *topics = str(payload).split("\n")
         if sender != self._name:
-            self._hub.wake(topics)
+            self._notifier.wake(topics)
 
 
-async def _until(lost: asyncio.Event, connection: asyncpg.Connection) -> None:
-    """Wait for a connection's end; one that hangs ends with an error."""
+class _Writer:
+    """The connection that writes. SQLAlchemy and asyncpg share it; asyncpg begins and ends transactions."""
+
+    def __init__(self, connection: AsyncConnection, driver: asyncpg.Connection) -> None:
+        self.connection = connection
+        self.driver = driver
+
+    async def begin(self) -> "_Writer":
+        """Begin a transaction."""
+        await self.driver.execute("BEGIN")
+        return self
+
+    def execute_many(self, sql: str, rows: Rows) -> None:
+        """Run a statement for each row of values."""
+        await_only(self.driver.executemany(sql, rows))
+
+    def fetch_many(self, sql: str, rows: Rows) -> Sequence[Any]:
+        """What a query finds for each row of values."""
+        found: Sequence[Any] = await_only(self.driver.fetchmany(sql, rows))
+        return found
+
+
+async def _wait_until_lost(lost: asyncio.Event, connection: asyncpg.Connection) -> None:
+    """Wait until the connection is lost; a hanging one raises an error."""
     while not lost.is_set():
         try:
             async with asyncio.timeout(KEEPALIVE_SECONDS):
@@ -172,7 +232,7 @@ async def _until(lost: asyncio.Event, connection: asyncpg.Connection) -> None:
 
 
 def _payloads(sender: str, topics: Iterable[str]) -> Iterator[str]:
-    """Notifications that tell all topics, one a line, each as long as may be."""
+    """Notifications of all topics, one a line, each up to the size limit."""
     payload = sender
     for topic in topics:
         if len(payload) + 1 + len(topic) > PAYLOAD_BYTES:

@@ -1,6 +1,6 @@
 """What the store keeps, as immutable records. Wire JSON, tokens and chunks are bytes that it never reads.
 
-Times are seconds since 1970. An owner is whatever the caller tells clients apart by.
+Times are seconds since 1970. An owner is whatever the caller identifies clients by.
 """
 
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ class ItemRecord(Struct, frozen=True):
     tokens: bytes | None = None
 
 
-class Entry(Struct, frozen=True):
+class LogEntry(Struct, frozen=True):
     """A run of events in a response's log, `first` to `last` (sequence numbers, both included).
 
     `events` are wire JSON, one a line. `chunks` are the engine's chunks behind them,
@@ -96,12 +96,12 @@ class Append(Struct, frozen=True, kw_only=True):
 
     response_id: str
     worker: str | None
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
     body: bytes | None = None
     prompt_ids: bytes | None = None
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class ResponseEnd(Struct, frozen=True, kw_only=True):
     """How a response ends.
 
     `worker` is the holder of its lease; None ends it only while nobody holds one, as
@@ -115,12 +115,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
     status: ResponseStatus
     body: bytes
     output: tuple[ItemRecord, ...] = ()
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
     conversation: tuple[ItemRecord, ...] = ()
 
 
 class Verdict(StrEnum):
-    """What became of a write to a response. Only an accepted one changed anything."""
+    """The result of a write to a response. Only an accepted one changed anything."""
 
     ACCEPTED = "accepted"
     GONE = "gone"
@@ -138,7 +138,7 @@ class Tail(Struct, frozen=True):
 
     status: ResponseStatus
     last_seq: int
-    entries: list[Entry]
+    entries: list[LogEntry]
 
 
 class Heartbeat(Struct, frozen=True):
@@ -215,14 +215,14 @@ class Limits(Struct, frozen=True, kw_only=True):
     entries: int = 1000
     """The most log entries that one read of events gives."""
     sweep: int = 200
-    """So many rows go in one transaction of a sweep, so that it never holds others up."""
+    """Rows that one transaction of a sweep deletes, so that other writes need not wait long."""
     batch: int = 1000
     """The most writes that share a transaction."""
     waiting: int = 10_000
     """The most writes that wait in a queue; further ones wait for room in it."""
     readers: int = 4
     """The most reads that run at a time."""
-    patience: float = 5.0
-    """Seconds until a database that does not answer, or stays locked, counts as lost."""
+    timeout: float = 5.0
+    """Seconds until a database that does not answer, or stays locked, is an error."""
     poll: float = 0.25
-    """Seconds between looks for what other servers wrote, where the database does not tell."""
+    """Seconds between polls for writes of other servers, where the database does not notify."""

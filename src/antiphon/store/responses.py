@@ -1,20 +1,32 @@
 """Responses with their items: created, finished, read along their chains."""
 
 from collections.abc import Collection, Sequence
+from itertools import compress
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, exists, insert, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    bindparam,
+    exists,
+    literal,
+    null,
+    select,
+    update,
+)
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.store import conversations, items, log
-from antiphon.store.database import Database, Found, Transaction, one_by_one
-from antiphon.store.deleting import delete_responses
+from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.delete import delete_responses
 from antiphon.store.records import (
     ItemRecord,
     Lease,
-    Outcome,
     Page,
     Paging,
+    ResponseEnd,
     ResponseRecord,
     ResponseStatus,
     Verdict,
@@ -23,12 +35,25 @@ from antiphon.store.schema import conversations as conversation_table
 from antiphon.store.schema import items as item_table
 from antiphon.store.schema import responses
 from antiphon.store.store import JOBS, events_of
+from antiphon.store.transaction import Prepared, Transaction, insertion
 
 LOOKED_UP = 1000
 """So many ids go into one query: databases count parameters, and PostgreSQL takes 32767."""
 
 _NAMED = (responses.c.id == bindparam("response_id")) & (responses.c.owner == bindparam("owner"))
-_CREATE = insert(responses)
+_CREATE = insertion(responses)
+_END = Prepared(
+    update(responses)
+    .where(responses.c.id == bindparam("key"))
+    .values(
+        status=bindparam("new_status"),
+        worker=null(),
+        lease_until=null(),
+        last_seq=bindparam("new_seq"),
+        body=bindparam("new_body"),
+    ),
+    [responses.c.status, responses.c.last_seq, responses.c.body, responses.c.id],
+)
 _FIND = select(responses).where(_NAMED)
 _LOCK = select(responses.c.id).where(_NAMED).with_for_update()
 _EXISTS = select(responses.c.id).where(_NAMED)
@@ -60,11 +85,11 @@ def _owned(parents: Table) -> ColumnElement[bool]:
 
 
 _ITEMS = select(item_table.c.id, item_table.c.payload).where(
-    item_table.c.id.in_(bindparam("item_ids", expanding=True)),
-    _owned(responses) | _owned(conversation_table),
+    item_table.c.id.in_(bindparam("item_ids", expanding=True)), _owned(responses) | _owned(conversation_table)
 )
 
 Creation = tuple[ResponseRecord, Sequence[ItemRecord]]
+Save = tuple[ResponseRecord, Sequence[ItemRecord], Sequence[ItemRecord]]
 
 
 def record_of(row: Found) -> ResponseRecord:
@@ -75,10 +100,26 @@ def record_of(row: Found) -> ResponseRecord:
     return ResponseRecord(status=status, lease=Lease(worker, until) if worker else None, **values)
 
 
-def _row(record: ResponseRecord) -> dict[str, Any]:
-    values = {name: getattr(record, name) for name in record.__struct_fields__}
-    lease = values.pop("lease")
-    return values | {"worker": lease and lease.worker, "lease_until": lease and lease.until}
+def _row(record: ResponseRecord) -> tuple[Any, ...]:
+    lease = record.lease
+    return (
+        record.id,
+        record.owner,
+        record.created_at,
+        record.status.value,
+        record.model,
+        record.background,
+        record.previous_id,
+        record.conversation_id,
+        record.cancel_requested,
+        lease and lease.worker,
+        lease and lease.until,
+        record.last_seq,
+        record.expires_at,
+        record.request,
+        record.body,
+        record.prompt_ids,
+    )
 
 
 def missing(response_id: str, **details: str) -> NotFoundError:
@@ -86,15 +127,20 @@ def missing(response_id: str, **details: str) -> NotFoundError:
     return NotFoundError(f"Response with id {response_id!r} not found.", **details)
 
 
-def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[bool]:
-    """Whether each was stored: it is not if its conversation does not exist."""
-    named = [record.conversation_id for record, _ in creations if record.conversation_id is not None]
+def _accepted(transaction: Transaction, records: Sequence[ResponseRecord]) -> list[bool]:
+    """Whether each may be stored: not if its conversation does not exist."""
+    named = [record.conversation_id for record in records if record.conversation_id is not None]
     owners = conversations.owners(transaction, named)
-    accepted = [
+    return [
         record.conversation_id is None or owners.get(record.conversation_id) == record.owner
-        for record, _ in creations
+        for record in records
     ]
-    stored = [creation for creation, accept in zip(creations, accepted, strict=True) if accept]
+
+
+def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[bool]:
+    """Whether each was stored."""
+    accepted = _accepted(transaction, [record for record, _ in creations])
+    stored = list(compress(creations, accepted))
     transaction.each(_CREATE, [_row(record) for record, _ in stored])
     items.add(transaction, [row for record, inputs in stored for row in items.input_rows(record.id, inputs)])
     if any(record.background and record.lease is None for record, _ in stored):
@@ -102,42 +148,48 @@ def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[
     return accepted
 
 
-def finish_all(transaction: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
-    """What became of each."""
-    standings = log.standings(transaction, [outcome.response_id for outcome in outcomes])
-    changes: list[dict[str, Any]] = []
-    entries: list[dict[str, Any]] = []
-    outputs: list[dict[str, Any]] = []
+def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[bool]:
+    """Whether each was stored."""
+    accepted = _accepted(transaction, [record for record, _, _ in saves])
+    stored = list(compress(saves, accepted))
+    transaction.each(_CREATE, [_row(record) for record, _, _ in stored])
+    rows = [
+        row
+        for record, inputs, output in stored
+        for row in (*items.input_rows(record.id, inputs), *items.output_rows(record.id, output))
+    ]
+    items.add(transaction, rows)
+    for record, inputs, output in stored:
+        if record.conversation_id is not None:
+            conversations.append(transaction, record.conversation_id, (*inputs, *output))
+    return accepted
 
-    def take(outcome: Outcome) -> Verdict:
-        at = standings.get(outcome.response_id)
-        verdict = at.judge(outcome.worker, outcome.entries) if at else Verdict.GONE
+
+def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Verdict]:
+    """The result of each."""
+    states = log.lock(transaction, [end.response_id for end in ends])
+    changes: list[tuple[Any, ...]] = []
+    entries: list[tuple[Any, ...]] = []
+    outputs: list[tuple[Any, ...]] = []
+
+    def take(end: ResponseEnd) -> Verdict:
+        at = states.get(end.response_id)
+        verdict = at.judge(end.worker, end.entries) if at else Verdict.GONE
         if at and verdict is Verdict.ACCEPTED:
-            entries.extend(at.take(outcome.entries))
-            at.status = outcome.status
-            changes.append(_ended(at, outcome))
-            outputs.extend(items.output_rows(at.id, outcome.output))
+            entries.extend(at.take(end.entries))
+            at.status = end.status
+            changes.append((end.status.value, at.last_seq, end.body, at.id))
+            outputs.extend(items.output_rows(at.id, end.output))
             if at.conversation_id is not None:
-                conversations.append(transaction, at.conversation_id, outcome.conversation)
+                conversations.append(transaction, at.conversation_id, end.conversation)
         return verdict
 
-    verdicts = [take(outcome) for outcome in outcomes]
-    log.change(transaction, changes)
+    verdicts = [take(end) for end in ends]
+    transaction.each(_END, changes)
     log.add_entries(transaction, entries)
     items.add(transaction, outputs)
-    transaction.wake(*(events_of(row["key"]) for row in changes))
+    transaction.wake(*(events_of(change[-1]) for change in changes))
     return verdicts
-
-
-def _ended(at: log.Standing, outcome: Outcome) -> dict[str, Any]:
-    return {
-        "key": at.id,
-        "status": at.status,
-        "body": outcome.body,
-        "last_seq": at.last_seq,
-        "worker": None,
-        "lease_until": None,
-    }
 
 
 @one_by_one
@@ -179,7 +231,7 @@ def _history(connection: Connection, owner: str, response_id: str, limit: int) -
 
 
 def _check_chain(oldest: Found | None, response_id: str, limit: int) -> None:
-    """The chain must end by itself: its oldest response has none before it."""
+    """The chain must be complete: its oldest response has no predecessor."""
     absent = oldest.previous_id if oldest else response_id
     if absent is None:
         return
@@ -191,35 +243,39 @@ def _check_chain(oldest: Found | None, response_id: str, limit: int) -> None:
     raise missing(absent, param="previous_response_id", code="previous_response_not_found")
 
 
+def _check(record: ResponseRecord, accepted: bool) -> None:
+    if not accepted:
+        raise conversations.missing(str(record.conversation_id), param="conversation")
+
+
 class SqlResponses:
     """`Responses`, on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(  # noqa: D102 - see the protocol
-        self, record: ResponseRecord, input_items: Sequence[ItemRecord]
-    ) -> None:
-        if not await self._database.write(create_all, (record, input_items)):
-            assert record.conversation_id is not None
-            raise conversations.missing(record.conversation_id, param="conversation")
+    async def create(self, record: ResponseRecord, input_items: Sequence[ItemRecord]) -> None:
+        _check(record, await self._database.write(create_all, (record, input_items)))
 
-    async def get(self, owner: str, response_id: str) -> ResponseRecord | None:  # noqa: D102
+    async def save(
+        self, record: ResponseRecord, input_items: Sequence[ItemRecord], output: Sequence[ItemRecord]
+    ) -> None:
+        _check(record, await self._database.write(save_all, (record, input_items, output)))
+
+    async def get(self, owner: str, response_id: str) -> ResponseRecord | None:
         return await self._database.read(find, owner, response_id)
 
-    async def finish(self, outcome: Outcome) -> Verdict:  # noqa: D102
-        return await self._database.write(finish_all, outcome)
+    async def finish(self, end: ResponseEnd) -> Verdict:
+        return await self._database.write(finish_all, end)
 
-    async def delete(self, owner: str, response_id: str) -> bool:  # noqa: D102
+    async def delete(self, owner: str, response_id: str) -> bool:
         return await self._database.write(_delete, (owner, response_id))
 
-    async def input_items(  # noqa: D102
-        self, owner: str, response_id: str, paging: Paging
-    ) -> Page[ItemRecord]:
+    async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
         return await self._database.read(_input_items, owner, response_id, paging)
 
-    async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:  # noqa: D102
+    async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
         return await self._database.read(_items, owner, item_ids)
 
-    async def history(self, owner: str, response_id: str) -> list[ItemRecord]:  # noqa: D102
+    async def history(self, owner: str, response_id: str) -> list[ItemRecord]:
         return await self._database.read(_history, owner, response_id, self._database.limits.chain)

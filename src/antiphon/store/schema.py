@@ -2,7 +2,7 @@
 
 Times are seconds since 1970. `items.parent` is the id of what an item belongs to: a
 response, a conversation or a stored completion. Rows that belong to a parent are
-deleted by code, in one order (`deleting.py`), for no foreign key can point at three
+deleted by code, in one order (`delete.py`), for no foreign key can point at three
 tables.
 """
 

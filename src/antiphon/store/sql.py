@@ -10,7 +10,7 @@ from antiphon.store.log import SqlLog
 from antiphon.store.records import Limits, Swept
 from antiphon.store.responses import SqlResponses
 from antiphon.store.store import Watch
-from antiphon.store.sweeping import sweep
+from antiphon.store.sweep import sweep
 
 
 class SqlStore:
@@ -28,11 +28,11 @@ class SqlStore:
         """Connect and bring the tables up to date; raises StoreError."""
         await self._database.open()
 
-    def watch(self, topic: str) -> AbstractContextManager[Watch]:  # noqa: D102 - see the protocol
-        return self._database.hub.watch(topic)
+    def watch(self, topic: str) -> AbstractContextManager[Watch]:
+        return self._database.notifier.watch(topic)
 
-    async def sweep(self, now: float) -> Swept:  # noqa: D102
+    async def sweep(self, now: float) -> Swept:
         return await sweep(self._database, now)
 
-    async def close(self) -> None:  # noqa: D102
+    async def close(self) -> None:
         await self._database.close()

@@ -4,42 +4,55 @@ One thread writes, a few read; a whole transaction is one trip to a thread, whic
 costs a third of what an async driver takes with a trip for each step.
 
 Write-ahead logging with `synchronous=NORMAL`: what is committed is in the
-operating system's hands, so it survives this process however that dies (kill -9
-too). Only a machine that loses power can lose the last commits, never the file.
+operating system's cache, so it survives any end of this process, kill -9
+included. Only a machine that loses power can lose the last commits, never the file.
 
 Several servers may share a file. `PRAGMA data_version` on the writing connection
-changes when somebody else commits; a look at it every `Limits.poll` seconds wakes
-whoever waits here.
+changes when another connection commits; it is polled every `Limits.poll` seconds,
+and a change wakes all watches.
 
-What is deleted makes room inside the file; the file itself does not shrink.
+Deleted rows free pages inside the file for reuse; the file does not shrink.
 """
 
 import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy import Connection, QueuePool, create_engine
 
 from antiphon.core.errors import StoreError
-from antiphon.store.database import Read, Transaction, failures_of
-from antiphon.store.migrating import migrate
+from antiphon.store.database import Read, as_store_errors
+from antiphon.store.migrate import migrate
 from antiphon.store.records import Limits
-from antiphon.store.watching import Hub
+from antiphon.store.transaction import Rows, Transaction
+from antiphon.store.watch import Notifier
 
 R = TypeVar("R")
 
 LOG_BYTES = 64 * 1024 * 1024
 """The write-ahead log is cut back to this size whenever it has been written back."""
 
-RETRY = 0.01
-"""Seconds between tries of what SQLite does not wait for."""
+CHECKPOINT_PAGES = 4000
+"""So many pages in the write-ahead log are copied to the file; one that changes often is copied once."""
 
-_PRAGMAS = ("journal_mode = WAL", "synchronous = NORMAL", f"journal_size_limit = {LOG_BYTES}")
+RETRY_SECONDS = 0.01
+"""Seconds between attempts where SQLite does not wait for a lock by itself."""
+
+_BEGIN = "BEGIN IMMEDIATE"
+"""A transaction that will write asks for the lock first; later it might be refused."""
+
+_PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = NORMAL",
+    f"journal_size_limit = {LOG_BYTES}",
+    f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+)
 
 
 class Sqlite:
@@ -48,20 +61,19 @@ class Sqlite:
     def __init__(self, path: Path | None, limits: Limits) -> None:
         self._path = path
         self._limits = limits
-        self._hub = Hub()
+        self._notifier = Notifier()
         self._poller: asyncio.Task[None] | None = None
         self._write_thread = ThreadPoolExecutor(1, "store-writer")
-        # IMMEDIATE: a transaction that will write asks for the lock first; later it might be refused.
-        self._writer = self._engine("BEGIN IMMEDIATE", connections=1)
-        if path is None:  # one connection has the memory to itself
-            self._read_threads, self._reader = self._write_thread, self._writer
-        else:
+        self._read_threads = self._write_thread
+        if path is not None:
             self._read_threads = ThreadPoolExecutor(limits.readers, "store-reader")
-            self._reader = self._engine("BEGIN", connections=limits.readers)
+        pool = {"poolclass": QueuePool, "pool_size": limits.readers + 1, "max_overflow": 0}
+        self._engine = create_engine("sqlite://", creator=self._connect, **pool)
+        self._writer: _Writer | None = None
 
-    async def open(self, hub: Hub) -> None:
+    async def open(self, notifier: Notifier) -> None:
         """Make the file if there is none, for its owner only, and bring its tables up to date."""
-        self._hub = hub
+        self._notifier = notifier
         await _run(self._write_thread, self._open)
         if self._path is not None:
             self._poller = asyncio.create_task(self._poll(), name="store poller")
@@ -73,43 +85,38 @@ class Sqlite:
     async def transact(self, work: Callable[[Transaction], R]) -> R:
         """Run a write, commit it and wake its topics."""
         result, topics = await _run(self._write_thread, lambda: self._transact(work))
-        self._hub.wake(topics)
+        self._notifier.wake(topics)
         return result
 
+    def refuses(self, error: BaseException) -> bool:
+        """Whether an error is about one write."""
+        return isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.OperationalError)
+
     async def close(self) -> None:
-        """Close all connections; the last one to a file folds the log into it."""
+        """Close all connections; the last one to a file merges the write-ahead log into it."""
         if self._poller:
             self._poller.cancel()
             await asyncio.wait([self._poller])
         self._read_threads.shutdown()  # waits for the last read
         self._write_thread.shutdown()
-        self._reader.dispose()
-        self._writer.dispose()
-
-    def _engine(self, begin: str, connections: int) -> Engine:
-        pool = {"poolclass": QueuePool, "pool_size": connections, "max_overflow": 0}
-        engine = create_engine("sqlite://", creator=self._connect, **pool)
-
-        @event.listens_for(engine, "begin")
-        def start(connection: Connection) -> None:
-            connection.exec_driver_sql(begin)
-
-        return engine
+        if self._writer:
+            self._writer.connection.close()
+        self._engine.dispose()
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self._path or ":memory:",
-            timeout=self._limits.patience,
-            isolation_level=None,  # transactions begin as `_engine` says, not as the module guesses
+            timeout=self._limits.timeout,
+            isolation_level=None,  # transactions begin where `_Writer` says, not where the module guesses
             check_same_thread=False,
         )
         for pragma in _PRAGMAS if self._path else ():
-            self._patiently(connection, f"PRAGMA {pragma}")
+            self._retry(connection, f"PRAGMA {pragma}")
         return connection
 
-    def _patiently(self, connection: sqlite3.Connection, statement: str) -> None:
-        """Execute it. Where two servers make the log of one new file, SQLite does not wait by itself."""
-        deadline = time.monotonic() + self._limits.patience
+    def _retry(self, connection: sqlite3.Connection, statement: str) -> None:
+        """Execute it. SQLite does not wait by itself while another server makes the log of a new file."""
+        deadline = time.monotonic() + self._limits.timeout
         while True:
             try:
                 connection.execute(statement)
@@ -118,22 +125,28 @@ class Sqlite:
                     raise
             else:
                 return
-            time.sleep(RETRY)
+            time.sleep(RETRY_SECONDS)
 
     def _open(self) -> None:
-        with failures_of(sqlite3.Error):
+        with as_store_errors(sqlite3.Error):
             if self._path is not None:
                 _create(self._path)
-            with self._writer.begin() as connection:
+            connection = self._engine.connect()
+            self._writer = _Writer(connection)
+            with connection.begin():
+                connection.exec_driver_sql(_BEGIN)
                 migrate(connection)
 
     def _read(self, work: Read[R]) -> R:
-        with failures_of(sqlite3.Error), self._reader.begin() as connection:
-            return work(connection)
+        with as_store_errors(sqlite3.Error):
+            if self._path is None and self._writer:  # the only connection to this memory
+                return work(self._writer.connection)
+            with self._engine.connect() as connection:
+                return work(connection)
 
     def _transact(self, work: Callable[[Transaction], R]) -> tuple[R, list[str]]:
-        with failures_of(sqlite3.Error), self._writer.begin() as connection:
-            transaction = Transaction(connection)
+        assert self._writer
+        with as_store_errors(sqlite3.Error), self._writer.transaction() as transaction:
             return work(transaction), list(transaction.topics)
 
     async def _poll(self) -> None:
@@ -143,21 +156,46 @@ class Sqlite:
             try:
                 version = await _run(self._write_thread, self._data_version)
             except StoreError:
-                version = None  # whoever wakes now reads, and meets the error himself
+                version = None  # who is woken now reads, and gets the error
             if version != seen:
-                self._hub.wake_all()
+                self._notifier.wake_all()
             seen = version
 
     def _data_version(self) -> int:
-        with failures_of(sqlite3.Error):
-            connection = self._writer.raw_connection()
-            try:
-                cursor = connection.cursor()
-                version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
-                cursor.close()
-                return version
-            finally:
-                connection.close()
+        assert self._writer
+        with as_store_errors(sqlite3.Error):
+            return self._writer.data_version()
+
+
+class _Writer:
+    """The connection that writes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        self._driver = driver
+        self.execute_many = driver.executemany
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Commits unless it fails."""
+        self._driver.execute(_BEGIN)
+        try:
+            yield Transaction(self.connection, self)
+            self._driver.execute("COMMIT")
+        except BaseException:
+            self._driver.rollback()
+            raise
+
+    def fetch_many(self, sql: str, rows: Rows) -> list[Any]:
+        """What a query finds for each row of values."""
+        return [found for row in rows for found in self._driver.execute(sql, row)]
+
+    def data_version(self) -> int:
+        """A number that changes when another connection writes."""
+        version: int = self._driver.execute("PRAGMA data_version").fetchone()[0]
+        return version
 
 
 async def _run(threads: ThreadPoolExecutor, work: Callable[[], R]) -> R:
@@ -165,6 +203,6 @@ async def _run(threads: ThreadPoolExecutor, work: Callable[[], R]) -> R:
 
 
 def _create(path: Path) -> None:
-    """Make folder and file for their owner only; SQLite gives its other files the same rights."""
+    """Make folder and file for their owner only; SQLite gives its other files the same permissions."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))

@@ -8,6 +8,7 @@
 
 A background response is its row: there is no queue beside it.
 
+                                  save ──────────────► completed, incomplete, failed, cancelled
         create ──► queued ──claim──► in_progress ──finish──► completed, incomplete, failed, cancelled
                      │                ▲      │
                      │                └claim─┘ once the lease is released or has run out
@@ -19,8 +20,8 @@ Contract, held by the suite in `tests/contracts/store.py` for every database:
 * writes happen in the order of their calls; those that are called before the
   first has begun (`asyncio.gather(create(…), finish(…))`) share one transaction;
 * when a write returns, it survives the death of this process; a write that raised
-  StoreError was not accepted: do it again, or tell the client (if PostgreSQL was
-  lost in the middle of a commit nobody knows; appends can be repeated safely);
+  StoreError did not happen: repeat it, or tell the client (if PostgreSQL was lost
+  during a commit it may have happened; appends can be repeated safely);
 * everything that goes wrong in the database is a StoreError, and the store works
   again by itself when the database does;
 * what belongs to another owner does not exist;
@@ -37,12 +38,12 @@ from antiphon.store.records import (
     CompletionFilter,
     CompletionRecord,
     ConversationRecord,
-    Entry,
     Heartbeat,
     ItemRecord,
-    Outcome,
+    LogEntry,
     Page,
     Paging,
+    ResponseEnd,
     ResponseRecord,
     Swept,
     Tail,
@@ -64,10 +65,10 @@ def cancel_of(response_id: str) -> str:
 
 
 class Watch(Protocol):
-    """Tells that something may have changed since the watch began, or since it last told."""
+    """Reports that something may have changed since the watch began, or since its last report."""
 
     async def changed(self, within: float | None = None) -> bool:
-        """Wait for a change, at most `within` seconds; whether there was one. It may tell too often."""
+        """Wait for a change, at most `within` seconds; whether there was one. There may be false alarms."""
         ...
 
 
@@ -81,11 +82,20 @@ class Responses(Protocol):
         """
         ...
 
+    async def save(
+        self, record: ResponseRecord, input_items: Sequence[ItemRecord], output: Sequence[ItemRecord]
+    ) -> None:
+        """Store a new response that has ended: `record` has a terminal status, the last body and no lease.
+
+        Its conversation gets all of the items. Raises NotFoundError if it does not exist.
+        """
+        ...
+
     async def get(self, owner: str, response_id: str) -> ResponseRecord | None:
         """The response as it is now."""
         ...
 
-    async def finish(self, outcome: Outcome) -> Verdict:
+    async def finish(self, end: ResponseEnd) -> Verdict:
         """End a response: status, body, output items, last log entries and its conversation's items, at once.
 
         A conversation that was deleted meanwhile gets nothing.
@@ -133,13 +143,13 @@ class Log(Protocol):
         """
         ...
 
-    async def read(self, response_id: str) -> list[Entry]:
+    async def read(self, response_id: str) -> list[LogEntry]:
         """The whole log with its chunks, for the worker that takes the response over."""
         ...
 
 
 class Jobs(Protocol):
-    """Who works on what. `now` and `lease_seconds` are seconds; a worker's name must be its own for ever."""
+    """Who works on what. `now` and `lease_seconds` are seconds; a worker's name must be unique for ever."""
 
     async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
         """Take background responses, oldest first, that are queued or whose lease was given up or ran out.
@@ -161,7 +171,7 @@ class Jobs(Protocol):
     async def heartbeat(
         self, worker: str, response_ids: Collection[str], now: float, lease_seconds: float
     ) -> Heartbeat:
-        """Renew leases. What is lost or shall be cancelled is told again each time until the worker stops."""
+        """Renew leases. Lost and cancelled responses are reported each time until the worker stops."""
         ...
 
     async def request_cancel(self, owner: str, response_id: str) -> ResponseRecord | None:
@@ -173,7 +183,7 @@ class Jobs(Protocol):
         ...
 
     async def release(self, worker: str, response_ids: Collection[str]) -> None:
-        """Give leases up, so that other workers can go on at once."""
+        """Give up leases, so that other workers can continue at once."""
         ...
 
 
@@ -197,7 +207,7 @@ class Conversations(Protocol):
         ...
 
     async def add(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
-        """Append items, side by side even if others append at the same time."""
+        """Append items, consecutive even if others append at the same time."""
         ...
 
     async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:
@@ -251,20 +261,20 @@ class Store(Protocol):
     """Everything that lasts."""
 
     @property
-    def responses(self) -> Responses: ...  # noqa: D102 - their classes say it
+    def responses(self) -> Responses: ...
     @property
-    def log(self) -> Log: ...  # noqa: D102
+    def log(self) -> Log: ...
     @property
-    def jobs(self) -> Jobs: ...  # noqa: D102
+    def jobs(self) -> Jobs: ...
     @property
-    def conversations(self) -> Conversations: ...  # noqa: D102
+    def conversations(self) -> Conversations: ...
     @property
-    def completions(self) -> Completions: ...  # noqa: D102
+    def completions(self) -> Completions: ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
-        """Be told of changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.
+        """Watch for changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.
 
-        Watch first, read then: what changes in between is told.
+        Watch first, then read: changes in between are reported.
         """
         ...
 
@@ -273,5 +283,5 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let waiting writes happen, then let go of the database."""
+        """Do the queued writes, then close all connections."""
         ...

@@ -6,7 +6,7 @@ import pytest
 from antiphon.core.errors import NotFoundError
 from antiphon.store.records import CompletionFilter, Paging, Swept
 from antiphon.store.store import Store
-from tests.store.parts.paging import check_pages
+from tests.store.parts.pages import check_pages
 from tests.store.samples import (
     NOW,
     OWNER,
@@ -16,8 +16,8 @@ from tests.store.samples import (
     entry,
     items,
     leased,
-    outcome,
     response,
+    response_end,
 )
 
 
@@ -108,7 +108,7 @@ class SweepContract:
             await store.responses.create(leased(f"resp_{index}", created_at=NOW + index), items("a"))
             await store.completions.save(completion(f"chat_{index}", created_at=NOW + index), items("a"))
         for index in (1, 3, 4, 7):
-            await store.responses.finish(outcome(f"resp_{index}"))
+            await store.responses.finish(response_end(f"resp_{index}"))
         assert await store.sweep(NOW) == Swept(4, 7)
         assert [index for index in range(8) if await store.responses.get(OWNER, f"resp_{index}")] == [
             0,

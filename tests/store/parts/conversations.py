@@ -9,7 +9,7 @@ from antiphon.store.records import (
     Paging,
 )
 from antiphon.store.store import Store
-from tests.store.parts.paging import check_pages
+from tests.store.parts.pages import check_pages
 from tests.store.samples import (
     OWNER,
     conversation,

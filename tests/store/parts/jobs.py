@@ -15,8 +15,8 @@ from tests.store.samples import (
     entry,
     job,
     leased,
-    outcome,
     response,
+    response_end,
 )
 
 
@@ -51,7 +51,7 @@ class JobsContract:
         (taken,) = await store.jobs.claim("v", NOW + 10, 10, 1)
         assert (taken.lease, taken.last_seq) == (Lease("v", NOW + 20), 5)
         assert await store.log.append(append(entry(6))) == [Verdict.LOST]
-        assert await store.responses.finish(outcome()) is Verdict.LOST
+        assert await store.responses.finish(response_end()) is Verdict.LOST
         assert await store.log.append(append(entry(6), worker="v")) == [Verdict.ACCEPTED]
 
     async def test_a_heartbeat_keeps_the_lease(self, store: Store) -> None:
@@ -67,7 +67,7 @@ class JobsContract:
             await store.responses.create(job(name), ())
         await store.jobs.claim("w", NOW, 10, 9)
         await store.jobs.heartbeat("w", ["kept", "cancelled"], NOW + 10, 10)
-        await store.responses.finish(outcome("ended"))
+        await store.responses.finish(response_end("ended"))
         await store.responses.delete(OWNER, "deleted")
         assert len(await store.jobs.claim("v", NOW + 15, 10, 9)) == 1
         await store.jobs.request_cancel(OWNER, "cancelled")
@@ -95,7 +95,7 @@ class JobsContract:
     async def test_nothing_to_claim_once_it_ended(self, store: Store) -> None:
         await store.responses.create(job(), ())
         await store.jobs.claim("w", NOW, 10, 1)
-        await store.responses.finish(outcome())
+        await store.responses.finish(response_end())
         await store.jobs.release("w", ["resp_1"])
         assert await store.jobs.claim("v", NOW + 99, 10, 1) == []
 
@@ -108,7 +108,7 @@ class JobsContract:
         assert [record.id for record in await store.jobs.claim("v", NOW + 10, 5, 9)] == ["job"]
         found = await store.jobs.claim_abandoned("v", NOW + 10, 10, 9)
         assert [record.id for record in found] == ["resp_2", "resp_1"]
-        assert await store.responses.finish(outcome(worker="v")) is Verdict.ACCEPTED
+        assert await store.responses.finish(response_end(worker="v")) is Verdict.ACCEPTED
 
     async def test_cancelling_is_idempotent(self, store: Store) -> None:
         await store.responses.create(job(), ())
@@ -120,7 +120,7 @@ class JobsContract:
 
     async def test_cancelling_what_has_ended_changes_nothing(self, store: Store) -> None:
         await store.responses.create(leased(), ())
-        await store.responses.finish(outcome())
+        await store.responses.finish(response_end())
         before = await store.responses.get(OWNER, "resp_1")
         assert await store.jobs.request_cancel(OWNER, "resp_1") == before
         assert await store.responses.get(OWNER, "resp_1") == before

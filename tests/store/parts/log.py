@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from antiphon.store.records import (
-    Entry,
+    LogEntry,
     ResponseStatus,
     Verdict,
 )
@@ -13,15 +13,15 @@ from antiphon.store.store import JOBS, Store, cancel_of, events_of
 from tests.store.samples import (
     NOW,
     OWNER,
-    PATIENCE,
+    TIMEOUT,
     Opener,
     append,
     entry,
     job,
     leased,
-    outcome,
     quiet,
     response,
+    response_end,
     woken,
 )
 
@@ -58,7 +58,7 @@ class LogContract:
             tail = await store.log.events_after(OWNER, "resp_1", seq)
             assert tail is not None
             assert (tail.last_seq, tail.entries) == (9, shown[first:]), seq
-        await store.responses.finish(outcome())
+        await store.responses.finish(response_end())
         tail = await store.log.events_after(OWNER, "resp_1", 9)
         assert tail is not None
         assert tail.status is ResponseStatus.COMPLETED
@@ -89,7 +89,7 @@ class LogContract:
     async def test_a_gap_is_refused_whole(self, store: Store, entries: list[tuple[int, int]]) -> None:
         await store.responses.create(leased(), ())
         await store.log.append(append(entry(0, 2)))
-        wrong = [Entry(first, last, b"wrong") for first, last in entries]
+        wrong = [LogEntry(first, last, b"wrong") for first, last in entries]
         assert await store.log.append(append(*wrong, body=b"wrong")) == [Verdict.GAP]
         assert await store.log.read("resp_1") == [entry(0, 2)]
         assert await store.responses.get(OWNER, "resp_1") == leased(last_seq=2)
@@ -99,7 +99,7 @@ class LogContract:
         for _ in range(2):
             assert await store.log.append(append(entry(0, 2), entry(3))) == [Verdict.ACCEPTED]
         assert await store.log.read("resp_1") == [entry(0, 2), entry(3)]
-        assert await store.responses.finish(outcome(entries=(entry(3),))) is Verdict.ACCEPTED
+        assert await store.responses.finish(response_end(entries=(entry(3),))) is Verdict.ACCEPTED
         assert await store.log.read("resp_1") == [entry(0, 2), entry(3)]
 
     async def test_only_the_holder_of_the_lease_appends(self, store: Store) -> None:
@@ -157,7 +157,7 @@ class WatchContract:
             assert await quiet(waiting)
             await store.log.append(append(entry(7)))  # refused
             assert await quiet(waiting)
-            await store.responses.finish(outcome())
+            await store.responses.finish(response_end())
             assert await woken(waiting)
             await store.responses.delete(OWNER, "resp_1")
             assert await woken(waiting)
@@ -201,12 +201,12 @@ class WatchContract:
                     read.extend(seq for it in tail.entries for seq in range(it.first, it.last + 1))
                     if tail.status.terminal and tail.last_seq == len(read) - 1:
                         return
-                    await waiting.changed(PATIENCE)
+                    await waiting.changed(TIMEOUT)
 
         reader = asyncio.create_task(follow())
         for seq in range(0, 60, 2):
             await store.log.append(append(entry(seq, seq + 1)))
-        await store.responses.finish(outcome(entries=(entry(60),)))
-        async with asyncio.timeout(PATIENCE):
+        await store.responses.finish(response_end(entries=(entry(60),)))
+        async with asyncio.timeout(TIMEOUT):
             await reader
         assert read == list(range(61))

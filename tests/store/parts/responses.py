@@ -11,7 +11,7 @@ from antiphon.store.records import (
     Verdict,
 )
 from antiphon.store.store import Store
-from tests.store.parts.paging import check_pages
+from tests.store.parts.pages import check_pages
 from tests.store.samples import (
     NOW,
     OWNER,
@@ -20,14 +20,15 @@ from tests.store.samples import (
     append,
     completion,
     conversation,
+    ended,
     entry,
     item,
     items,
     job,
     leased,
     names,
-    outcome,
     response,
+    response_end,
 )
 
 
@@ -66,7 +67,7 @@ class ResponsesContract:
         _, (appended,), finished, deleted = await asyncio.gather(
             store.responses.create(leased(), items("a")),
             store.log.append(append(entry(0))),
-            store.responses.finish(outcome(entries=(entry(1),))),
+            store.responses.finish(response_end(entries=(entry(1),))),
             store.responses.delete(OWNER, "resp_1"),
         )
         assert (appended, finished, deleted) == (Verdict.ACCEPTED, Verdict.ACCEPTED, True)
@@ -108,6 +109,49 @@ class ResponsesContract:
             assert caught.value.param == "conversation"
         assert await store.responses.get(OWNER, "resp_1") is None
 
+    async def test_a_saved_response_is_one_that_has_ended(self, store: Store) -> None:
+        await store.responses.save(ended("resp_0"), items("a"), items("b"))
+        record = ended(previous_id="resp_0", conversation_id="conv_1", expires_at=NOW + 1, prompt_ids=b"p")
+        await store.conversations.create(conversation(), items("x"))
+        await store.responses.save(record, items("c", "d"), (item("e", tokens=b"\x07"),))
+        assert await store.responses.get(OWNER, "resp_1") == record
+        saved = [*items("a", "b", "c", "d"), item("e", tokens=b"\x07")]
+        assert await store.responses.history(OWNER, "resp_1") == saved
+        assert await store.conversations.history(OWNER, "conv_1") == [*items("x"), *saved[2:]]
+        assert (await store.responses.input_items(OWNER, "resp_1", Paging("asc"))).data == saved[2:4]
+        assert await store.responses.finish(response_end(worker=None)) is Verdict.ENDED
+        assert await store.log.append(append(entry(0), worker=None)) == [Verdict.ENDED]
+        assert await store.jobs.claim_abandoned("w", NOW + 99, 10, 9) == []
+        assert await store.responses.delete(OWNER, "resp_1")
+        assert await store.responses.items(OWNER, ["c", "d", "e"]) != {}  # the conversation keeps them
+
+    async def test_many_saved_at_once(self, store: Store) -> None:
+        await store.conversations.create(conversation(), ())
+        records = [ended(f"resp_{index}", conversation_id="conv_1") for index in range(30)]
+        results = await asyncio.gather(
+            *(
+                store.responses.save(record, items(f"in {record.id}"), items(f"out {record.id}"))
+                for record in (*records, records[3], ended("resp_x", conversation_id="conv_2"))
+            ),
+            return_exceptions=True,
+        )
+        assert results[:30] == [None] * 30
+        assert [type(result) for result in results[30:]] == [StoreError, NotFoundError]
+        expected = [f"{way} resp_{index}" for index in range(30) for way in ("in", "out")]
+        assert names(await store.conversations.history(OWNER, "conv_1")) == expected
+        assert await store.responses.get(OWNER, "resp_29") == records[29]
+        assert await store.responses.get(OWNER, "resp_x") is None
+
+    async def test_what_is_saved_needs_its_conversation(self, store: Store) -> None:
+        await store.conversations.create(conversation(owner="eve"), [])
+        for missing in ("conv_1", "conv_2"):
+            with pytest.raises(NotFoundError) as caught:
+                await store.responses.save(ended(conversation_id=missing), items("a"), items("b"))
+            assert caught.value.param == "conversation"
+        assert await store.responses.get(OWNER, "resp_1") is None
+        assert await store.responses.items(OWNER, ["a", "b"]) == {}
+        assert names(await store.conversations.history("eve", "conv_1")) == []
+
     async def test_deleting(self, store: Store) -> None:
         await store.responses.create(leased(), items("a"))
         await store.log.append(append(entry(0)))
@@ -116,14 +160,14 @@ class ResponsesContract:
         assert await store.responses.get(OWNER, "resp_1") is None
         assert await store.log.read("resp_1") == []
         assert await store.log.append(append(entry(1))) == [Verdict.GONE]
-        assert await store.responses.finish(outcome()) is Verdict.GONE
+        assert await store.responses.finish(response_end()) is Verdict.GONE
         await store.responses.create(leased(), items("b"))
         assert names(await store.responses.history(OWNER, "resp_1")) == ["b"]
 
     async def test_finishing(self, store: Store) -> None:
         await store.responses.create(leased(), items("a"))
         await store.log.append(append(entry(0, 3)))
-        end = outcome(
+        end = response_end(
             output=(item("b", tokens=b"\x07\x00\x00\x00"), *items("c")), entries=(entry(4), entry(5, 6))
         )
         assert await store.responses.finish(end) is Verdict.ACCEPTED
@@ -136,10 +180,10 @@ class ResponsesContract:
     @pytest.mark.parametrize("status", TERMINAL)
     async def test_a_terminal_status_is_never_overwritten(self, store: Store, status: ResponseStatus) -> None:
         await store.responses.create(leased(), ())
-        assert await store.responses.finish(outcome(status=status, body=b"first")) is Verdict.ACCEPTED
+        assert await store.responses.finish(response_end(status=status, body=b"first")) is Verdict.ACCEPTED
         for other in TERMINAL:
             for worker in ("w", None):
-                late = outcome(
+                late = response_end(
                     status=other, worker=worker, body=b"late", output=items("z"), entries=(entry(0),)
                 )
                 assert await store.responses.finish(late) is Verdict.ENDED
@@ -151,7 +195,9 @@ class ResponsesContract:
 
     async def test_of_several_ends_at_once_one_counts(self, store: Store) -> None:
         await store.responses.create(leased(), ())
-        ends = [outcome(status=status, body=status.encode(), output=items(status)) for status in TERMINAL]
+        ends = [
+            response_end(status=status, body=status.encode(), output=items(status)) for status in TERMINAL
+        ]
         verdicts = await asyncio.gather(*map(store.responses.finish, ends))
         assert sorted(verdicts) == [Verdict.ACCEPTED] + [Verdict.ENDED] * 3
         winner = ends[verdicts.index(Verdict.ACCEPTED)]
@@ -164,15 +210,17 @@ class ResponsesContract:
         await store.responses.create(leased(), ())
         await store.responses.create(job("resp_2"), ())
         for worker in ("v", None):
-            assert await store.responses.finish(outcome(worker=worker)) is Verdict.LOST
-        assert await store.responses.finish(outcome("resp_2", worker="w")) is Verdict.LOST
+            assert await store.responses.finish(response_end(worker=worker)) is Verdict.LOST
+        assert await store.responses.finish(response_end("resp_2", worker="w")) is Verdict.LOST
         assert await store.responses.get(OWNER, "resp_1") == leased()
-        assert await store.responses.finish(outcome("resp_2", worker=None)) is Verdict.ACCEPTED
-        assert await store.responses.finish(outcome()) is Verdict.ACCEPTED
+        assert await store.responses.finish(response_end("resp_2", worker=None)) is Verdict.ACCEPTED
+        assert await store.responses.finish(response_end()) is Verdict.ACCEPTED
 
     async def test_an_end_with_a_gap_changes_nothing(self, store: Store) -> None:
         await store.responses.create(leased(), items("a"))
-        assert await store.responses.finish(outcome(entries=(entry(1),), output=items("b"))) is Verdict.GAP
+        assert (
+            await store.responses.finish(response_end(entries=(entry(1),), output=items("b"))) is Verdict.GAP
+        )
         assert await store.responses.get(OWNER, "resp_1") == leased()
         assert names(await store.responses.history(OWNER, "resp_1")) == ["a"]
 
@@ -180,7 +228,7 @@ class ResponsesContract:
         await store.conversations.create(conversation(), items("a"))
         await store.responses.create(leased(conversation_id="conv_1"), items("b"))
         assert names(await store.conversations.history(OWNER, "conv_1")) == ["a"]
-        end = outcome(output=items("c"), conversation=items("b", "c"))
+        end = response_end(output=items("c"), conversation=items("b", "c"))
         await store.responses.finish(end)
         assert await store.responses.finish(end) is Verdict.ENDED
         assert names(await store.conversations.history(OWNER, "conv_1")) == ["a", "b", "c"]
@@ -191,14 +239,14 @@ class ResponsesContract:
         await store.conversations.create(conversation(), ())
         await store.responses.create(leased(conversation_id="conv_1"), items("b"))
         await store.conversations.delete(OWNER, "conv_1")
-        assert await store.responses.finish(outcome(conversation=items("b"))) is Verdict.ACCEPTED
+        assert await store.responses.finish(response_end(conversation=items("b"))) is Verdict.ACCEPTED
         await store.conversations.create(conversation(), ())
         assert await store.conversations.history(OWNER, "conv_1") == []
 
     async def test_pages_of_input_items(self, store: Store) -> None:
         await store.responses.create(leased(), items(*"abcdef"))
         await store.responses.create(response("resp_2"), items("other"))
-        await store.responses.finish(outcome(output=items("z")))
+        await store.responses.finish(response_end(output=items("z")))
         await check_pages(lambda paging: store.responses.input_items(OWNER, "resp_1", paging), "abcdef")
 
     async def test_items_may_share_ids(self, store: Store) -> None:
@@ -212,7 +260,7 @@ class ItemsContract:
 
     async def test_items_of_responses_and_conversations(self, store: Store) -> None:
         await store.responses.create(leased(), items("a", "b"))
-        await store.responses.finish(outcome(output=items("c")))
+        await store.responses.finish(response_end(output=items("c")))
         await store.conversations.create(conversation(), items("d"))
         await store.conversations.add(OWNER, "conv_1", items("e"))
         assert await store.responses.items(OWNER, ["a", "c", "d", "e"]) == {
@@ -268,7 +316,7 @@ class ChainsContract:
         for index in range(3):
             previous = f"resp_{index - 1}" if index else None
             await store.responses.create(leased(f"resp_{index}", previous_id=previous), items(f"in{index}"))
-            await store.responses.finish(outcome(f"resp_{index}", output=items(f"out{index}")))
+            await store.responses.finish(response_end(f"resp_{index}", output=items(f"out{index}")))
         await store.responses.create(response("fork", previous_id="resp_0"), items("in", "also in"))
         chain = ["in0", "out0", "in1", "out1", "in2", "out2"]
         assert names(await store.responses.history(OWNER, "resp_2")) == chain

@@ -1,4 +1,4 @@
-"""Alembic's way in: migrates the connection that `migrating.py` put into the configuration."""
+"""Alembic's way in: migrates the connection that `migrate.py` put into the configuration."""
 
 from alembic import context
 

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent / "migrations"
 
 
 def migrate(connection: Connection) -> None:
-    """Run what is missing, in the transaction that is open; whoever comes second must wait for it.
+    """Run what is missing, in the transaction that is open; a second server waits for its lock.
 
     Raises StoreError for tables that a newer Antiphon made.
     """

@@ -1,4 +1,4 @@
-"""Who waits for what. A database calls `wake`, its readers wait; nothing here knows a database."""
+"""Watches by topic: the backend calls `wake`, readers wait. Nothing here knows a database."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Signal:
-    """A `Watch`: set from when something changed until it is told."""
+    """A `Watch`: set from a change until `changed` has returned it."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -26,16 +26,11 @@ class Signal:
         self._event.set()
 
 
-class Hub:
+class Notifier:
     """The watches of one store, by topic."""
 
     def __init__(self) -> None:
         self._signals: dict[str, set[Signal]] = {}
-
-    @property
-    def watched(self) -> bool:
-        """Whether anyone waits for anything."""
-        return bool(self._signals)
 
     @contextmanager
     def watch(self, topic: str) -> Iterator[Signal]:

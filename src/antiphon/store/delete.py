@@ -1,20 +1,20 @@
 """Deleting parents with what belongs to them.
 
-Always the parent first: whoever adds to it locks its row before, so that either he
-comes first and what he added is deleted too, or he finds it gone.
+Always the parent first: a write that adds to it locks the parent's row, so either it
+comes first and its rows are deleted too, or it finds no parent.
 """
 
 from collections.abc import Collection
 
 from sqlalchemy import delete
 
-from antiphon.store.database import Transaction
 from antiphon.store.schema import completion_metadata, completions, conversations, items, log, responses
 from antiphon.store.store import cancel_of, events_of
+from antiphon.store.transaction import Transaction
 
 
 def delete_responses(transaction: Transaction, ids: Collection[str]) -> None:
-    """Delete responses, and tell who reads them or works on them."""
+    """Delete responses, and wake their readers and workers."""
     transaction.execute(delete(responses).where(responses.c.id.in_(ids)))
     transaction.execute(delete(items).where(items.c.parent.in_(ids)))
     transaction.execute(delete(log).where(log.c.response_id.in_(ids)))

@@ -1,0 +1,93 @@
+"""A write transaction, and statements that cost little in one."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Dialect,
+    Executable,
+    Table,
+    insert,
+)
+
+from antiphon.store.schema import Text, checked
+
+Values = dict[str, Any]
+Rows = Sequence[tuple[Any, ...]]
+"""Values of a `Prepared` statement: for each time that it runs, those of its parameters in their order."""
+
+
+class Driver(Protocol):
+    """What a transaction needs of the driver of its database."""
+
+    def execute_many(self, sql: str, rows: Rows) -> object:
+        """Run a statement for each row of values."""
+        ...
+
+    def fetch_many(self, sql: str, rows: Rows) -> Sequence[Any]:
+        """What a query finds for each row of values, joined."""
+        ...
+
+
+class Prepared:
+    """A statement that is compiled to SQL once for each kind of database, then run by the driver itself.
+
+    It costs a fraction of what SQLAlchemy's execution does, which is why every
+    statement is one that stores answers.
+    """
+
+    def __init__(self, statement: ClauseElement, columns: Iterable[ColumnElement[Any]]) -> None:
+        """`columns` are those that the parameters are compared with or stored in, in their order."""
+        self._statement = statement
+        self._texts = [index for index, column in enumerate(columns) if isinstance(column.type, Text)]
+        self._sql: dict[str, str] = {}
+
+    def sql(self, dialect: Dialect) -> str:
+        """Its SQL."""
+        sql = self._sql.get(dialect.name)
+        if sql is None:
+            sql = self._sql[dialect.name] = str(self._statement.compile(dialect=dialect))
+        return sql
+
+    def checked(self, rows: Rows) -> Rows:
+        """The rows; RequestError for text that no database can hold."""
+        for row in rows:
+            for index in self._texts:
+                if row[index] is not None:
+                    checked(row[index])
+        return rows
+
+
+def insertion(table: Table) -> Prepared:
+    """Inserts rows: a value for each column."""
+    return Prepared(insert(table), table.columns)
+
+
+class Transaction:
+    """A write transaction, and whom to wake once it is committed."""
+
+    def __init__(self, connection: Connection, driver: Driver) -> None:
+        self.connection = connection
+        self._driver = driver
+        self.topics: dict[str, None] = {}  # a set that keeps its order
+
+    def execute(self, statement: Executable, values: Values | None = None) -> CursorResult[Any]:
+        """Run one statement, with values for what it leaves open."""
+        return self.connection.execute(statement, values)
+
+    def each(self, statement: Prepared, rows: Rows) -> None:
+        """Run a statement for each row of values; for none, not at all."""
+        if rows:
+            self._driver.execute_many(statement.sql(self.connection.dialect), statement.checked(rows))
+
+    def find(self, query: Prepared, rows: Rows) -> Sequence[Any]:
+        """What a query finds for each row of values."""
+        return self._driver.fetch_many(query.sql(self.connection.dialect), query.checked(rows))
+
+    def wake(self, *topics: str) -> None:
+        """Tell who watches these topics, after the commit."""
+        self.topics.update(dict.fromkeys(topics))
