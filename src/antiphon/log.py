@@ -5,6 +5,10 @@ import sys
 
 import structlog
 
+from antiphon.core.errors import AntiphonError
+
+_log = structlog.get_logger(__name__)
+
 
 def configure(level: str) -> None:
     """Log events of `level` (debug, info, warning or error) and worse."""
@@ -20,3 +24,16 @@ def configure(level: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def log_failure(error: BaseException) -> None:
+    """Log why an answer, or a request, came to nothing.
+
+    Failures of the server are logged with their causes. What was only refused, or given up by its
+    client, is one line, for whoever looks for it.
+    """
+    expected = isinstance(error, AntiphonError) and error.status != AntiphonError.status
+    if expected or getattr(error, "expected", False):
+        _log.debug("request refused", error=str(error), param=getattr(error, "param", None))
+    else:
+        _log.error("request failed", error=str(error), exc_info=error)

@@ -4,7 +4,11 @@ import pytest
 
 from antiphon.core import errors
 
-ALL = [value for value in vars(errors).values() if isinstance(value, type)]
+ALL = [
+    value
+    for value in vars(errors).values()
+    if getattr(value, "__module__", "") == errors.__name__ and isinstance(value, type)
+]
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -25,3 +29,14 @@ def test_carries_what_it_is_given() -> None:
 
 def test_client_errors_are_request_errors() -> None:
     assert all(issubclass(kind, errors.RequestError) for kind in ALL if 400 <= kind.status < 429)
+
+
+def test_errors_blame_what_the_request_calls_it() -> None:
+    with pytest.raises(errors.RequestError) as raised, errors.naming({"prefix": "response_prefix"}):
+        raise errors.RequestError(param="prefix")
+    assert raised.value.param == "response_prefix"
+
+    for param in ("seed", None):
+        with pytest.raises(errors.RequestError) as raised, errors.naming({"prefix": "response_prefix"}):
+            raise errors.RequestError(param=param)
+        assert raised.value.param == param

@@ -2,16 +2,12 @@
 
 from antiphon.core.chunks import Token
 from antiphon.core.events import (
-    ArgumentsDelta,
-    CallEnded,
-    CallStarted,
     Markup,
     TextDelta,
     TextEnded,
     TextStarted,
-    hide_calls,
-    merge,
 )
+from tests.laws import merge
 
 A, B = Token(1, "a"), Token(2, "b")
 
@@ -30,11 +26,3 @@ def test_merge_keeps_items_apart() -> None:
     events = [TextDelta("a", "a"), TextEnded(), TextStarted(), TextDelta("b", "b")]
 
     assert merge(events) == events
-
-
-def test_hidden_calls_become_markup() -> None:
-    call = [CallStarted("id", "f", "<f", (A,)), ArgumentsDelta("{}", "{}", (B,)), CallEnded(True, ">")]
-
-    hidden = hide_calls([TextDelta("x", "x"), *call])
-
-    assert merge(hidden) == [TextDelta("x", "x"), Markup("<f{}>", (A, B))]

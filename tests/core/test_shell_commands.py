@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.apis.responses.output.actions import shell_action
+from antiphon.apis.responses.presenters.shell import shell_action
 from antiphon.core.errors import ToolError
-from antiphon.core.shell_commands import ShellCommands, read
+from antiphon.core.shell_commands import ShellCommands, parse
 from antiphon.tools import commands
 
 NAMES = (
@@ -43,14 +43,14 @@ ARGUMENTS = st.dictionaries(st.sampled_from(NAMES), VALUE, max_size=6)
     ],
 )
 def test_commands_come_in_many_shapes(arguments: dict[str, Any], asked: ShellCommands) -> None:
-    assert read(arguments) == asked
+    assert parse(arguments) == asked
 
 
 @given(ARGUMENTS)
 def test_what_is_shown_is_what_is_run(arguments: dict[str, Any]) -> None:
     shown = shell_action(msgspec.json.encode(arguments).decode())
     try:
-        asked = commands.read(arguments)
+        asked = commands.parse_commands(arguments)
     except ToolError:
         assert shown.commands == ()
         return
@@ -64,4 +64,4 @@ def test_of_a_shell_within_the_shell_its_script_is_shown(shell: list[str]) -> No
     arguments = {"cmd": [*shell, "ls | wc"], "workdir": "/x"}
     shown = shell_action(msgspec.json.encode(arguments).decode()).commands
     assert shown == ("cd -- /x || exit", "ls | wc")
-    assert commands.read(arguments).script == f"cd -- /x || exit\n{' '.join(shell)} 'ls | wc'\n"
+    assert commands.parse_commands(arguments).script == f"cd -- /x || exit\n{' '.join(shell)} 'ls | wc'\n"

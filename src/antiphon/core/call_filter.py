@@ -19,9 +19,9 @@ class CallFilter:
 
     def filter(self, events: list[Event]) -> list[Event]:
         """The events that are left. Behind a single call, only the end is."""
-        return [self._seen(event) for event in events]
+        return [self._filtered(event) for event in events]
 
-    def _seen(self, event: Event) -> Event:
+    def _filtered(self, event: Event) -> Event:
         if self.over and not isinstance(event, Finished):
             return Markup(event.raw, event.tokens)
         if isinstance(event, CallStarted):

@@ -7,6 +7,7 @@ replay. Chunks are stored as arrays, so that they can be played again: a field
 more goes to the end.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -40,7 +41,7 @@ class Token(Struct, frozen=True, gc=False, array_like=True):
 
     `text` is what the token added to the chunk's text: empty for a token that
     only began a character or that is hidden (end of turn). `logprob` is the
-    natural logarithm of its probability, None unless asked for. `raw` holds
+    natural logarithm of its probability, None unless requested. `raw` holds
     its bytes if log probabilities are wanted and `text` does not hold them all.
     """
 
@@ -67,7 +68,7 @@ class Finish(Struct, frozen=True, gc=False, array_like=True):
 class Chunk(Struct, frozen=True, gc=False, array_like=True):
     """A piece of model text. The last chunk of a generation has `finish`.
 
-    The first chunk tells in `cached_tokens` how many tokens of the prompt the
+    The first chunk has in `cached_tokens` how many tokens of the prompt the
     engine did not have to compute.
     """
 
@@ -75,3 +76,15 @@ class Chunk(Struct, frozen=True, gc=False, array_like=True):
     tokens: tuple[Token, ...] = ()
     finish: Finish | None = None
     cached_tokens: int = 0
+
+
+def merge_chunks(chunks: Sequence[Chunk]) -> Chunk:
+    """One chunk with the text and the tokens of several, of which only the last may have the end."""
+    if len(chunks) == 1:
+        return chunks[0]
+    return Chunk(
+        "".join(chunk.text for chunk in chunks),
+        tuple(token for chunk in chunks for token in chunk.tokens),
+        chunks[-1].finish,
+        sum(chunk.cached_tokens for chunk in chunks),
+    )

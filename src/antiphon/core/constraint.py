@@ -1,4 +1,4 @@
-"""What an answer has to look like, as a client says it, and as an engine can enforce it.
+"""What an answer has to look like, as a client requests it, and as an engine can enforce it.
 
 `Format` is the client's side: the form of the visible text. `Constraint` is the
 engine's side: tool choice, tool schemas and format compiled into one thing

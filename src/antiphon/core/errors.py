@@ -1,7 +1,7 @@
 """Everything that can go wrong, in four roots, each with the HTTP status it suggests.
 
     AntiphonError
-    ├── RequestError            the client asked for something wrong          400
+    ├── RequestError            the request is wrong                          400
     │   ├── AuthenticationError     no key, or a wrong one                    401
     │   ├── NotFoundError           no such model, response or path           404
     │   ├── MethodNotAllowedError   the path exists, the method does not      405
@@ -13,10 +13,13 @@
     ├── StoreError              stored data cannot be reached                 503
     └── ToolError               a server-side tool failed                     500
 
-The docstring of a class is its default message and says the remedy. A message
+The docstring of a class is its default message and names the remedy. A message
 reaches clients word for word: it never holds internals. Put those in
 `__cause__` (raise … from …), which goes to the log.
 """
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 
 class AntiphonError(Exception):
@@ -108,3 +111,22 @@ class ToolError(AntiphonError):
     """A server-side tool failed."""
 
     code = "tool_error"
+
+
+def public_error(error: BaseException | None) -> AntiphonError:
+    """The error that a client may see of a failure: one of ours as it is, no details of any other."""
+    return error if isinstance(error, AntiphonError) else EngineError()
+
+
+@contextmanager
+def naming(parameters: Mapping[str, str]) -> Iterator[None]:
+    """Have errors blame the parameters of a request by its own names.
+
+    What is below the APIs knows neutral names only; `Turn.parameters` holds those of the request.
+    """
+    try:
+        yield
+    except RequestError as error:
+        if error.param is not None and error.param in parameters:
+            error.param = parameters[error.param]
+        raise

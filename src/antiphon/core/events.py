@@ -1,29 +1,30 @@
-"""What a model says, as it says it: the events that a decoder makes of chunks.
+"""What a model writes, as it writes it: the events that a decoder makes of chunks.
 
 Every event knows the raw model text that it stands for. Three laws hold for
 the events of one generation, whatever the chunking, and tests hold them:
 
 * conservation: the `raw` of all events, joined, is the model's text, and their
   `tokens`, joined, are the model's tokens;
-* split invariance: after `merge`, the events do not depend on how the text was
-  cut into chunks;
-* the full answer is a fold of these events (see `fold.py`), nothing else.
+* split invariance: once neighbouring deltas of one kind are joined, and neighbouring
+  markup, the events do not depend on how the text was cut into chunks;
+* the full answer is a fold of these events (see `accumulator.py`), nothing else.
 
 Items never interleave: a text, a reasoning or a call starts, gets its deltas
-and ends before the next starts. So deltas carry no index.
+and ends before the next starts. So deltas carry no index. The events that start
+and end an item carry its number in the answer, and the end carries the item
+itself: both are set by the `Accumulator` (see `accumulator.py`), not by decoders.
 
 An answer may take several generations: where the model calls tools that the
-server runs, the generation ends with `Paused` and not with `Finished`, the
-calls are `Answered`, and another generation follows.
+server runs, the generation ends with `ToolCallsPending` and not with `Finished`, each
+call gets a `ToolResultReceived`, and another generation follows.
 """
 
-from collections.abc import Iterable
-
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from antiphon.core.chunks import FinishReason, Token
-from antiphon.core.outcome import Outcome
+from antiphon.core.items import FunctionCall, Message, Reasoning
+from antiphon.core.tool_result import ToolResult
 
 
 class Usage(Struct, frozen=True, gc=False):
@@ -47,6 +48,7 @@ class TextStarted(Struct, frozen=True, gc=False):
     phase: str | None = None
     raw: str = ""
     tokens: tuple[Token, ...] = ()
+    index: int = 0
 
 
 class TextDelta(Struct, frozen=True, gc=False):
@@ -62,17 +64,20 @@ class TextEnded(Struct, frozen=True, gc=False):
 
     raw: str = ""
     tokens: tuple[Token, ...] = ()
+    index: int = 0
+    item: Message | None = None
 
 
 class ReasoningStarted(Struct, frozen=True, gc=False):
-    """The model begins to think."""
+    """Reasoning begins."""
 
     raw: str = ""
     tokens: tuple[Token, ...] = ()
+    index: int = 0
 
 
 class ReasoningDelta(Struct, frozen=True, gc=False):
-    """More of the model's thoughts."""
+    """More reasoning."""
 
     text: str
     raw: str
@@ -80,20 +85,23 @@ class ReasoningDelta(Struct, frozen=True, gc=False):
 
 
 class ReasoningEnded(Struct, frozen=True, gc=False):
-    """The model stopped thinking."""
+    """The reasoning is over."""
 
     raw: str = ""
     tokens: tuple[Token, ...] = ()
+    index: int = 0
+    item: Reasoning | None = None
 
 
 class CallStarted(Struct, frozen=True, gc=False):
-    """The model calls a function. `call_id` and `name` are final. The server answers a `hosted` call."""
+    """The model calls a function. `call_id` and `name` are final. The server runs a `hosted` call."""
 
     call_id: str
     name: str
     raw: str = ""
     tokens: tuple[Token, ...] = ()
     hosted: bool = False
+    index: int = 0
 
 
 class ArgumentsDelta(Struct, frozen=True, gc=False):
@@ -110,6 +118,8 @@ class CallEnded(Struct, frozen=True, gc=False):
     complete: bool
     raw: str = ""
     tokens: tuple[Token, ...] = ()
+    index: int = 0
+    item: FunctionCall | None = None
 
 
 class Markup(Struct, frozen=True, gc=False):
@@ -127,26 +137,27 @@ class Malformed(Struct, frozen=True, gc=False):
     tokens: tuple[Token, ...] = ()
 
 
-class Paused(Struct, frozen=True, gc=False):
-    """A generation is over, and its hosted calls are being answered."""
+class ToolCallsPending(Struct, frozen=True, gc=False):
+    """A generation is over, and the server runs the hosted calls of it."""
 
     raw: str = ""
     tokens: tuple[Token, ...] = ()
 
 
-class Answered(Struct, frozen=True):
-    """The server answered a hosted call."""
+class ToolResultReceived(Struct, frozen=True):
+    """The server ran a hosted call. `index` is the number of its result, which is an item of its own."""
 
     call_id: str
-    outcome: Outcome
+    result: ToolResult
     raw: str = ""
     tokens: tuple[Token, ...] = ()
+    index: int = 0
 
 
 class Finished(Struct, frozen=True, gc=False):
     """The answer is over. Always the last event, and always there. `usage` counts all its generations.
 
-    `error` says what to tell the client of an engine that failed. `unmet` says
+    `error` is the public message of an engine that failed. `unmet` names
     which demands of the request the answer does not meet, where the engine
     could not be held to them.
     """
@@ -172,39 +183,9 @@ Event = (
     | CallEnded
     | Markup
     | Malformed
-    | Paused
-    | Answered
+    | ToolCallsPending
+    | ToolResultReceived
     | Finished
 )
 
 Delta = TextDelta | ReasoningDelta | ArgumentsDelta
-
-
-def merge(events: Iterable[Event]) -> list[Event]:
-    """Join neighbouring deltas, and neighbouring markup, of the same kind.
-
-    What is left is the same for every chunking of the same model text.
-    """
-    merged: list[Event] = []
-    for event in events:
-        last = merged[-1] if merged else None
-        if isinstance(event, Delta) and type(last) is type(event):
-            assert isinstance(last, Delta)
-            joined = {"text": last.text + event.text}
-        elif isinstance(event, Markup) and isinstance(last, Markup):
-            joined = {}
-        else:
-            merged.append(event)
-            continue
-        merged[-1] = replace(last, raw=last.raw + event.raw, tokens=last.tokens + event.tokens, **joined)
-    return merged
-
-
-def hide_calls(events: Iterable[Event]) -> list[Event]:
-    """The same events for a client that wants no calls: what the model called becomes markup."""
-    return [
-        Markup(event.raw, event.tokens)
-        if isinstance(event, CallStarted | ArgumentsDelta | CallEnded)
-        else event
-        for event in events
-    ]

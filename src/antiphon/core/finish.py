@@ -1,4 +1,4 @@
-"""Why an answer ended, as clients are told: one table for every API and mode.
+"""Why an answer ended, as clients get it: one table for every API and mode.
 
 `length` always wins: a client must never take a cut call for a whole one.
 """

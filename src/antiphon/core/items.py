@@ -37,7 +37,7 @@ Part = TextPart
 
 
 class Message(Struct, frozen=True, tag="message"):
-    """Something said, by anyone. `name` tells speakers of one role apart."""
+    """A message of any role. `name` tells speakers of one role apart."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -52,7 +52,7 @@ class Message(Struct, frozen=True, tag="message"):
 
 
 class Reasoning(Struct, frozen=True, tag="reasoning"):
-    """What the model thought before it spoke."""
+    """What the model reasoned before it answered."""
 
     text: str
     status: Status = Status.COMPLETED

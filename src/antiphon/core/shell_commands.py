@@ -1,6 +1,6 @@
-"""What a model asks a shell for, read as kindly as can be, whichever shape it came in.
+"""The commands in the arguments of a shell call, parsed leniently, whichever shape they came in.
 
-Who runs the commands and who shows them read them here, so that what is shown
+Whoever runs commands and whoever shows them parse them here, so that what is shown
 is what is run. Shapes are `commands`, a list of command lines, and `cmd`, the
 words of one command, with which some models were trained; a text alone is a
 command line. All that are there are run.
@@ -33,8 +33,8 @@ class ShellCommands(Struct, frozen=True):
     ignored: tuple[str, ...] = ()
 
 
-def read(arguments: Mapping[str, Any]) -> ShellCommands:
-    """What is asked for, in any JSON object. Never raises."""
+def parse(arguments: Mapping[str, Any]) -> ShellCommands:
+    """The commands in any JSON object. Never raises."""
     lines, words = _commands(arguments)
     return ShellCommands(
         (*_environment(arguments), *_directory(arguments), *lines) if lines or words else (),

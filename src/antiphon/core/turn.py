@@ -14,13 +14,25 @@ class Hosted(Struct, frozen=True):
     """Who runs a function on the server: the tool of this `type`, which knows the function as `action`.
 
     `settings` is the tool as the request gave it. A `native` one is a tool that the model's family was
-    trained with, under this very name.
+    trained with, under this very name. Where a request may have several tools of a type, such as
+    MCP servers, `label` tells them apart.
     """
 
     type: str
     action: str
     settings: Mapping[str, Any] = {}
     native: bool = False
+    label: str = ""
+
+    @property
+    def server(self) -> str:
+        """What clients may call the tool by in a request: its label, or its type where there is one only."""
+        return self.label or self.type
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Equal for the functions of one tool of a request: a session for each."""
+        return self.type, self.label
 
 
 class Function(Struct, frozen=True):
@@ -67,7 +79,7 @@ class Sampling(Struct, frozen=True):
     `temperature` ≥ 0 (0 is greedy), `top_p` in (0, 1], `top_k` ≥ 1 (-1: off),
     `min_p` in [0, 1], penalties in [-2, 2], `repetition_penalty` > 0 (1: off).
     `logit_bias` adds to a token's logit, in [-100, 100]. `max_tokens` counts every
-    generated token, thoughts included; before `min_tokens` no answer ends.
+    generated token, reasoning included; before `min_tokens` no answer ends.
     `stop_token_ids` end an answer beside the model's own ends, which
     `ignore_eos` takes away. `bad_words` are never written. `logprobs` asks for the
     log probability of each token, and of so many most likely ones beside it;
@@ -106,11 +118,11 @@ class Ending(Enum):
     TRANSCRIPT = auto()
     """After the last message, as it is."""
     CONTINUED = auto()
-    """Inside the last message, which is the assistant's: the answer goes on from there."""
+    """Inside the last message, which is the assistant's: the answer continues it."""
 
 
 class Turn(Struct, frozen=True):
-    """What a client asked for.
+    """A request in neutral terms.
 
     `stop` strings end the visible text, and with `stop_shown` stay in it.
     `choices` is how many independent answers are wanted. The server answers at
@@ -119,11 +131,12 @@ class Turn(Struct, frozen=True):
     `template` stands in for the model's own. `prefix` is text that the answer
     begins with, written by the client. Of a prompt longer than `prompt_limit`
     (-1: what fits) only the last so many tokens are used; a conversation that
-    does not fit loses its oldest messages if `shorten`. After `thinking_limit`
-    tokens of thoughts the answer is made to begin. `prompt` is a text, or its
+    does not fit loses its oldest messages if `shorten`. After `reasoning_limit`
+    tokens of reasoning the answer is made to begin. `prompt` is a text, or its
     token ids, that stands in for a conversation. `owner` is the identity
-    behind the request: what is stored belongs to it. `source` and `format_source`
-    name the parameters that conversation and format came in, for errors.
+    behind the request: what is stored belongs to it. `parameters` is what the
+    request calls what errors blame, where that has another name there:
+    conversation, format, prefix, reasoning_limit, template.
     """
 
     model: str
@@ -140,10 +153,13 @@ class Turn(Struct, frozen=True):
     ending: Ending = Ending.ANSWER
     prefix: str = ""
     prompt_limit: int | None = None
-    thinking_limit: int | None = None
+    reasoning_limit: int | None = None
     shorten: bool = False
     prompt: str | tuple[int, ...] | None = None
     tool_limit: int | None = None
     owner: str = ""
-    source: str = "messages"
-    format_source: str = "response_format"
+    parameters: Mapping[str, str] = {}
+
+    def parameter(self, name: str) -> str:
+        """What the request calls this."""
+        return self.parameters.get(name, name)

@@ -1,4 +1,6 @@
-"""What comes of a call that the server ran: the words for the model, and the facts for the client."""
+"""The result of a call that the server ran: text for the model, and details for the client."""
+
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,7 +19,7 @@ class Searched(Struct, frozen=True, tag="searched"):
 
 
 class Opened(Struct, frozen=True, tag="opened"):
-    """A page was opened. `url` is None if nobody knows which."""
+    """A page was opened. `url` is None if that is unknown."""
 
     url: str | None
 
@@ -37,12 +39,18 @@ class Executed(Struct, frozen=True, tag="executed"):
     exit_code: int | None
 
 
-Facts = Printed | Searched | Opened | Found | Executed
+class OtherDetails(Struct, frozen=True, tag="other"):
+    """What any other tool gives its presenter: values that JSON can hold."""
+
+    fields: dict[str, Any]
 
 
-class Outcome(Struct, frozen=True):
-    """What the model reads, and what the client is shown of it. `failed`: the tool could not do it."""
+ToolResultDetails = Printed | Searched | Opened | Found | Executed | OtherDetails
+
+
+class ToolResult(Struct, frozen=True):
+    """The text is for the model, the details are for presenters. `failed`: the tool could not do it."""
 
     text: str
-    facts: Facts | None = None
+    details: ToolResultDetails | None = None
     failed: bool = False

@@ -1,0 +1,153 @@
+"""Builds the items of an answer from its events: the only place where text is put together.
+
+The events of one choice pass through one `Accumulator`, over all generations of its
+answer. What starts or ends an item leaves it with the item's number, and the end
+with the item itself. So whoever needs whole items (a full answer, a response
+object, the tool loop, the checks) takes them from the events, and no two can
+disagree.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.core.chunks import FinishReason
+from antiphon.core.events import (
+    ArgumentsDelta,
+    CallEnded,
+    CallStarted,
+    Event,
+    Finished,
+    ReasoningDelta,
+    ReasoningEnded,
+    ReasoningStarted,
+    TextDelta,
+    TextEnded,
+    TextStarted,
+    ToolResultReceived,
+    Usage,
+)
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
+
+PARAGRAPH = "\n\n"
+"""What stands between two messages, or two reasonings, where a client knows only one text."""
+
+DELTAS = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta})
+"""The types of the frequent events: one or more for each token."""
+
+
+class Output(Struct, frozen=True):
+    """A finished answer, whole."""
+
+    items: tuple[Item, ...]
+    reason: FinishReason
+    usage: Usage
+    stop: str | int | None = None
+    error: str | None = None
+    unmet: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All visible text: each message is a paragraph."""
+        return PARAGRAPH.join(item.text for item in self.items if isinstance(item, Message))
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning: each is a paragraph."""
+        return PARAGRAPH.join(item.text for item in self.items if isinstance(item, Reasoning))
+
+    @property
+    def calls(self) -> tuple[FunctionCall, ...]:
+        """The client's functions that were called, in order, incomplete ones included."""
+        return tuple(item for item in self.items if isinstance(item, FunctionCall) and not item.hosted)
+
+
+class Accumulator:
+    """Numbers the items of one choice, and builds them.
+
+    `items` are those that are done. `pieces` is the text of the item that is open:
+    whoever handles deltas on the hot path may append their text here instead of
+    calling `push` for them.
+    """
+
+    __slots__ = ("_finished", "_opened", "items", "pieces")
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.pieces: list[str] = []
+        self._opened: TextStarted | CallStarted | None = None
+        self._finished: Finished | None = None
+
+    def push(self, event: Event) -> Event:
+        """Take the next event; the same event, with what is known of its item."""
+        kind = type(event)
+        if kind in DELTAS:
+            self.pieces.append(event.text)  # type: ignore[union-attr]
+            return event
+        build = _BUILDERS.get(kind)
+        return build(self, event) if build else event
+
+    def extend(self, events: Iterable[Event]) -> list[Event]:
+        """`push` for each of several events."""
+        return [self.push(event) for event in events]
+
+    @property
+    def output(self) -> Output:
+        """The answer as a whole. Raises RuntimeError before `Finished`."""
+        if self._finished is None:
+            raise RuntimeError("an answer has no output before it is finished")
+        return output_of(self.items, self._finished)
+
+    def _start(self, event: TextStarted | ReasoningStarted | CallStarted) -> Event:
+        self._opened = None if isinstance(event, ReasoningStarted) else event
+        return replace(event, index=len(self.items)) if self.items else event
+
+    def _end_text(self, event: TextEnded) -> Event:
+        assert isinstance(self._opened, TextStarted)
+        return self._end(event, Message(Role.ASSISTANT, (TextPart(self._take()),), phase=self._opened.phase))
+
+    def _end_reasoning(self, event: ReasoningEnded) -> Event:
+        return self._end(event, Reasoning(self._take()))
+
+    def _end_call(self, event: CallEnded) -> Event:
+        call = self._opened
+        assert isinstance(call, CallStarted)
+        status = Status.COMPLETED if event.complete else Status.INCOMPLETE
+        return self._end(event, FunctionCall(call.call_id, call.name, self._take(), status, call.hosted))
+
+    def _end(self, event: TextEnded | ReasoningEnded | CallEnded, item: Item) -> Event:
+        self.items.append(item)
+        return replace(event, index=len(self.items) - 1, item=item)
+
+    def _add_result(self, event: ToolResultReceived) -> Event:
+        self.items.append(FunctionOutput(event.call_id, (TextPart(event.result.text),)))
+        return replace(event, index=len(self.items) - 1)
+
+    def _finish(self, event: Finished) -> Event:
+        self._finished = event
+        return event
+
+    def _take(self) -> str:
+        text = "".join(self.pieces)
+        self.pieces.clear()
+        return text
+
+
+_BUILDERS: dict[type[Event], Callable[[Accumulator, Any], Event]] = {
+    TextStarted: Accumulator._start,
+    ReasoningStarted: Accumulator._start,
+    CallStarted: Accumulator._start,
+    TextEnded: Accumulator._end_text,
+    ReasoningEnded: Accumulator._end_reasoning,
+    CallEnded: Accumulator._end_call,
+    ToolResultReceived: Accumulator._add_result,
+    Finished: Accumulator._finish,
+}
+"""What becomes of each rare event. Those that are missing concern no item."""
+
+
+def output_of(items: Iterable[Item], end: Finished) -> Output:
+    """The answer that these items and this end make."""
+    return Output(tuple(items), end.reason, end.usage, end.stop, end.error, end.unmet)
