@@ -1,4 +1,4 @@
-import asyncio
+from itertools import count
 
 import pytest
 
@@ -6,116 +6,110 @@ from antiphon.core.errors import EngineBusyError
 from antiphon.engines.admission import Admission
 
 
-class Visitor:
-    """Takes a slot and keeps it until told to leave."""
+class Visitors:
+    """Those who want a slot, numbered from 0; `inside` are the numbers of those who got one, in order."""
 
-    def __init__(self, admission, priority=0):
-        self.inside = asyncio.Event()
-        self.leave = asyncio.Event()
-        self.task = asyncio.create_task(self._visit(admission, priority))
+    def __init__(self, slots, **options):
+        self.admission = Admission(slots, **options)
+        self.inside = []
+        self.tickets = []
+        self._numbers = count()
 
-    async def _visit(self, admission, priority):
-        async with admission.slot(priority):
-            self.inside.set()
-            await self.leave.wait()
+    def enter(self, *priorities):
+        for priority in priorities:
+            self.tickets.append(self.admission.enter(self._starter(), priority))
 
+    def _starter(self):
+        number = next(self._numbers)
+        return lambda: self.inside.append(number)
 
-async def settle():
-    """Let every task run until it waits."""
-    for _ in range(5):
-        await asyncio.sleep(0)
+    def leave(self, number):
+        self.tickets[number].leave()
 
-
-async def test_first_come_first_served():
-    admission = Admission(1)
-    first, second, third = (Visitor(admission) for _ in range(3))
-    await settle()
-    assert [v.inside.is_set() for v in (first, second, third)] == [True, False, False]
-    assert admission.waiting == 2
-    first.leave.set()
-    await settle()
-    assert [v.inside.is_set() for v in (first, second, third)] == [True, True, False]
-    for visitor in (second, third):
-        visitor.leave.set()
-    await asyncio.gather(first.task, second.task, third.task)
-    assert admission.waiting == 0
+    @property
+    def load(self):
+        return self.admission.running, self.admission.waiting
 
 
-async def test_a_lower_priority_goes_first():
-    admission = Admission(1)
-    priorities = [0, 7, -2, 3, -2, 7]
-    first, *visitors = [Visitor(admission, priority) for priority in priorities]
-    await settle()
-    served = []
-    first.leave.set()
-    for _ in visitors:
-        await settle()
-        inside = next(v for v in visitors if v.inside.is_set() and v not in served)
-        served.append(inside)
-        inside.leave.set()
-    await asyncio.gather(first.task, *(visitor.task for visitor in visitors))
-    places = [visitors.index(visitor) + 1 for visitor in served]
-    assert places == [2, 4, 3, 1, 5]
+def test_who_finds_a_slot_begins_at_once():
+    visitors = Visitors(2)
+    visitors.enter(0, 0)
+    assert visitors.inside == [0, 1]
+    assert visitors.load == (2, 0)
 
 
-async def test_whoever_was_cancelled_is_passed_over():
-    admission = Admission(1)
-    first, second, third = (Visitor(admission) for _ in range(3))
-    await settle()
-    first.leave.set()
-    second.task.cancel()  # its place is still in the queue when `first` goes
-    await settle()
-    assert third.inside.is_set()
-    third.leave.set()
-    await asyncio.gather(first.task, third.task)
-    async with asyncio.timeout(1), admission.slot():
-        assert admission.waiting == 0
+def test_first_come_first_served():
+    visitors = Visitors(1)
+    visitors.enter(0, 0, 0)
+    assert (visitors.inside, visitors.load) == ([0], (1, 2))
+    visitors.leave(0)
+    assert (visitors.inside, visitors.load) == ([0, 1], (1, 1))
+    visitors.leave(1)
+    assert (visitors.inside, visitors.load) == ([0, 1, 2], (1, 0))
+    visitors.leave(2)
+    assert visitors.load == (0, 0)
 
 
-async def test_cancelling_while_queued_leaks_no_slot():
-    admission = Admission(1)
-    first, second, third = (Visitor(admission) for _ in range(3))
-    await settle()
-    second.task.cancel()
-    await settle()
-    assert admission.waiting == 1
-    first.leave.set()
-    await settle()
-    assert third.inside.is_set()
-    third.leave.set()
-    await third.task
-    async with asyncio.timeout(1), admission.slot():
-        pass
+def test_a_lower_priority_goes_first():
+    visitors = Visitors(1)
+    visitors.enter(0, 7, -2, 3, -2, 7)
+    for _ in range(6):
+        visitors.leave(visitors.inside[-1])
+    assert visitors.inside == [0, 2, 4, 3, 1, 5]
 
 
-async def test_cancelling_in_the_moment_of_being_admitted_leaks_no_slot():
-    admission = Admission(1)
-    first, second = Visitor(admission), Visitor(admission)
-    await settle()
-    first.leave.set()
-    await first.task  # its slot is on the way to `second`, which has not run yet
-    second.task.cancel()
-    await asyncio.gather(second.task, return_exceptions=True)
-    async with asyncio.timeout(1), admission.slot():
-        pass
+def test_who_gave_up_the_place_is_passed_over():
+    visitors = Visitors(1)
+    visitors.enter(0, 0, 0)
+    visitors.leave(1)
+    assert visitors.load == (1, 1)
+    visitors.leave(0)
+    assert (visitors.inside, visitors.load) == ([0, 2], (1, 0))
 
 
-async def test_a_failure_inside_gives_the_slot_back():
-    admission = Admission(1)
-    with pytest.raises(KeyError):
-        async with admission.slot():
-            raise KeyError
-    async with asyncio.timeout(1), admission.slot():
-        pass
+def test_leaving_again_gives_up_nothing_more():
+    visitors = Visitors(1)
+    visitors.enter(0, 0, 0)
+    for number in (0, 0, 2, 2):
+        visitors.leave(number)
+    assert (visitors.inside, visitors.load) == ([0, 1], (1, 0))
 
 
-async def test_too_many_waiting_are_refused():
-    admission = Admission(1, max_waiting=1)
-    first, second = Visitor(admission), Visitor(admission)
-    await settle()
+def test_many_who_gave_up_leave_room_for_others():
+    visitors = Visitors(1, max_waiting=3)
+    visitors.enter(0)
+    for _ in range(100):
+        visitors.enter(0)
+        visitors.leave(-1)
+    visitors.enter(0, 0, 0)
+    assert visitors.load == (1, 3)
+    for number in (0, -3, -2, -1):
+        visitors.leave(number)
+    assert (visitors.inside, visitors.load) == ([0, 101, 102, 103], (0, 0))
+
+
+def test_too_many_waiting_are_refused():
+    visitors = Visitors(1, max_waiting=1)
+    visitors.enter(0, 0)
     with pytest.raises(EngineBusyError):
-        async with admission.slot():
-            pass
-    for visitor in (first, second):
-        visitor.leave.set()
-    await asyncio.gather(first.task, second.task)
+        visitors.enter(0)
+    assert visitors.load == (1, 1)
+    visitors.leave(0)
+    visitors.enter(0)
+    assert visitors.load == (1, 1)
+
+
+def test_who_begins_may_enter_another():
+    admission = Admission(1)
+    inside = []
+
+    def begin():
+        inside.append("second")
+        admission.enter(lambda: inside.append("third"))
+
+    first = admission.enter(lambda: inside.append("first"))
+    second = admission.enter(begin)
+    first.leave()
+    assert (inside, admission.running, admission.waiting) == (["first", "second"], 1, 1)
+    second.leave()
+    assert inside == ["first", "second", "third"]

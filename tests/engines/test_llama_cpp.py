@@ -1,10 +1,11 @@
 """The llama.cpp engine with a real model: SmolLM2-135M, from the wheel that the test setup installs."""
 
 import asyncio
+import http.client
 import re
 import subprocess
 import sys
-import time
+import threading
 
 import pytest
 import pytest_asyncio
@@ -13,19 +14,18 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Generation, Prompt
+from antiphon.engines.engine import GenerationRequest, Load, Prompt
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.llama_request import MAX_NESTING, MAX_RULES
 from antiphon.engines.llama_server import PROMPT_BATCH, LlamaServer
 from antiphon.engines.models import resolve
 from tests.contracts.engine import (
-    LONG,
+    Collected,
     EngineContract,
     chunks_of,
     finish_of,
-    generation_of,
-    greedy,
-    reading,
+    generated,
+    request_of,
     text_of,
     tokens_of,
     until,
@@ -68,8 +68,8 @@ async def test_card_comes_from_the_file(engine):
 
 
 async def test_special_tokens_become_their_ids_and_none_is_added(engine):
-    assert await engine.tokenize("<|im_start|>user\nhi<|im_end|>") == [1, 4093, 198, 6004, 2]
-    assert await engine.tokenize("") == []
+    assert await engine.tokenize(["<|im_start|>user\nhi<|im_end|>"]) == [1, 4093, 198, 6004, 2]
+    assert await engine.tokenize([""]) == []
 
 
 async def test_the_card_knows_the_opening_token(engine):
@@ -91,25 +91,29 @@ async def test_the_end_of_turn_is_hidden_unless_preserved(engine):
 async def test_cached_prompt_tokens_are_reported(engine):
     prompt = chat("Say something about the number 4711.")
     await chunks_of(engine, prompt, 2)
-    ids = await engine.tokenize(prompt)
+    ids = await engine.tokenize([prompt])
     first, *others = await chunks_of(engine, prompt, 2)
     assert first.cached_tokens == len(ids) - 1
     assert all(chunk.cached_tokens == 0 for chunk in others)
 
 
 async def test_the_same_seed_gives_the_same_text(engine):
-    prompt = chat("Invent a word. " * 80)  # more than one prompt batch: the second time it would be cached
+    prompt = chat("Invent a word. " * 60)  # more than one prompt batch: the second time it would be cached
 
     async def invent(seed):
-        return text_of(await chunks_of(engine, prompt, 24, sampling=sampling_with(seed)))
+        return text_of(await chunks_of(engine, prompt, 12, sampling=sampling_with(seed)))
 
-    texts = [await invent(seed) for seed in (1, 2, 2**40 + 7)]
-    assert [await invent(seed) for seed in (1, 2, 2**40 + 7)] == texts
+    texts = [await invent(seed) for seed in (1, 2**40 + 7)]
+    assert [await invent(seed) for seed in (1, 2**40 + 7)] == texts
     assert len(set(texts)) > 1
 
 
 def sampling_with(seed):
     return Sampling(temperature=1.5, seed=seed)
+
+
+def greedy(**options):
+    return Sampling(temperature=0, **options)
 
 
 async def test_ids_of_characters_in_many_tokens_are_recovered(engine):
@@ -119,7 +123,7 @@ async def test_ids_of_characters_in_many_tokens_are_recovered(engine):
     several = [chunk for chunk in chunks if len(chunk.tokens) > 1 and chunk.text]
     assert several, "the model wrote nothing that takes several tokens: choose another seed"
     for chunk in several:
-        assert [token.id for token in chunk.tokens] == await engine.tokenize(chunk.text)
+        assert [token.id for token in chunk.tokens] == await engine.tokenize([chunk.text])
         assert [token.text for token in chunk.tokens] == [""] * (len(chunk.tokens) - 1) + [chunk.text]
 
 
@@ -162,7 +166,7 @@ async def test_a_grammar_that_cannot_be_read_is_a_bad_request(engine, text):
     with pytest.raises(RequestError, match="grammar") as raised:
         await chunks_of(engine, chat("hi"), 5, constraint=Gbnf(text))
     assert raised.value.param == "structured_outputs.grammar"
-    await until(lambda: engine.active == 0)
+    await until(lambda: engine.load == Load())
 
 
 async def test_the_largest_grammars_that_are_let_through_are_survived(engine):
@@ -176,7 +180,7 @@ async def test_the_largest_grammars_that_are_let_through_are_survived(engine):
 async def test_a_form_that_the_model_leaves_is_an_engine_error(engine):
     # The token that holds the trigger goes on with what the grammar does not allow behind it.
     grammar = Gbnf('root ::= "nsw" [0-9]', triggers=("nsw",))
-    with pytest.raises(EngineError, match="cannot go on in the form"):
+    with pytest.raises(EngineError, match="fits the grammar here"):
         await chunks_of(engine, chat("Is the sky blue?"), 10, constraint=grammar)
     assert text_of(await chunks_of(engine, chat("What is the capital of France?"), 5))
 
@@ -205,46 +209,29 @@ async def test_repetition_can_be_punished(engine):
 
 
 async def test_ids_beyond_the_vocabulary_are_refused_before_anything_runs(engine):
-    await until(lambda: engine.active == 0)
+    await until(lambda: engine.load == Load())
     with pytest.raises(RequestError, match="no token 49152"):
         await chunks_of(engine, chat("hi"), 5, sampling=greedy(logit_bias={49152: 1.0}))
-    assert engine.active == 0
-
-
-async def test_decoding_stops_within_a_step(engine):
-    stream = engine.generate(await generation_of(engine, chat("Tell a long story."), LONG))
-    await anext(stream)
-    begun = time.monotonic()
-    await stream.aclose()
-    await until(lambda: engine.active == 0)
-    stopped = time.monotonic() - begun
-    await chunks_of(engine, chat("Tell a long story."), LONG)
-    whole = time.monotonic() - begun - stopped
-    assert stopped < whole / 2  # 10 ms of some seconds on an idle machine
+    assert engine.load == Load()
 
 
 async def test_prefill_stops_after_a_batch(engine):
-    generation = await generation_of(engine, "The quick brown fox jumps. " * 200, 4)
-    batches = len(generation.prompt.ids) / PROMPT_BATCH
-    begun = time.monotonic()
-    task = asyncio.create_task(anext(engine.generate(generation)))
-    await until(lambda: engine.active == 1)
-    task.cancel()
-    await until(lambda: engine.active == 0)
-    stopped = time.monotonic() - begun
-    await chunks_of(engine, generation.prompt.text, 4)
-    whole = time.monotonic() - begun - stopped
-    assert batches > 4
-    assert stopped < whole / 2
+    request = await request_of(engine, "The quick brown fox jumps. " * 140, 4)
+    assert len(request.prompt.ids) > 3 * PROMPT_BATCH
+    given_up = Collected()
+    engine.generate(request, given_up).cancel()
+    await until(lambda: engine.load == Load())  # its thread has ended
+    [first, *_] = await generated(engine, request)
+    assert given_up.calls == 0
+    assert first.cached_tokens < len(request.prompt.ids) - PROMPT_BATCH, "the prompt was computed to its end"
 
 
 async def test_each_slot_has_the_whole_context_and_its_end_is_a_length():
     engine = LlamaCppEngine(resolve(None), context=256, parallel=2)
     await engine.start()
     try:
-        ids = tuple((await engine.tokenize("fox " * 256))[:250])
-        stream = engine.generate(Generation(Prompt("", ids), 50, Sampling(temperature=0)))
-        chunks = [chunk async for batch in stream for chunk in batch]
+        ids = tuple((await engine.tokenize(["fox " * 256]))[:250])
+        chunks = await generated(engine, GenerationRequest(Prompt("", ids), 50, greedy()))
     finally:
         await engine.stop()
     assert finish_of(chunks).reason is FinishReason.LENGTH
@@ -254,14 +241,26 @@ async def test_each_slot_has_the_whole_context_and_its_end_is_a_length():
 @pytest.mark.parametrize("ids", [(10**6,), (), (1,) * (CONTEXT + 1)])
 async def test_a_refused_prompt_is_an_engine_error_with_its_cause(engine, ids):
     with pytest.raises(EngineError, match="refused the prompt") as raised:
-        await anext(engine.generate(Generation(Prompt("", ids), 5)))
+        await generated(engine, GenerationRequest(Prompt("", ids), 5))
     assert raised.value.__cause__ is not None
-    await until(lambda: engine.active == 0)
+    await until(lambda: engine.load == Load())
 
 
-async def test_a_reader_that_never_reads_does_not_hold_up_others(engine):
-    async with reading(engine, await generation_of(engine, chat("Tell a story."), LONG)):
-        assert text_of(await chunks_of(engine, chat("What is the capital of France?"), 5))
+async def test_the_context_can_be_filled_with_special_tokens(engine):
+    pieces = ["<|", "a", "|>"] * 5000  # each is tokenized by itself
+    assert await engine.tokenize(pieces) == await engine.tokenize(["<|", "a", "|>"]) * 5000
+
+
+async def test_what_the_system_has_no_thread_for_fails_and_frees_its_slot(engine, monkeypatch):
+    def start(_thread):
+        raise RuntimeError("can't start new thread")
+
+    request = await request_of(engine, chat("hi"), 5)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(EngineError):
+            await generated(engine, request)
+    assert engine.load == Load()
 
 
 async def test_llama_cpp_is_quiet(capfd, engine):
@@ -281,14 +280,23 @@ async def test_a_file_that_is_no_model_says_what_to_do(tmp_path):
 
 EXIT = """
 import asyncio
-from antiphon.engines.engine import Generation, Prompt
+from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.models import resolve
+
+class Receiver:
+    def __init__(self):
+        self.begun = asyncio.Event()
+
+    def push(self, chunks):
+        self.begun.set()
 
 async def main():
     engine = LlamaCppEngine(resolve(None), context=4096, parallel=1)
     await engine.start()
-    await anext(engine.generate(Generation(Prompt("", (1, 4093, 198)), 4000)))
+    receiver = Receiver()
+    engine.generate(GenerationRequest(Prompt("", (1, 4093, 198)), 4000), receiver)
+    await receiver.begun.wait()
     print("running", flush=True)
     raise SystemExit(3)
 
@@ -306,13 +314,21 @@ async def test_a_process_ends_though_nobody_stopped_the_engine():
     assert child.returncode == 3, errors.decode()
 
 
-class TestLoopback:
-    """The port on which llama.cpp tokenizes is for us alone."""
+async def test_the_port_for_tokenizing_is_for_this_process_alone():
+    server = await asyncio.to_thread(LlamaServer, resolve(None), context=64, parallel=1)
+    try:
+        assert server.host.startswith("127.0.0.1:")
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            assert await asyncio.to_thread(status_of, server.host, headers) == 401
+    finally:
+        await asyncio.to_thread(server.close)
 
-    async def test_it_is_bound_to_loopback(self, engine):
-        assert engine._server._host.startswith("127.0.0.1:")
 
-    async def test_it_wants_the_key(self, engine, monkeypatch):
-        monkeypatch.setattr(engine._server, "_key", "wrong")
-        with pytest.raises(EngineError):
-            LlamaServer.tokenize(engine._server, "hi")
+def status_of(host, headers):
+    """What an own request to tokenize is answered."""
+    connection = http.client.HTTPConnection(host, timeout=30)
+    try:
+        connection.request("POST", "/tokenize", '{"content": "hi"}', headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()

@@ -7,7 +7,7 @@ from antiphon.core.chunks import Candidate, FinishReason, Token
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.llama_server import Piece
-from antiphon.engines.llama_stream import UNKNOWN_ID, ChunkReader, Lexicon, ScoredReader, reader_of
+from antiphon.engines.llama_stream import UNKNOWN_ID, CachedTokenizer, ChunkReader, ScoredReader, reader_of
 from tests.contracts.engine import text_of, tokens_of
 
 
@@ -46,7 +46,9 @@ def read(reader, *messages):
 
 
 def ids(*messages, pieces=()):
-    return [token.id for token in tokens_of(read(ChunkReader(Lexicon(Tokenizer(*pieces))), *messages))]
+    return [
+        token.id for token in tokens_of(read(ChunkReader(CachedTokenizer(Tokenizer(*pieces))), *messages))
+    ]
 
 
 class TestChunkReader:
@@ -57,7 +59,7 @@ class TestChunkReader:
         assert ids(message("", [0], 0, prompt_progress={"total": 3})) == []
 
     def test_the_first_chunk_tells_what_the_prompt_cache_gave(self):
-        reader = ChunkReader(Lexicon(Tokenizer()))
+        reader = ChunkReader(CachedTokenizer(Tokenizer()))
         progress = message("", [0], 0, prompt_progress={"total": 9, "cache": 7})
         chunks = [
             reader.read(raw) for raw in (progress, message("a", [5], 1), message("b", [6], 2), final(2))
@@ -72,14 +74,14 @@ class TestChunkReader:
 
     def test_what_is_recovered_is_remembered(self):
         tokenizer = Tokenizer(*PARTY)
-        read(ChunkReader(Lexicon(tokenizer)), message("🎉", [8], 3), message("🎉", [8], 6))
+        read(ChunkReader(CachedTokenizer(tokenizer)), message("🎉", [8], 3), message("🎉", [8], 6))
         assert tokenizer.asked == ["🎉"]
 
     def test_a_character_that_never_came_is_counted(self):
         assert ids(message("a", [5], 1), final(3, "length")) == [5, UNKNOWN_ID, UNKNOWN_ID]
 
     def test_errors_show_what_the_request_did_and_hide_the_rest(self):
-        reader = ChunkReader(Lexicon(Tokenizer()))
+        reader = ChunkReader(CachedTokenizer(Tokenizer()))
         with pytest.raises(EngineError, match=r"refused the prompt: too long\."):
             reader.read(b'{"error":{"code":400,"message":"too long"}}')
         with pytest.raises(EngineError) as raised:
@@ -90,13 +92,13 @@ class TestChunkReader:
     def test_a_grammar_that_cannot_be_read_is_the_request_s_fault(self):
         raw = b'{"error":{"code":400,"message":"Failed to initialize samplers: failed to parse grammar"}}'
         with pytest.raises(RequestError, match="not valid GBNF") as raised:
-            ChunkReader(Lexicon(Tokenizer())).read(raw)
+            ChunkReader(CachedTokenizer(Tokenizer())).read(raw)
         assert raised.value.param == "structured_outputs.grammar"
 
 
 class TestStops:
     def chunk(self, raw, *stops):
-        reader = ChunkReader(Lexicon(Tokenizer(*PARTY)), frozenset(stops))
+        reader = ChunkReader(CachedTokenizer(Tokenizer(*PARTY)), frozenset(stops))
         reader.read(message("a", [5], 1))
         return reader.read(raw)
 
@@ -132,7 +134,7 @@ def scored(token, text, logprob, *top, raw=None):
 
 class TestScoredReader:
     def tokens(self, raw, most=2, pieces=PARTY):
-        return tokens_of(read(ScoredReader(Lexicon(Tokenizer(*pieces)), most=most), raw))
+        return tokens_of(read(ScoredReader(CachedTokenizer(Tokenizer(*pieces)), most=most), raw))
 
     def test_a_token_and_the_likeliest_beside_it(self):
         top = (listed(6, "b", -0.1), listed(5, "a", -2.5))
@@ -172,7 +174,7 @@ class TestScoredReader:
         assert [(token.id, token.raw) for token in tokens] == [(-1, None), (-1, None), (9, broken)]
 
     def test_the_end_and_progress_are_read_as_without(self):
-        reader = ScoredReader(Lexicon(Tokenizer()), frozenset({5}), most=1)
+        reader = ScoredReader(CachedTokenizer(Tokenizer()), frozenset({5}), most=1)
         assert reader.read(message("", [0], 0, prompt_progress={"total": 3, "cache": 2})) is None
         chunk = reader.read(message("a", [5], 1, scored(5, "a", -1)))
         assert (chunk.text, chunk.cached_tokens, chunk.finish.stop) == ("", 2, 5)
@@ -181,6 +183,6 @@ class TestScoredReader:
 
 
 def test_the_reader_is_chosen_by_what_is_asked_for():
-    lexicon = Lexicon(Tokenizer())
-    assert type(reader_of(Sampling(), lexicon)) is ChunkReader
-    assert type(reader_of(Sampling(logprobs=0), lexicon)) is ScoredReader
+    tokenizer = CachedTokenizer(Tokenizer())
+    assert type(reader_of(Sampling(), tokenizer)) is ChunkReader
+    assert type(reader_of(Sampling(logprobs=0), tokenizer)) is ScoredReader

@@ -1,6 +1,5 @@
 import asyncio
 import json
-import time
 
 import jinja2
 import pytest
@@ -12,14 +11,16 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import Gbnf, StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Capabilities
-from antiphon.engines.scripted import REMEMBERED_GENERATIONS, TEMPLATE, ScriptedEngine
+from antiphon.engines.engine import Capabilities, Load
+from antiphon.engines.scripted import REMEMBERED_REQUESTS, TEMPLATE, ScriptedEngine
 from tests.contracts.engine import (
+    STEPS,
+    Collected,
     EngineContract,
     chunks_of,
     finish_of,
-    generation_of,
-    reading,
+    request_of,
+    running,
     text_of,
     tokens_of,
     until,
@@ -56,7 +57,7 @@ class TestContract(EngineContract):
 
     @pytest.fixture
     def fresh(self):
-        return ScriptedEngine([{"output": "again ", "tokens": 10**9}])
+        return ScriptedEngine([{"output": "again ", "tokens": 10**9}], parallel=1)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ async def test_each_piece_is_one_token_with_a_stable_id():
     ids = [token.id for token in tokens_of(await chunks_of(await started({"output": "a b a b"}), "hi", 9))]
     assert ids[1] == ids[3]  # " b"
     assert len({*ids}) == 3
-    assert ids[:2] == await (await started({"output": ""})).tokenize("a b")
+    assert ids[:2] == await (await started({"output": ""})).tokenize(["a b"])
 
 
 async def test_the_first_line_that_fits_answers():
@@ -118,13 +119,13 @@ async def test_tokens_repeats_the_output_in_a_circle():
 @pytest.mark.parametrize("after", [0, 1, 3])
 async def test_fail_after(after):
     engine = await started({"output": "a b c", "fail_after": after})
-    stream = engine.generate(await generation_of(engine, "hi", 9))
-    got = [chunk for _ in range(after) for chunk in await anext(stream)]
+    collected = Collected()
+    engine.generate(await request_of(engine, "hi", 9), collected)
     with pytest.raises(EngineError, match=f"after {after} chunks"):
-        await anext(stream)
-    assert text_of(got) == "a b c"[: max(2 * after - 1, 0)]
-    assert all(chunk.finish is None for chunk in got)
-    assert engine.active == 0
+        await collected.whole()
+    assert text_of(collected.chunks) == "a b c"[: max(2 * after - 1, 0)]
+    assert all(chunk.finish is None for chunk in collected.chunks)
+    assert engine.load == Load()
 
 
 @pytest.mark.parametrize(
@@ -196,10 +197,10 @@ async def test_probabilities_depend_on_the_text_alone():
 async def test_what_was_asked_for_can_be_seen():
     engine = await started({"output": "a"})
     constraint = Gbnf('root ::= "b"')
-    for _ in range(REMEMBERED_GENERATIONS + 1):
+    for _ in range(REMEMBERED_REQUESTS + 1):
         await chunks_of(engine, "hi", 9)
     await chunks_of(engine, "last", 9, constraint=constraint)
-    assert len(engine.seen) == REMEMBERED_GENERATIONS
+    assert len(engine.seen) == REMEMBERED_REQUESTS
     assert (engine.seen[-1].prompt.text, engine.seen[-1].constraint) == ("last", constraint)
 
 
@@ -212,28 +213,111 @@ async def test_the_ids_of_the_script_are_known_for_ever_those_of_prompts_for_a_w
     monkeypatch.setattr("antiphon.engines.scripted.REMEMBERED_PIECES", 2)
     engine = await started({"output": "abc def", "split": 5})
     own = [token.id for token in tokens_of(await chunks_of(engine, "hi", 9))]
-    first, *_ = await engine.tokenize("one")
-    last = await engine.tokenize(" two three")
+    first, *_ = await engine.tokenize(["one"])
+    last = await engine.tokenize([" two three"])
     assert await engine.detokenize(own + last) == "abc def two three"
     with pytest.raises(RequestError):
         await engine.detokenize([first])
 
 
-async def test_delay_comes_before_each_chunk():
-    begun = time.monotonic()
-    await pieces({"output": "a b c", "delay_ms": 20})
-    assert time.monotonic() - begun >= 0.06
+class Noted(Collected):
+    """Notes in `log` that it got a chunk, and when the event loop goes on to something else."""
+
+    def __init__(self, log, name):
+        super().__init__()
+        self._log = log
+        self.name = name
+
+    def push(self, chunks):
+        super().push(chunks)
+        self._log.append(self.name)
+        asyncio.get_running_loop().call_soon(self._log.append, "|")
 
 
-async def test_steps_stand_still_once_the_reader_is_gone():
+async def noted(engine, *names):
+    """Which generations got their chunks together: "ab|" if `a` and `b` did, in one call of the loop."""
+    log = []
+    receivers = [Noted(log, name) for name in names]
+    for receiver in receivers:
+        engine.generate(await request_of(engine, receiver.name, 1000), receiver)
+    for receiver in receivers:
+        await receiver.whole()
+    await asyncio.sleep(0)
+    return [step for step in "".join(log).split("|") if step]
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+async def test_a_step_reaches_all_generations_with_the_same_pause_in_one_call(delay):
+    engine = await started({"output": "x y z", "delay_ms": delay})
+    assert await noted(engine, "a", "b", "c", "d") == ["abcd"] * 3
+
+
+async def test_generations_with_other_pauses_have_steps_of_their_own():
+    engine = await started({"when": "a", "output": "x y z"}, {"when": "b", "output": "x y z", "delay_ms": 1})
+    assert sorted(await noted(engine, "a", "b", "a", "b")) == ["aa"] * 3 + ["bb"] * 3
+
+
+async def test_who_waited_for_a_slot_begins_with_the_next_step():
+    engine = await started({"output": "x y"}, parallel=2)
+    assert await noted(engine, "a", "b", "c", "d", "e") == ["ab", "ab", "cd", "cd", "e", "e"]
+
+
+async def test_a_receiver_that_raises_stops_no_other():
+    engine = await started({"output": "x y z"})
+    failures = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    class Broken(Collected):
+        def push(self, chunks):
+            raise ZeroDivisionError
+
+    other = Collected()
+    engine.generate(await request_of(engine, "a", 9), Broken())
+    engine.generate(await request_of(engine, "b", 9), other)
+    assert text_of(await other.whole()) == "x y z"
+    assert [type(failure) for failure in failures] == [ZeroDivisionError] * 3
+    await until(lambda: engine.load == Load())
+
+
+async def test_delay_comes_before_each_chunk(monkeypatch):
+    loop = asyncio.get_running_loop()
+    delays = []
+
+    def later(delay, *call):
+        delays.append(delay)
+        return loop.call_soon(*call)
+
+    engine = await started({"output": "a b c", "delay_ms": 20})
+    collected = Collected()
+    engine_request = await request_of(engine, "hi", 9)
+    monkeypatch.setattr(loop, "call_later", later)
+    engine.generate(engine_request, collected)
+    await collected.over.wait()
+    assert delays == [0.02] * 3
+
+
+async def test_steps_stand_still_once_nobody_listens():
     engine = await started({"output": "a ", "tokens": 10**9})
-    async with reading(engine, await generation_of(engine, "hi", 10**9)):
+    async with running(engine, await request_of(engine, "hi", 10**9)):
         seen = engine.steps
         await until(lambda: engine.steps > seen)
     stopped = engine.steps
-    await asyncio.sleep(0.01)  # time enough for thousands of steps
+    await asyncio.sleep(STEPS)  # enough for thousands of steps
     assert engine.steps == stopped
-    assert engine.active == 0
+    assert engine.load == Load()
+
+
+def test_it_can_be_started_again_in_another_event_loop():
+    engine = ScriptedEngine([{"output": "a b", "delay_ms": 1}])
+
+    async def once():
+        await engine.start()
+        await chunks_of(engine, "hi", 9)
+        async with running(engine, await request_of(engine, "hi", 9)):
+            await engine.stop()
+
+    for _ in range(2):
+        asyncio.run(once())
 
 
 def write(tmp_path, *lines):

@@ -1,42 +1,51 @@
-"""What Antiphon asks of an engine: tokenize a prompt, and yield chunks of raw model text.
+"""What Antiphon asks of an engine: tokenize a prompt, and push chunks of raw model text to a receiver.
 
-An engine knows nothing of chat, tools or HTTP. It gets a prompt and yields
+An engine knows nothing of chat, tools or HTTP. It gets a prompt and hands over
 what the model wrote, unparsed, always as a stream. It is driven from one event
-loop. Closing the generator that `generate` returned (`aclose`, or cancelling
-the task that awaits it) stops the work: within one step while decoding, within
-one prompt batch during prefill, at once while queued.
+loop. Once per step it hands each generation what it has, by a plain call on
+that loop: nothing is awaited and no task is switched for a token.
 
 Contract, held by the suite in `tests/contracts/engine.py` for every engine:
 
-* the last chunk, and only the last, has `finish`; after it the generator ends;
-* a batch is what has piled up since the last one: never empty;
+* `generate` returns before it calls the receiver, and never raises: what goes
+  wrong is told to `Receiver.fail`, an `EngineError`, or a `RequestError` before the
+  first chunk if what was asked for cannot be done;
+* `push` gets the chunks since the last call, never none; the last chunk, and only
+  the last, has `finish`; after it, or after `fail`, the receiver is not called again;
+* `cancel` stops the work, at once while it is queued, within one step while
+  decoding, within one prompt batch during prefill. The receiver is not called after
+  it, also if it is called from within `push`. Cancelling again, or late, does nothing;
 * special tokens named in `preserve` come as their text; others come as tokens
   with empty text;
-* the tokens' texts, joined, are the chunk's text, unless a chunk has no tokens;
+* the tokens' texts, joined, are the chunk's text, unless a chunk has no tokens; an engine
+  without `token_ids` gives none, and its last chunk's `completion_tokens` counts them;
 * text is whole characters: bytes that do not complete one wait for the rest;
-* with `logprobs`, a token that has a chunk of its own has its log probability,
-  and `top` holds at most so many tokens, the most likely first;
-* a token of `stop_token_ids` is the last one: its text is hidden, and the
-  `finish` beside it names its id as `stop`;
-* of those that wait, the lowest `priority` is served first, then who came first;
-* a failure is an `EngineError`, before or between chunks, or a `RequestError`
-  before the first chunk: what was asked for cannot be done.
+* of those that wait, the first to come is served first;
+* and, of an engine whose capabilities name it: with `logprobs`, a token that has a
+  chunk of its own has its log probability, and `top` holds at most so many tokens,
+  the most likely first; a token of `stop_token_ids` is the last one, its text is
+  hidden, and the `finish` beside it names its id as `stop`; the lowest `priority` is
+  served first.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
 from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Constraint
+from antiphon.core.errors import AntiphonError, RequestError
 from antiphon.core.turn import Sampling
+
+MAX_CHARACTERS_PER_TOKEN = 128
+"""No tokenizer that we know has longer tokens; those that long are runs of spaces. See `check_size`."""
 
 
 class Capabilities(Struct, frozen=True):
     """What an engine can do.
 
-    `sampling` names the fields of `Sampling` that it honours: a request that sets
+    `sampling` names the fields of `Sampling` that it supports: a request that sets
     another one is refused. `constraints` are the kinds of `Constraint` that it
     enforces, the preferred one first.
     """
@@ -77,8 +86,8 @@ class Prompt(Struct, frozen=True):
     ids: tuple[int, ...]
 
 
-class Generation(Struct, frozen=True):
-    """One answer wanted of an engine.
+class GenerationRequest(Struct, frozen=True):
+    """One generation wanted of an engine.
 
     `begun` is the part of the answer that the prompt already ends with: an answer
     that goes on after it was interrupted.
@@ -96,6 +105,33 @@ class Generation(Struct, frozen=True):
     begun: str = ""
 
 
+class Load(Struct, frozen=True):
+    """How busy an engine is: generations that it works on, and those that wait for it."""
+
+    running: int = 0
+    waiting: int = 0
+
+
+class Receiver(Protocol):
+    """Who gets what a generation yields. Its methods are called on the event loop, and return at once."""
+
+    def push(self, chunks: list[Chunk]) -> None:
+        """Take the chunks of a step."""
+        ...
+
+    def fail(self, error: AntiphonError) -> None:
+        """There will be no more, because of this."""
+        ...
+
+
+class Work(Protocol):
+    """A generation that an engine was asked for."""
+
+    def cancel(self) -> None:
+        """Stop it."""
+        ...
+
+
 class Engine(Protocol):
     """A source of tokens."""
 
@@ -104,16 +140,25 @@ class Engine(Protocol):
         """The model; only after `start`."""
         ...
 
+    @property
+    def load(self) -> Load:
+        """How busy it is now."""
+        ...
+
     async def start(self) -> None:
         """Load the model. Raises EngineError if that fails."""
         ...
 
     async def stop(self) -> None:
-        """Free the model; running generations end with EngineNotReadyError."""
+        """Free the model; running generations fail with EngineNotReadyError."""
         ...
 
-    async def tokenize(self, text: str) -> list[int]:
-        """The ids of a text; special tokens in it become their ids, and none are added."""
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """The ids of all pieces of a prompt, each piece tokenized by itself.
+
+        Special tokens in a piece become their ids, and none are added. Raises
+        RequestError, which blames `prompt`, for more text than the context can hold (see `check_size`).
+        """
         ...
 
     async def detokenize(self, ids: Sequence[int]) -> str:
@@ -123,6 +168,31 @@ class Engine(Protocol):
         """
         ...
 
-    def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
-        """Generate one answer, in batches of chunks."""
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        """Begin one generation, whose chunks go to `receiver`."""
         ...
+
+
+class EngineOptions(Protocol):
+    """What makes a module an engine: a frozen dataclass of this kind, called `Options`.
+
+    Its fields are options of `antiphon serve --engine NAME`, with a variable and a TOML
+    key each; a type of `cyclopts.types` says which values are allowed, and the string under a
+    field is its help text. Neither the module nor the class imports what is an optional
+    extra: that is for `Engine.start`, and for `build` if it can fail early.
+    """
+
+    def build(self) -> Engine:
+        """The engine. Raises EngineError, with the remedy, for options that cannot be used."""
+        ...
+
+
+def check_size(pieces: Sequence[str], context: int) -> None:
+    """Refuse text that cannot fit the context before any work is put into it. Raises RequestError."""
+    size = sum(map(len, pieces))
+    if size > context * MAX_CHARACTERS_PER_TOKEN:
+        message = (
+            f"The prompt is too long: it has {size} characters, but the context of this model is "
+            f"{context} tokens. Shorten it."
+        )
+        raise RequestError(message, param="prompt", code="context_length_exceeded")

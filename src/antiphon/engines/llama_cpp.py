@@ -1,11 +1,10 @@
 """GGUF models, run by llama.cpp inside this process.
 
-Each generation has a task, which waits for one of llama.cpp's slots and holds
-it until the work has really ended, and a thread, which sits in llama.cpp's
-blocking call and hands chunks to the event loop. The reader of a generation
-waits for neither: when it goes away it leaves word and is gone. llama.cpp
-takes no more requests than it has slots, because what waits in there cannot
-be cancelled.
+Each generation holds one of llama.cpp's slots until the work has really ended,
+and has a thread, which sits in llama.cpp's blocking call and hands chunks to the
+event loop. Who asked for it waits for neither: `cancel` returns at once, and
+the slot is free when the thread has ended. llama.cpp takes no more requests
+than it has slots, because what waits in there cannot be cancelled.
 
 Not known here: chat, tools, stop strings. `llama_server` is the binding,
 `llama_stream` the messages.
@@ -14,25 +13,63 @@ Not known here: chat, tools, stop strings. `llama_server` is the binding,
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
+
+from cyclopts.types import PositiveInt
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
-from antiphon.engines.admission import Admission
-from antiphon.engines.engine import Capabilities, Generation, ModelCard
+from antiphon.engines.admission import Admission, Ticket
+from antiphon.engines.engine import (
+    Capabilities,
+    GenerationRequest,
+    Load,
+    ModelCard,
+    Receiver,
+    Work,
+    check_size,
+)
 from antiphon.engines.gguf import names, read_metadata
-from antiphon.engines.llama_request import HONOURED, check, check_ids, request_of
+from antiphon.engines.llama_request import SUPPORTED, check, check_ids, request_of
 from antiphon.engines.llama_server import LlamaServer
-from antiphon.engines.llama_stream import Lexicon, reader_of
-from antiphon.engines.mailbox import Mailbox, Mailroom
-from antiphon.engines.models import response_template
+from antiphon.engines.llama_stream import CachedTokenizer, ChunkReader, reader_of
+from antiphon.engines.models import resolve, response_template
+from antiphon.engines.thread_bridge import ThreadBridge
 
 DEFAULT_CONTEXT = 8192
 """Tokens, if the model was trained for so many: memory grows with context times slots."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of llama.cpp."""
+
+    model: str | None = None
+    """The model: a GGUF file, or hf:ORG/REPO[:FILE.gguf] from the Hugging Face hub
+    (needs the extra `hub`). Without one, the small bundled model."""
+
+    _: KW_ONLY
+
+    context: PositiveInt | None = None
+    """The most tokens that a prompt and its answer may have together. Without it,
+    what the model was trained for, within the engine's default."""
+
+    parallel: PositiveInt = 4
+    """How many answers are generated at the same time; further requests wait."""
+
+    threads: PositiveInt | None = None
+    """How many threads compute. Without it, one for each core that the server may use."""
+
+    def build(self) -> "LlamaCppEngine":
+        """Find the model's file, which may have to be downloaded."""
+        path = resolve(self.model)
+        return LlamaCppEngine(path, context=self.context, parallel=self.parallel, threads=self.threads)
 
 
 class LlamaCppEngine:
@@ -44,7 +81,6 @@ class LlamaCppEngine:
     process may use.
     The same seed gives the same text while nothing else runs; beside others, whose
     tokens share its batches, rounding may differ and now and then draw another.
-    `active` generations hold a slot of llama.cpp now, `waiting` want one.
     """
 
     def __init__(
@@ -62,11 +98,10 @@ class LlamaCppEngine:
         self._parallel = parallel
         self._threads = threads
         self._admission = Admission(parallel)
-        self._work: dict[asyncio.Task[None], _Work] = {}
+        self._generations: dict[_Generation, None] = {}
         self._loading: asyncio.Future[None] | None = None
         self._server: LlamaServer | None = None
         self._card: ModelCard | None = None
-        self.active = 0
 
     @property
     def card(self) -> ModelCard:
@@ -76,13 +111,13 @@ class LlamaCppEngine:
         return self._card
 
     @property
-    def waiting(self) -> int:
-        """Generations that wait for a slot."""
-        return self._admission.waiting
+    def load(self) -> Load:
+        """How many generations hold a slot of llama.cpp, and how many want one."""
+        return Load(self._admission.running, self._admission.waiting)
 
     async def start(self) -> None:
         """Load the model. Raises EngineError if the file or the memory do not allow it."""
-        self._mailroom = Mailroom(asyncio.get_running_loop())
+        self._bridge = ThreadBridge(asyncio.get_running_loop())
         self._loading = asyncio.ensure_future(asyncio.to_thread(self._load))
         # Shielded: a thread cannot be cancelled. `stop` waits for it, and frees what it loaded.
         await asyncio.shield(self._loading)
@@ -104,10 +139,10 @@ class LlamaCppEngine:
             known_as=names(facts, self._path),
             response_template=response_template(self._path),
             opening=server.opening_token(),
-            capabilities=Capabilities(token_ids=True, sampling=HONOURED, constraints=(Gbnf,)),
+            capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,)),
         )
         self._vocabulary = server.vocabulary()
-        self._lexicon = Lexicon(server)
+        self._tokenizer = CachedTokenizer(server)
         self._server = server
 
     async def stop(self) -> None:
@@ -117,9 +152,10 @@ class LlamaCppEngine:
         server, self._server = self._server, None
         if server is None:
             return
-        for work in self._work.values():
-            work.fail(EngineNotReadyError())
-        await asyncio.gather(*self._work, return_exceptions=True)
+        generations = [*self._generations]
+        for generation in generations:
+            generation.fail(EngineNotReadyError())
+        await asyncio.gather(*(generation.ended for generation in generations))
         await asyncio.to_thread(server.close)
 
     def _running(self) -> LlamaServer:
@@ -127,9 +163,11 @@ class LlamaCppEngine:
             raise EngineNotReadyError
         return self._server
 
-    async def tokenize(self, text: str) -> list[int]:
-        """The ids of a text; special tokens in it become their ids, and none are added."""
-        return await asyncio.to_thread(self._running().tokenize, text)
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
+        server = self._running()
+        check_size(pieces, self.card.context)
+        return await asyncio.to_thread(server.tokenize, pieces)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
@@ -137,84 +175,80 @@ class LlamaCppEngine:
         check_ids(ids, self._vocabulary, "tokens")
         return await asyncio.to_thread(server.detokenize, ids)
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
-        """Generate one answer. Text comes whole characters at a time, lost ids as `UNKNOWN_ID`."""
-        server = self._running()
-        check(generation, self._vocabulary)
-        if generation.max_tokens < 1:  # llama.cpp would give one token all the same
-            yield [Chunk("", (), Finish(FinishReason.LENGTH))]
-            return
-        work = _Work(generation, self._lexicon, self._mailroom)
-        work.task = asyncio.create_task(self._admit(work, server))
-        self._work[work.task] = work
-        work.task.add_done_callback(self._work.pop)
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        """Begin one generation. Text comes whole characters at a time, lost ids as `UNKNOWN_ID`."""
+        loop = asyncio.get_running_loop()
         try:
-            finished = False
-            while not finished:
-                batch = await work.mailbox.get()
-                finished = batch[-1].finish is not None
-                yield batch
-        finally:
-            work.cancel()
+            server = self._running()
+            check(request, self._vocabulary)
+            if request.max_tokens < 1:  # llama.cpp would give one token all the same
+                return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
+            reader = reader_of(request.sampling, self._tokenizer)
+            generation = _Generation(request, receiver, reader, self._bridge)
+            begin = partial(generation.begin, server)
+            generation.ticket = self._admission.enter(begin, request.sampling.priority or 0)
+        except AntiphonError as error:
+            return loop.call_soon(receiver.fail, error)
+        self._generations[generation] = None
+        generation.ended.add_done_callback(lambda _: self._generations.pop(generation))
+        return generation
 
-    async def _admit(self, work: "_Work", server: LlamaServer) -> None:
-        """Wait for a slot and hold it for as long as the work's thread runs."""
+
+class _Generation:
+    """One generation in llama.cpp: its thread on one side, the receiver on the event loop on the other.
+
+    `ended` is done when the thread has ended, or will never begin.
+    """
+
+    ticket: Ticket
+
+    def __init__(
+        self, request: GenerationRequest, receiver: Receiver, reader: ChunkReader, bridge: ThreadBridge
+    ) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._request = request_of(request)
+        self._receiver = receiver
+        self._reader = reader
+        self._bridge = bridge
+        self._chunks: deque[Chunk] = deque()  # what the receiver did not get yet
+        self._begun = False
+        self._over = False  # the receiver is not called any more
+
+    def begin(self, server: LlamaServer) -> None:
+        """There is a slot: work in a thread, until that thread ends."""
+        self._begun = True
+        # Not a daemon: llama.cpp must not be torn down around it. It cannot keep the
+        # process alive either, see `_unwanted`.
+        thread = threading.Thread(target=self._work, args=(server,), name="antiphon-llama")
         try:
-            async with self._admission.slot(work.priority):
-                self.active += 1
-                try:
-                    await work.run(server)
-                finally:
-                    self.active -= 1
-        except Exception as error:
-            work.mailbox.fail(_told(error))
-
-
-class _Work:
-    """One generation in llama.cpp: its thread on one side, the event loop on the other."""
-
-    task: "asyncio.Task[None]"
-
-    def __init__(self, generation: Generation, lexicon: Lexicon, mailroom: Mailroom) -> None:
-        self.mailbox: Mailbox[Chunk] = Mailbox()
-        self.priority = generation.sampling.priority or 0
-        self._request = request_of(generation)
-        self._reader = reader_of(generation.sampling, lexicon)
-        self._mailroom = mailroom
-        self._ended: asyncio.Future[None] | None = None
-        self._cancelled = False
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            self._post(partial(self._leave, _public(error)))
 
     def cancel(self) -> None:
         """Stop: at once if still waiting for a slot, else at the next message from llama.cpp."""
-        self._cancelled = True
-        if self._ended is None:
-            self.task.cancel()
+        self._over = True
+        if not self._begun:
+            self._end()
 
-    def fail(self, failure: EngineError) -> None:
-        """Stop, and let the reader know why."""
-        self.mailbox.fail(failure)
-        self.cancel()
+    def fail(self, error: AntiphonError) -> None:
+        """Stop, and tell the receiver why."""
+        if not self._over:
+            self.cancel()
+            self._receiver.fail(error)
 
-    async def run(self, server: LlamaServer) -> None:
-        """Work in a thread of its own, until that thread ends."""
-        self._ended = asyncio.get_running_loop().create_future()
-        # Not a daemon: llama.cpp must not be torn down around it. It cannot keep the
-        # process alive either, see `_unwanted`.
-        threading.Thread(target=self._thread, args=(server,), name="antiphon-llama").start()
-        try:
-            await asyncio.shield(self._ended)
-        finally:
-            self._cancelled = True
+    # In the thread
 
     def _unwanted(self) -> bool:
-        return self._cancelled or not threading.main_thread().is_alive()
+        return self._over or not threading.main_thread().is_alive()
 
-    def _thread(self, server: LlamaServer) -> None:
+    def _work(self, server: LlamaServer) -> None:
+        failure: AntiphonError = EngineError()  # unless the last chunk came: then it is not told
         try:
             server.complete(self._request, self._receive)
         except Exception as error:
-            self._post(partial(self.mailbox.fail, _told(error)))
-        self._post(self._end)
+            failure = _public(error)
+        self._post(partial(self._leave, failure))
 
     def _receive(self, raw: bytes) -> bool:
         """Take a message from llama.cpp; True tells it to stop. It swallows what is raised here."""
@@ -223,27 +257,42 @@ class _Work:
         try:
             chunk = self._reader.read(raw)
         except Exception as error:
-            self._post(partial(self.mailbox.fail, _told(error)))
+            self._post(partial(self.fail, _public(error)))
             return True
         if chunk is None:
             return False
-        self._post(partial(self.mailbox.put, chunk))
+        self._chunks.append(chunk)
+        self._post(self._push)
         return chunk.finish is not None
 
-    def _end(self) -> None:
-        # Behind all that the thread has put: a reader that still waits would wait for ever.
-        self.mailbox.fail(EngineError())
-        assert self._ended is not None
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-    def _post(self, delivery: Callable[[], None]) -> None:
+    def _post(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the event loop is closed: nobody is left to tell
-            self._mailroom.post(delivery)
+            self._bridge.post(call)
+
+    # On the event loop
+
+    def _push(self) -> None:
+        """Hand over what has come. One call may take the chunks of several posts."""
+        chunks = []
+        while self._chunks:
+            chunks.append(self._chunks.popleft())
+        if chunks and not self._over:
+            self._over = chunks[-1].finish is not None
+            self._receiver.push(chunks)
+
+    def _leave(self, failure: AntiphonError) -> None:
+        """The thread has ended, behind all that it posted."""
+        self._end()
+        self.fail(failure)
+
+    def _end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+            self.ticket.leave()
 
 
-def _told(error: Exception) -> AntiphonError:
-    """What the reader of a generation gets to know of a failure."""
+def _public(error: Exception) -> AntiphonError:
+    """What the receiver of a generation is told of a failure."""
     if isinstance(error, AntiphonError):
         return error
     failure = EngineError()

@@ -1,9 +1,9 @@
-"""What we ask llama.cpp for, and what we do not let through to it.
+"""Completion requests for llama.cpp, and the checks before them.
 
-A request is JSON; what was not asked for is left out, and is then as llama.cpp
-has it. Its grammar reader trusts what it reads: brackets or rules nested some
-ten thousand deep overflow its stack and end the process. Such grammars are refused
-here, and so is what it would take without a word and not do.
+A request is JSON; what was not asked for is left out, and has llama.cpp's default.
+Its grammar parser has no limits: brackets or rules nested some ten thousand deep
+overflow its stack and end the process. Such grammars are refused here, and so
+are parameters that it would silently ignore.
 """
 
 import re
@@ -15,9 +15,9 @@ import msgspec
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Generation
+from antiphon.engines.engine import GenerationRequest
 
-HONOURED = frozenset(
+SUPPORTED = frozenset(
     {
         "temperature",
         "top_p",
@@ -35,7 +35,7 @@ HONOURED = frozenset(
         "priority",
     }
 )
-"""The fields of `Sampling` that we can honour. Penalties look at the last 64 tokens, the prompt's too.
+"""The fields of `Sampling` that are supported. Penalties look at the last 64 tokens, the prompt's too.
 
 Not here: `min_tokens`, because a bias against the end cannot be lifted later;
 `bad_words`, because tokens can be banned, but not words of several; `cache_salt`,
@@ -60,18 +60,18 @@ _OPAQUE = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n
 _SPECIAL_IN_PATTERNS = re.compile(r"[.^$|()\[\]{}*+?\\]")
 
 
-def request_of(generation: Generation) -> bytes:
-    """The completion request for `generation`, as JSON.
+def request_of(request: GenerationRequest) -> bytes:
+    """The completion request for it, as JSON.
 
     Stop strings are not sent: the decoder above finds them, and llama.cpp would
     cut text that it must see.
     """
     wanted: dict[str, Any] = {
-        "prompt": generation.prompt.ids,
-        "n_predict": generation.max_tokens,
-        "preserved_tokens": sorted(generation.preserve) or None,
-        **_drawing(generation.sampling),
-        **_holding(generation.constraint),
+        "prompt": request.prompt.ids,
+        "n_predict": request.max_tokens,
+        "preserved_tokens": sorted(request.preserve) or None,
+        **_sampling(request.sampling),
+        **_grammar(request.constraint),
         "stream": True,
         "return_progress": True,  # a message for each prompt batch: the chance to cancel
         "verbose": True,  # the only way to get ids in process
@@ -79,8 +79,8 @@ def request_of(generation: Generation) -> bytes:
     return msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
 
 
-def _drawing(sampling: Sampling) -> Mapping[str, Any]:
-    """How tokens are drawn."""
+def _sampling(sampling: Sampling) -> Mapping[str, Any]:
+    """The parameters of sampling."""
     seed = None if sampling.seed is None else sampling.seed % _SEED_BITS
     return {
         "temperature": sampling.temperature,
@@ -101,8 +101,8 @@ def _drawing(sampling: Sampling) -> Mapping[str, Any]:
     }
 
 
-def _holding(constraint: object) -> Mapping[str, Any]:
-    """What the answer is held to."""
+def _grammar(constraint: object) -> Mapping[str, Any]:
+    """The grammar of structured output."""
     if not isinstance(constraint, Gbnf):
         return {}
     if not constraint.triggers:
@@ -117,18 +117,15 @@ def _escaped(text: str) -> str:
     return _SPECIAL_IN_PATTERNS.sub(r"\\\g<0>", text)
 
 
-def check(generation: Generation, vocabulary: int) -> None:
+def check(request: GenerationRequest, vocabulary: int) -> None:
     """Raises RequestError for what llama.cpp would ignore, fail on, or die of."""
-    sampling = generation.sampling
+    sampling = request.sampling
     check_ids(sampling.logit_bias, vocabulary, "logit_bias")
     check_ids(sampling.stop_token_ids, vocabulary, "stop_token_ids")
-    if isinstance(generation.constraint, Gbnf):
-        _check_grammar(generation.constraint.text)
+    if isinstance(request.constraint, Gbnf):
+        _check_grammar(request.constraint.text)
         if sampling.ignore_eos:
-            raise RequestError(
-                "An answer that is held to a form ends where the form does: leave out `ignore_eos`.",
-                param="ignore_eos",
-            )
+            raise RequestError("`ignore_eos` cannot be combined with structured output.", param="ignore_eos")
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:

@@ -105,7 +105,7 @@ class LlamaServer:
                 f"llama.cpp could not load {path.name}. The file may be damaged, of a kind that this version "
                 "does not know, or too large for the memory: try a smaller context or fewer parallel slots."
             ) from error
-        self._host = self._server.listening_address.rpartition("/")[2]
+        self.host = self._server.listening_address.rpartition("/")[2]
 
     def _settings(self, context: int, parallel: int) -> Mapping[str, Any]:
         return {
@@ -134,9 +134,9 @@ class LlamaServer:
         """How many tokens there are: their ids are below this."""
         return msgspec.json.decode(self._call("GET", "/v1/models"), type=_Models).data[0].meta.n_vocab
 
-    def tokenize(self, text: str) -> list[int]:
-        """The ids of `text`; special tokens in it become their ids, none are added."""
-        return self._tokenize({"content": text})
+    def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """The ids of these texts, each tokenized by itself; special tokens become ids, none are added."""
+        return self._tokenize({"content": pieces})
 
     def pieces(self, text: str) -> list[Piece]:
         """The tokens of `text`, as `tokenize` finds them, with their bytes."""
@@ -151,14 +151,14 @@ class LlamaServer:
 
     def opening_token(self) -> int | None:
         """The id that this model wants before any text (BOS); None if it wants none."""
-        bare, full = self.tokenize("a"), self._tokenize({"content": "a", "add_special": True})
+        bare, full = self.tokenize(["a"]), self._tokenize({"content": "a", "add_special": True})
         return full[0] if full[1 : 1 + len(bare)] == bare else None
 
     def _tokenize(self, body: Mapping[str, Any]) -> list[int]:
         return msgspec.json.decode(self._call("POST", "/tokenize", json.dumps(body)), type=_Tokens).tokens
 
     def _call(self, method: str, path: str, body: str | None = None) -> bytes:
-        connection = http.client.HTTPConnection(self._host, timeout=TOKENIZE_TIMEOUT)
+        connection = http.client.HTTPConnection(self.host, timeout=TOKENIZE_TIMEOUT)
         try:
             connection.request(method, path, body, {"Authorization": f"Bearer {self._key}"})
             response = connection.getresponse()

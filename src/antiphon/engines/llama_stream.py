@@ -29,7 +29,7 @@ REMEMBERED = 4096
 
 
 class Tokenizer(Protocol):
-    """What is asked of llama.cpp's tokenizer."""
+    """The part of llama.cpp's tokenizer that is needed here."""
 
     def pieces(self, text: str) -> Sequence[Piece]:
         """The tokens of a text."""
@@ -40,8 +40,8 @@ class Tokenizer(Protocol):
         ...
 
 
-class Lexicon:
-    """A tokenizer with a memory, for what is asked again and again."""
+class CachedTokenizer:
+    """A tokenizer that remembers its last answers: few texts and tokens are asked for, again and again."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.pieces: Callable[[str], Sequence[Piece]] = lru_cache(REMEMBERED)(tokenizer.pieces)
@@ -111,9 +111,9 @@ class ChunkReader:
     """Turns the messages of one completion into chunks. The text of tokens in `stops` is hidden."""
 
     def __init__(
-        self, lexicon: Lexicon, stops: frozenset[int] = frozenset(), decode: _Decode = _decode
+        self, tokenizer: CachedTokenizer, stops: frozenset[int] = frozenset(), decode: _Decode = _decode
     ) -> None:
-        self._lexicon = lexicon
+        self._tokenizer = tokenizer
         self._stops = stops
         self._decode = decode
         self._counted = 0
@@ -148,7 +148,7 @@ class ChunkReader:
 
     def _recovered(self, text: str, count: int, known: tuple[int, ...]) -> list[Token]:
         """`count` tokens, of which the last are `known`. All text goes to the last: it made it whole."""
-        pieces = self._lexicon.pieces(text)
+        pieces = self._tokenizer.pieces(text)
         ids = [piece.id for piece in pieces]
         if len(ids) != count or tuple(ids[-len(known) :]) != known:
             ids = [UNKNOWN_ID] * (count - len(known)) + list(known)
@@ -174,8 +174,8 @@ class ChunkReader:
 class ScoredReader(ChunkReader):
     """A reader for completions with log probabilities: `most` tokens are listed at each position."""
 
-    def __init__(self, lexicon: Lexicon, stops: frozenset[int] = frozenset(), *, most: int) -> None:
-        super().__init__(lexicon, stops, _decode_scored)
+    def __init__(self, tokenizer: CachedTokenizer, stops: frozenset[int] = frozenset(), *, most: int) -> None:
+        super().__init__(tokenizer, stops, _decode_scored)
         self._most = most
 
     def _next(self, choice: _Choice, verbose: _Verbose, cached: int) -> Chunk:
@@ -194,7 +194,7 @@ class ScoredReader(ChunkReader):
         tokens = super()._recovered(text, count, known)
         if tokens[0].id == UNKNOWN_ID:
             return tokens
-        raws = (piece.raw for piece in self._lexicon.pieces(text))
+        raws = (piece.raw for piece in self._tokenizer.pieces(text))
         return [Token(token.id, token.text, None, (), raw) for token, raw in zip(tokens, raws, strict=True)]
 
     def _candidate(self, listed: _Listed) -> Candidate:
@@ -202,7 +202,7 @@ class ScoredReader(ChunkReader):
         if text.isascii() and len(text) == len(listed.bytes) and text:
             return Candidate(listed.id, text, listed.logprob)
         if not listed.bytes:  # special: llama.cpp keeps its text to itself
-            return Candidate(listed.id, self._lexicon.text(listed.id), listed.logprob)
+            return Candidate(listed.id, self._tokenizer.text(listed.id), listed.logprob)
         whole = bytes(listed.bytes).decode("utf-8", "replace")
         return Candidate(listed.id, whole, listed.logprob, _raw(listed.bytes, whole))
 
@@ -215,12 +215,12 @@ def _raw(values: list[int], text: str) -> bytes | None:
     return None if raw == text.encode() else raw
 
 
-def reader_of(sampling: Sampling, lexicon: Lexicon) -> ChunkReader:
+def reader_of(sampling: Sampling, tokenizer: CachedTokenizer) -> ChunkReader:
     """The reader for a completion with this sampling."""
     stops = frozenset(sampling.stop_token_ids)
     if sampling.logprobs is None:
-        return ChunkReader(lexicon, stops)
-    return ScoredReader(lexicon, stops, most=sampling.logprobs)
+        return ChunkReader(tokenizer, stops)
+    return ScoredReader(tokenizer, stops, most=sampling.logprobs)
 
 
 def _hidden(token: Token) -> Token:
@@ -238,7 +238,7 @@ def _explained(error: _Error) -> AntiphonError:
     if "parse grammar" in error.message:
         return RequestError("The grammar is not valid GBNF.", param=GRAMMAR_PARAM)
     if "empty grammar stack" in error.message:
-        return EngineError("The model cannot go on in the form that it is held to. Ask for a wider one.")
+        return EngineError("No token of the model fits the grammar here. Use a wider grammar or schema.")
     if 400 <= error.code < 500:
         return EngineError(f"The model refused the prompt: {error.message}.")
     return EngineError()

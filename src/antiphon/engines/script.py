@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import EngineError
-from antiphon.engines.engine import Generation
+from antiphon.engines.engine import GenerationRequest
 
 SCORED = 4096
 """Chunks with log probabilities that are remembered."""
@@ -59,39 +59,39 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
         _cut(self.output, self.split)
 
 
-class Answer(Struct, frozen=True):
-    """A line made ready to be played: its chunks, each with one token."""
+class ScriptedAnswer(Struct, frozen=True):
+    """A line made ready to be played: its chunks, each with one token, the last with the end."""
 
     line: Line
     chunks: tuple[Chunk, ...]
 
-    def play(self, generation: Generation) -> Iterator[Chunk]:
-        """The chunks, the last one with the end. Raises EngineError if the line says so.
+    def play(self, request: GenerationRequest) -> Iterator[Chunk]:
+        """The chunks that this request gets. Raises EngineError behind them if the line is to fail.
 
-        What `begun` has of them is left out. If it is no beginning of the line, the
+        What `begun` has of the line is left out. If it is no beginning of the line, the
         whole line is played.
         """
-        sampling = generation.sampling
-        chunks, length = self._after(generation.begun)
+        sampling, line = request.sampling, self.line
+        chunks, length = self._after(request.begun)
         if length and sampling.ignore_eos:
-            length = generation.max_tokens + 1
+            length = request.max_tokens + 1
         elif length:
             length = max(length, sampling.min_tokens or 0)
-        played = self._play(chunks, length, generation.max_tokens)
+        played = self._cut(chunks, length, request.max_tokens)
         if sampling.logprobs is not None:
             played = map(partial(_scored, most=sampling.logprobs), played)
-        return _until(frozenset(sampling.stop_token_ids), played) if sampling.stop_token_ids else played
+        if sampling.stop_token_ids:
+            played = _until(frozenset(sampling.stop_token_ids), played)
+        return played if line.fail_after is None else _failing(line.fail_after, played)
 
-    def _play(self, chunks: Iterator[Chunk], wanted: int, limit: int) -> Iterator[Chunk]:
-        """So many chunks as are wanted, at most `limit`."""
-        line, length = self.line, min(limit, wanted)
-        if line.fail_after is not None and line.fail_after <= length:
-            yield from islice(chunks, line.fail_after)
-            raise EngineError(f"The script says to fail after {line.fail_after} chunks.")
-        yield from islice(chunks, max(length - 1, 0))
-        last = next(chunks) if length else Chunk("")
-        reason = FinishReason.LENGTH if length < wanted else line.finish
-        yield Chunk(last.text, last.tokens, Finish(reason))
+    def _cut(self, chunks: Iterator[Chunk], wanted: int, limit: int) -> Iterator[Chunk]:
+        """So many chunks as are wanted, at most `limit`, the last one with the end."""
+        reason = FinishReason.LENGTH if limit < wanted else self.line.finish
+        length = min(limit, wanted)
+        if length < 1:
+            return iter((Chunk("", finish=Finish(reason)),))
+        # No generator: a real engine's step does not resume one for each token either.
+        return chain(islice(chunks, length - 1), map(partial(_ended, reason), islice(chunks, 1)))
 
     def _after(self, begun: str) -> tuple[Iterator[Chunk], int]:
         """What comes after a beginning, in a circle, and how many chunks that are until the end."""
@@ -109,9 +109,9 @@ class Answer(Struct, frozen=True):
         return (chunks, left) if position == len(begun) else (cycle(self.chunks), whole)
 
 
-def answer_of(line: Line) -> Answer:
+def answer_of(line: Line) -> ScriptedAnswer:
     """The line, ready to be played."""
-    return Answer(line, tuple(map(chunk_of, _cut(line.output, line.split))))
+    return ScriptedAnswer(line, tuple(map(chunk_of, _cut(line.output, line.split))))
 
 
 def token_id(piece: str) -> int:
@@ -129,6 +129,11 @@ def chunk_of(piece: str) -> Chunk:
     return Chunk(piece, (Token(token_id(piece), piece),))
 
 
+def _ended(reason: FinishReason, chunk: Chunk) -> Chunk:
+    """The chunk as the last one."""
+    return Chunk(chunk.text, chunk.tokens, Finish(reason))
+
+
 def _until(stops: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """The chunks up to the first token that is one of the stops."""
     for chunk in chunks:
@@ -138,6 +143,16 @@ def _until(stops: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[Chunk]:
                 yield Chunk("", (hidden,), Finish(FinishReason.STOP, token.id))
                 return
         yield chunk
+
+
+def _failing(after: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """So many of the chunks, and then the failure; all of them if there are fewer."""
+    for number, chunk in enumerate(islice(chunks, after), 1):
+        if chunk.finish is not None and number < after:
+            yield chunk
+            return
+        yield Chunk(chunk.text, chunk.tokens)
+    raise EngineError(f"The script says to fail after {after} chunks.")
 
 
 def _scored(chunk: Chunk, most: int) -> Chunk:

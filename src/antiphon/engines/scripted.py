@@ -3,21 +3,40 @@ r"""An engine that replays written text: for tests, docs, demos and load benches
 It stands where a model would, so that everything above it (rendering,
 decoding, HTTP) runs for real and the answer is known beforehand. The first line
 of its script (see `script.py`) whose `when` occurs in the rendered prompt
-answers. All of its text is shown, whatever `Generation.preserve` says: what a
+answers. All of its text is shown, whatever `GenerationRequest.preserve` says: what a
 real model would hide is simply not written. One chunk is one step of the engine.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cyclopts.types import PositiveInt
+
 from antiphon.core.chunks import Chunk
-from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
-from antiphon.engines.admission import Admission
-from antiphon.engines.engine import Capabilities, Generation, ModelCard
-from antiphon.engines.script import Answer, Line, answer_of, check_lines, pieces_of, read_script, token_id
+from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
+from antiphon.engines.admission import Admission, Ticket
+from antiphon.engines.engine import (
+    Capabilities,
+    GenerationRequest,
+    Load,
+    ModelCard,
+    Receiver,
+    Work,
+    check_size,
+)
+from antiphon.engines.script import (
+    Line,
+    ScriptedAnswer,
+    answer_of,
+    check_lines,
+    pieces_of,
+    read_script,
+    token_id,
+)
 
 TEMPLATE = """\
 {%- if tools %}
@@ -64,7 +83,7 @@ _DRAWING = frozenset(
 )
 """What is taken and changes nothing: a script draws no tokens, and has no cache."""
 
-HONOURED = _DRAWING | {
+SUPPORTED = _DRAWING | {
     "max_tokens",
     "min_tokens",
     "stop_token_ids",
@@ -77,21 +96,38 @@ HONOURED = _DRAWING | {
 Before `min_tokens`, and with `ignore_eos`, a line begins again where it would end.
 """
 
-CAPABILITIES = Capabilities(token_ids=True, sampling=HONOURED)
+CAPABILITIES = Capabilities(token_ids=True, sampling=SUPPORTED)
 
 REMEMBERED_PIECES = 65536
 """Pieces of prompts whose ids can be turned into text again."""
 
-REMEMBERED_GENERATIONS = 64
+REMEMBERED_REQUESTS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the scripted engine."""
+
+    script: Path
+    """The file that is played back: JSON Lines, each an answer."""
+
+    context: PositiveInt = 32768
+    """The most tokens that a prompt and its answer may have together."""
+
+    parallel: PositiveInt = 256
+    """How many answers are played at the same time; further requests wait."""
+
+    def build(self) -> "ScriptedEngine":
+        """Read the script."""
+        return ScriptedEngine(self.script, context=self.context, parallel=self.parallel)
 
 
 class ScriptedEngine:
     """Answers by `script`: the path of a JSON Lines file, or its lines as mappings.
 
     `capabilities` is what it claims; of what it does not really have it plays the
-    same line. `active` generations run now, `steps` chunks were yielded in all,
-    `seen` are the last generations that were asked for. Raises EngineError at once
-    if the script is malformed.
+    same line. `steps` chunks were pushed in all, `seen` are the last generations that were
+    asked for. Raises EngineError at once if the script is malformed.
     """
 
     def __init__(
@@ -107,30 +143,35 @@ class ScriptedEngine:
         self._answers = [answer_of(line) for line in lines]
         self._pieces = _Pieces(chunk.text for answer in self._answers for chunk in answer.chunks)
         self._admission = Admission(parallel)
+        self._clocks: dict[float, _Clock] = {}
+        self._generations: dict[_Generation, None] = {}
         self._ready = False
         self.card = ModelCard(
             name=name, context=context, chat_template=TEMPLATE, eos="<|im_end|>", capabilities=capabilities
         )
-        self.active = 0
         self.steps = 0
-        self.seen: deque[Generation] = deque(maxlen=REMEMBERED_GENERATIONS)
+        self.seen: deque[GenerationRequest] = deque(maxlen=REMEMBERED_REQUESTS)
 
     @property
-    def waiting(self) -> int:
-        """Generations that wait for a slot."""
-        return self._admission.waiting
+    def load(self) -> Load:
+        """How many generations play, and how many wait for a slot."""
+        return Load(self._admission.running, self._admission.waiting)
 
     async def start(self) -> None:
         """Begin to accept generations."""
         self._ready = True
 
     async def stop(self) -> None:
-        """Accept no more; those that run fail at their next chunk."""
+        """Accept no more; those that run, or wait, fail."""
         self._ready = False
+        for generation in [*self._generations]:
+            generation.fail(EngineNotReadyError())
+        self._clocks.clear()  # it may be started again in another event loop
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """Word-like pieces, each with an id that depends on its text alone."""
-        return self._pieces.ids(pieces_of(text))
+        check_size(pieces, self.card.context)
+        return [token for piece in pieces for token in self._pieces.ids(pieces_of(piece))]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The pieces with these ids: those of the script, and those that were tokenized not too long ago.
@@ -139,30 +180,116 @@ class ScriptedEngine:
         """
         return "".join(map(self._pieces.text, ids))
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
-        """Replay the first line that fits the prompt, one chunk in a batch."""
-        self.seen.append(generation)
-        async with self._admission.slot(generation.sampling.priority or 0):
-            answer = self._find(generation.prompt.text)
-            pause = answer.line.delay_ms / 1000
-            self.active += 1
-            try:
-                for chunk in answer.play(generation):
-                    await asyncio.sleep(pause)  # with 0 too: others get their turn after each step
-                    if not self._ready:
-                        raise EngineNotReadyError
-                    self.steps += 1
-                    yield [chunk]
-            finally:
-                self.active -= 1
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        """Replay the first line that fits the prompt, one chunk in a step."""
+        loop = asyncio.get_running_loop()
+        if not self._ready:
+            return loop.call_soon(receiver.fail, EngineNotReadyError())
+        self.seen.append(request)
+        answer = self._find(request.prompt.text)
+        if answer is None:
+            return loop.call_soon(receiver.fail, EngineError(_NO_LINE))
+        generation = _Generation(self, answer.play(request), receiver, answer.line.delay_ms / 1000)
+        try:
+            generation.ticket = self._admission.enter(generation.begin, request.sampling.priority or 0)
+        except EngineBusyError as error:
+            return loop.call_soon(receiver.fail, error)
+        self._generations[generation] = None
+        return generation
 
-    def _find(self, prompt: str) -> Answer:
+    def _find(self, prompt: str) -> ScriptedAnswer | None:
         for answer in self._answers:
             if answer.line.when is None or answer.line.when in prompt:
                 return answer
-        raise EngineError(
-            "No line of the script fits this prompt. Add one whose `when` occurs in it, or one without."
-        )
+        return None
+
+    def clock(self, pause: float) -> "_Clock":
+        """The steps with this pause between them."""
+        if pause not in self._clocks:
+            self._clocks[pause] = _Clock(pause)
+        return self._clocks[pause]
+
+    def forget(self, generation: "_Generation") -> None:
+        """A generation is over."""
+        self._generations.pop(generation, None)
+
+
+class _Generation:
+    """One generation: the chunks to come, and where they go."""
+
+    ticket: Ticket
+
+    def __init__(
+        self, engine: ScriptedEngine, chunks: Iterator[Chunk], receiver: Receiver, pause: float
+    ) -> None:
+        self._engine = engine
+        self._chunks = chunks
+        self._receiver = receiver
+        self._pause = pause
+        self.over = False
+
+    def begin(self) -> None:
+        """There is a slot: play from the next step on."""
+        self._engine.clock(self._pause).join(self)
+
+    def step(self) -> None:
+        """Hand over the next chunk, or the failure."""
+        try:
+            chunk = next(self._chunks)
+        except EngineError as error:
+            self.fail(error)
+            return
+        self._engine.steps += 1
+        if chunk.finish is not None:
+            self.cancel()  # the slot is free before the receiver knows
+        self._receiver.push([chunk])
+
+    def fail(self, error: EngineError) -> None:
+        """End with an error, unless it is over."""
+        if not self.over:
+            self.cancel()
+            self._receiver.fail(error)
+
+    def cancel(self) -> None:
+        """See `Work`."""
+        if not self.over:
+            self.over = True
+            self._engine.forget(self)
+            self.ticket.leave()
+
+
+class _Clock:
+    """Steps of the engine: each reaches every generation with the same pause, as a real engine's do."""
+
+    def __init__(self, pause: float) -> None:
+        self._pause = pause
+        self._playing: list[_Generation] = []
+
+    def join(self, generation: _Generation) -> None:
+        """Play a generation from the next step on."""
+        self._playing.append(generation)
+        if len(self._playing) == 1:
+            self._wait()
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._pause:
+            loop.call_later(self._pause, self._step)
+        else:
+            loop.call_soon(self._step)  # whatever else is due on the loop gets its turn between steps
+
+    def _step(self) -> None:
+        try:
+            for generation in [*self._playing]:  # who joins meanwhile begins with the next step
+                if not generation.over:
+                    generation.step()
+        finally:  # a receiver that raises, which is a bug, does not stop the others
+            self._playing = [each for each in self._playing if not each.over]
+            if self._playing:
+                self._wait()
+
+
+_NO_LINE = "No line of the script fits this prompt. Add one whose `when` occurs in it, or one without."
 
 
 class _Pieces:

@@ -1,0 +1,47 @@
+"""Finds engines by name: an engine is a module that has a class `Options`, see `EngineOptions`.
+
+Its name is that of the module: a file in this package by itself, a module of another
+package in full. There is no list of engines to add one to.
+"""
+
+import importlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import cast
+
+from antiphon import engines
+from antiphon.engines.engine import EngineOptions
+
+
+def names() -> Sequence[str]:
+    """The engines of this package. Imports all of its modules: for help and for messages."""
+    modules = [module.name for module in iter_modules(engines.__path__)]
+    return [name for name in modules if _options(f"{engines.__name__}.{name}")]
+
+
+def options_of(name: str) -> type[EngineOptions]:
+    """The options of the engine with this name. Raises ValueError, a message for people, if there is none."""
+    found = _options(f"{engines.__name__}.{name}") or _options(name)
+    if found is None:
+        known = ", ".join(f'"{each}"' for each in names())
+        raise ValueError(f'There is no engine "{name}". Choose {known}, or the module of another one.')
+    return found
+
+
+def _options(module: str) -> type[EngineOptions] | None:
+    return cast("type[EngineOptions] | None", getattr(_import(module), "Options", None))
+
+
+def _import(name: str) -> ModuleType | None:
+    """The module, None if there is none. Raises ValueError if it cannot be imported."""
+    try:
+        if find_spec(name) is None:
+            return None
+    except (ImportError, ValueError):  # a part of a dotted name is missing, or it is no name
+        return None
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"The engine {name} cannot be imported: {error}.") from error
