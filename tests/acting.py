@@ -4,19 +4,29 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from antiphon.core.errors import RequestError
-from antiphon.core.outcome import Outcome, Printed
+from antiphon.core.hosts import Hosts
+from antiphon.core.tool_result import Printed, ToolResult
 from antiphon.core.turn import Function, Hosted
-from antiphon.engines.script import Answer
+from antiphon.engines.script import ScriptedAnswer
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.tools.discovery import NO_FUNCTIONS, by_type, discover
+from antiphon.tools.web_search import WebSearch
 
 CODE = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
 PYTHON = Function("python", "Runs Python.", CODE, hosted=Hosted("code_interpreter", "python"))
-SAID = Outcome("42\n", Printed("42\n"))
+SAID = ToolResult("42\n", Printed("42\n"))
+
+
+REFUSED = {"refused", "filters"}
+KEPT_AWAY = [("external_web_access", False), ("environment", {"type": "local"})]
+"""Settings that keep a tool from the server."""
 
 
 class ActingTool:
-    """Answers with `outcomes`, one after the other, the last one for ever; None never comes, an error is raised.
+    """Answers with `results`, one after the other, the last one for ever; None never comes, an error is raised.
 
     `done` is what its sessions were asked, in order: actions with their arguments, `recall` and `close`.
     """
@@ -25,19 +35,22 @@ class ActingTool:
         self,
         type_: str = "code_interpreter",
         functions: tuple[Function, ...] = (PYTHON,),
-        outcomes: Sequence[Outcome | Exception | None] = (SAID,),
+        results: Sequence[ToolResult | Exception | None] = (SAID,),
         closing: Exception | None = None,
+        aliases: tuple[str, ...] = (),
     ) -> None:
         self.closing = closing
         self.type = type_
+        self.aliases = WebSearch.aliases if type_ == WebSearch.type else aliases
         self.functions = functions
         self.done: list[tuple[str, Any]] = []
         self.running = asyncio.Event()
-        self.outcomes = list(outcomes)
+        self.results = list(results)
 
-    def check(self, settings: Mapping[str, Any], where: str) -> None:
-        if "refused" in settings:
-            raise RequestError("Leave it out.", param=f"{where}.refused")
+    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+        for name in REFUSED & settings.keys():
+            raise RequestError("Leave it out.", param=f"{where}.{name}")
+        return () if any(settings.get(name) == value for name, value in KEPT_AWAY) else self.functions
 
     def open(self, settings: Mapping[str, Any]) -> "ActingSession":
         self.done.append(("open", dict(settings)))
@@ -46,32 +59,45 @@ class ActingTool:
     async def close(self) -> None:
         self.done.append(("closed", None))
 
-    async def next(self) -> Outcome:
-        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
-        if outcome is None:
+    async def next(self) -> ToolResult:
+        result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
+        if result is None:
             self.running.set()
             await asyncio.Event().wait()
-        if isinstance(outcome, Exception):
-            raise outcome
-        assert outcome is not None
-        return outcome
+        if isinstance(result, Exception):
+            raise result
+        assert result is not None
+        return result
 
 
 class ActingSession:
     def __init__(self, tool: ActingTool) -> None:
         self._tool = tool
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> Outcome:
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
         self._tool.done.append((action, dict(arguments)))
         return await self._tool.next()
 
-    async def recall(self, action: str, arguments: Mapping[str, Any], outcome: Outcome) -> None:
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         self._tool.done.append(("recall", dict(arguments)))
 
     async def close(self) -> None:
         self._tool.done.append(("close", None))
         if self._tool.closing is not None:
             raise self._tool.closing
+
+
+Offers = Mapping[str, tuple[Function, ...]]
+"""Type of a tool → its functions."""
+
+
+def hosts_for(offers: Offers, requested: Mapping[str, Any], trained: Offers = NO_FUNCTIONS) -> Hosts:
+    """What is offered of the requested tools by a server with these."""
+    tools = by_type(ActingTool(type_, functions) for type_, functions in offers.items())
+    with pytest.raises(StopIteration) as done:  # nothing in it waits for anything
+        discover(tools, requested, trained).send(None)
+    hosts: Hosts = done.value.value
+    return hosts
 
 
 def hermes_turns(prompt: str) -> int:
@@ -91,5 +117,5 @@ class TakingTurns(ScriptedEngine):
         super().__init__([{"output": answer, "split": "chars"} for answer in answers], **options)
         self._turns = turns
 
-    def _find(self, prompt: str) -> Answer:
+    def _find(self, prompt: str) -> ScriptedAnswer:
         return self._answers[self._turns(prompt)]

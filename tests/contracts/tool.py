@@ -14,7 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.errors import RequestError
-from antiphon.core.outcome import Facts, Outcome
+from antiphon.core.tool_result import (
+    Executed,
+    Found,
+    Opened,
+    OtherDetails,
+    Printed,
+    Searched,
+    ToolResult,
+)
+from antiphon.core.turn import Function
 from antiphon.tools.tool import ServerTool, Session
 
 Call = tuple[str, dict[str, Any]]
@@ -30,7 +39,10 @@ JSON = st.recursive(
     max_leaves=10,
 )
 
-OUTCOMES = st.builds(Outcome, TEXT, st.none() | st.from_type(Facts), st.booleans())
+DETAILS = st.from_type(Printed | Searched | Opened | Found | Executed) | st.builds(
+    OtherDetails, st.dictionaries(TEXT, JSON, max_size=2)
+)
+RESULTS = st.builds(ToolResult, TEXT, st.none() | DETAILS, st.booleans())
 
 anything = settings(
     max_examples=60,
@@ -43,20 +55,25 @@ def objects(names: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(st.sampled_from(names) | TEXT, JSON, max_size=5)
 
 
-def successful(outcome: Outcome) -> Outcome:
-    assert not outcome.failed, outcome.text
-    return outcome
+def successful(result: ToolResult) -> ToolResult:
+    assert not result.failed, result.text
+    return result
 
 
-def failure(outcome: Outcome) -> str:
-    assert outcome.failed
-    assert outcome.text.strip()
-    return outcome.text
+def failure(result: ToolResult) -> str:
+    assert result.failed
+    assert result.text.strip()
+    return result.text
 
 
-def refusal_of(tool: ServerTool, settings: Mapping[str, Any]) -> RequestError | None:
+async def functions_of(tool: ServerTool) -> tuple[Function, ...]:
+    """What it offers without further settings."""
+    return await tool.offer({"type": tool.type}, "tools[0]")
+
+
+async def refusal_of(tool: ServerTool, settings: Mapping[str, Any]) -> RequestError | None:
     try:
-        tool.check(settings, "tools[3]")
+        await tool.offer(settings, "tools[3]")
     except RequestError as error:
         return error
     return None
@@ -111,9 +128,9 @@ class ToolContract:
         async with opened(tool) as session:
             yield session
 
-    def test_its_functions_are_its_own(self, tool: ServerTool) -> None:
-        assert tool.functions
-        for function in tool.functions:
+    async def test_its_functions_are_its_own(self, tool: ServerTool) -> None:
+        assert await functions_of(tool)
+        for function in await functions_of(tool):
             assert function.hosted is not None
             assert function.hosted.type == tool.type
             assert function.description
@@ -121,16 +138,16 @@ class ToolContract:
             assert set(function.parameters["required"]) <= set(function.parameters["properties"])
 
     async def test_it_does_what_it_is_asked_for(self, session: Session) -> None:
-        outcome = successful(await session.run(*self.call))
-        assert outcome.text
-        assert outcome.facts is not None
+        result = successful(await session.run(*self.call))
+        assert result.text
+        assert result.details is not None
 
     async def test_an_unknown_action_is_told_in_words(self, session: Session) -> None:
         failure(await session.run("dance" * 10_000, self.call[1]))
         successful(await session.run(*self.call))
 
     async def test_no_arguments_are_told_in_words(self, tool: ServerTool, session: Session) -> None:
-        for function in tool.functions:
+        for function in await functions_of(tool):
             if function.hosted and function.parameters["required"]:
                 failure(await session.run(function.hosted.action, {}))
 
@@ -138,23 +155,23 @@ class ToolContract:
     @anything
     async def test_no_arguments_break_it(self, harmless: ServerTool, data: st.DataObject) -> None:
         async with opened(harmless) as session:
-            for function in harmless.functions:
+            for function in await functions_of(harmless):
                 assert function.hosted is not None
                 names = (*function.parameters["properties"], *self.arguments)
-                outcome = await session.run(function.hosted.action, data.draw(objects(names)))
-                assert len(outcome.text) <= MAX_CHARS
-                outcome.text.encode()  # raises on half a surrogate pair
+                result = await session.run(function.hosted.action, data.draw(objects(names)))
+                assert len(result.text) <= MAX_CHARS
+                result.text.encode()  # raises on half a surrogate pair
 
     @given(st.data())
     @anything
     async def test_nothing_that_was_done_breaks_it(self, harmless: ServerTool, data: st.DataObject) -> None:
         async with opened(harmless) as session:
-            for function in harmless.functions:
+            for function in await functions_of(harmless):
                 assert function.hosted is not None
                 arguments = data.draw(objects((*function.parameters["properties"], *self.arguments)))
                 action = data.draw(st.sampled_from([function.hosted.action, "dance"]))
-                await session.recall(action, arguments, data.draw(OUTCOMES))
-            for function in harmless.functions:
+                await session.recall(action, arguments, data.draw(RESULTS))
+            for function in await functions_of(harmless):
                 assert function.hosted is not None
                 assert (await session.run(function.hosted.action, {})).text.strip()
 
@@ -162,7 +179,7 @@ class ToolContract:
     @anything
     async def test_no_settings_break_it(self, tool: ServerTool, data: st.DataObject) -> None:
         given: Mapping[str, Any] = data.draw(objects(self.settings or ("type",)))
-        refusal = refusal_of(tool, given)
+        refusal = await refusal_of(tool, given)
         if refusal is None:
             await tool.open(given).close()
         else:
@@ -170,8 +187,8 @@ class ToolContract:
             assert (refusal.param or "").startswith("tools[3]")
 
     async def test_what_it_tells_is_bounded(self, session: Session) -> None:
-        outcome = await session.run(*self.lengthy)
-        assert 100 < len(outcome.text) <= MAX_CHARS
+        result = await session.run(*self.lengthy)
+        assert 100 < len(result.text) <= MAX_CHARS
 
     @pytest.mark.parametrize("seconds", [0, 0.01, 0.5])
     async def test_a_call_can_be_cancelled_at_any_moment(self, tool: ServerTool, seconds: float) -> None:
@@ -224,20 +241,20 @@ class ToolContract:
             assert self.left not in (await yours.run(*self.gets)).text
 
     async def test_many_work_at_once(self, tool: ServerTool) -> None:
-        async def work() -> Outcome:
+        async def work() -> ToolResult:
             async with opened(tool) as session:
                 return await session.run(*self.call)
 
-        outcomes = await asyncio.gather(*(work() for _ in range(8)))
-        assert not [outcome for outcome in outcomes if outcome.failed]
+        results = await asyncio.gather(*(work() for _ in range(8)))
+        assert not [result for result in results if result.failed]
 
     async def test_a_session_goes_on_with_what_another_did(self, tool: ServerTool) -> None:
         async with opened(tool) as first:
             calls = [self.call, self.sets, ("dance", {}), (self.call[0], {})]
             done = [(call, await first.run(*call)) for call in calls]
         async with opened(tool) as second:
-            for call, outcome in done:
-                await second.recall(*call, outcome)
+            for call, result in done:
+                await second.recall(*call, result)
             successful(await second.run(*self.call))
 
     async def test_a_session_closes_twice(self, tool: ServerTool) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.errors import RequestError
-from antiphon.core.outcome import Outcome, Printed
+from antiphon.core.tool_result import Printed, ToolResult
 from antiphon.tools import code_interpreter
 from antiphon.tools.cell import MAX_PARSED, as_cell
 from antiphon.tools.code_interpreter import MAX_CHARS, MODULES, CodeInterpreter
@@ -53,9 +53,9 @@ async def session(tool: CodeInterpreter) -> AsyncIterator[Session]:
 
 async def said(session: Session, text: str) -> str:
     """What the model reads; the client reads the same."""
-    outcome = successful(await session.run(*code(text)))
-    assert outcome.facts == Printed(outcome.text)
-    return outcome.text
+    result = successful(await session.run(*code(text)))
+    assert result.details == Printed(result.text)
+    return result.text
 
 
 class TestContract(ToolContract):
@@ -99,9 +99,9 @@ async def test_it_shows_what_a_notebook_shows(session: Session, text: str, shown
 
 @pytest.mark.parametrize("text", ["", "# nothing", "x = 1", "None", "if True:\n  5", "def f(): return 1"])
 async def test_what_shows_nothing_is_told_in_words(session: Session, text: str) -> None:
-    outcome = successful(await session.run(*code(text)))
-    assert "Nothing was printed" in outcome.text
-    assert outcome.facts == Printed("")
+    result = successful(await session.run(*code(text)))
+    assert "Nothing was printed" in result.text
+    assert result.details == Printed("")
 
 
 async def test_the_last_value_is_kept(session: Session) -> None:
@@ -142,10 +142,10 @@ async def test_a_traceback_names_the_line_behind_what_was_printed(session: Sessi
 async def test_a_program_that_takes_too_long_is_stopped(hasty: CodeInterpreter) -> None:
     session = hasty.open({})
     await said(session, "x = 'there'; print(x)")
-    outcome = await session.run(*code(f"print('begun')\n{FOREVER}"))
-    assert "too long" in failure(outcome)
-    assert outcome.facts == Printed(outcome.text)
-    assert outcome.text.startswith("begun\n")
+    result = await session.run(*code(f"print('begun')\n{FOREVER}"))
+    assert "too long" in failure(result)
+    assert result.details == Printed(result.text)
+    assert result.text.startswith("begun\n")
     assert "NameError" in await said(session, "x")
     await session.close()
 
@@ -245,10 +245,10 @@ async def test_more_sessions_than_processes_wait_or_are_told(monkeypatch: pytest
 
 async def test_what_was_done_elsewhere_is_done_again(tool: CodeInterpreter) -> None:
     session = tool.open({})
-    await session.recall(*code("x = 2"), Outcome("[Nothing was printed.]", Printed("")))
-    await session.recall(*code("x = x * 3; print(x)"), Outcome("6\n", Printed("6\n")))
+    await session.recall(*code("x = 2"), ToolResult("[Nothing was printed.]", Printed("")))
+    await session.recall(*code("x = x * 3; print(x)"), ToolResult("6\n", Printed("6\n")))
     assert await said(session, "x") == "6\n"
-    await session.recall(*code(FOREVER), Outcome("stopped", Printed(""), failed=True))
+    await session.recall(*code(FOREVER), ToolResult("stopped", Printed(""), failed=True))
     assert "NameError" in await said(session, "x")
     await session.close()
 
@@ -292,8 +292,8 @@ def test_it_works_in_the_loop_that_servers_use() -> None:
         {"type": "auto", "network_policy": {"type": "disabled"}, "file_ids": None},
     ],
 )
-def test_a_container_of_its_own_is_what_it_has(tool: CodeInterpreter, container: object) -> None:
-    tool.check({"type": "code_interpreter", "container": container}, "tools[0]")
+async def test_a_container_of_its_own_is_what_it_has(tool: CodeInterpreter, container: object) -> None:
+    assert await tool.offer({"type": "code_interpreter", "container": container}, "tools[0]")
 
 
 @pytest.mark.parametrize(
@@ -311,9 +311,9 @@ def test_a_container_of_its_own_is_what_it_has(tool: CodeInterpreter, container:
         ({"type": "auto", "skills": [{}]}, ".skills"),
     ],
 )
-def test_other_containers_are_refused(tool: CodeInterpreter, container: object, param: str) -> None:
+async def test_other_containers_are_refused(tool: CodeInterpreter, container: object, param: str) -> None:
     with pytest.raises(RequestError) as raised:
-        tool.check({"container": container}, "tools[0]")
+        await tool.offer({"container": container}, "tools[0]")
     assert raised.value.param == f"tools[0].container{param}"
 
 

@@ -17,10 +17,10 @@ import pytest
 import uvloop
 
 from antiphon.core.errors import RequestError, ToolError
-from antiphon.core.outcome import Executed, Outcome
+from antiphon.core.tool_result import Executed, ToolResult
 from antiphon.render.harmony_tools import CONTAINER
 from antiphon.tools import process
-from antiphon.tools.commands import MAX_CHARS, MAX_SECONDS, SECONDS, read
+from antiphon.tools.commands import MAX_CHARS, MAX_SECONDS, SECONDS, parse_commands
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool, Session
 from tests.contracts.tool import ToolContract, failure, opened, successful
@@ -57,9 +57,9 @@ async def session() -> AsyncIterator[Session]:
 
 
 async def done(session: Session, *lines: str, **more: Any) -> Executed:
-    facts = successful(await session.run(*commands(*lines, **more))).facts
-    assert isinstance(facts, Executed)
-    return facts
+    details = successful(await session.run(*commands(*lines, **more))).details
+    assert isinstance(details, Executed)
+    return details
 
 
 class ShellContract(ToolContract):
@@ -91,9 +91,9 @@ class TestContractInBubblewrap(ShellContract):
 
 
 async def test_a_model_reads_both_outputs_and_how_it_ended(session: Session) -> None:
-    outcome = await session.run(*commands("echo sung", "echo flat >&2", "exit 3"))
-    assert outcome.text == "sung\n[stderr]\nflat\n[exit code 3]"
-    assert outcome.facts == Executed("sung\n", "flat\n", 3)
+    result = await session.run(*commands("echo sung", "echo flat >&2", "exit 3"))
+    assert result.text == "sung\n[stderr]\nflat\n[exit code 3]"
+    assert result.details == Executed("sung\n", "flat\n", 3)
 
 
 async def test_what_prints_nothing_has_ended_all_the_same(session: Session) -> None:
@@ -114,16 +114,16 @@ async def test_what_prints_nothing_has_ended_all_the_same(session: Session) -> N
     ],
 )
 async def test_commands_come_in_many_shapes(session: Session, arguments: dict[str, Any]) -> None:
-    outcome = successful(await session.run("exec", arguments))
-    assert outcome.facts == Executed("a\nb\n", "", 0)
-    assert outcome.text == "a\nb\n[exit code 0]"
+    result = successful(await session.run("exec", arguments))
+    assert result.details == Executed("a\nb\n", "", 0)
+    assert result.text == "a\nb\n[exit code 0]"
 
 
 def test_it_reads_what_gpt_oss_was_trained_to_write() -> None:
     (function,) = CONTAINER.functions
     written = {"cmd": ["bash", "-lc", "ls"], "workdir": "/x y", "env": {"A": "b c"}, "timeout": 500}
     assert set(written) == set(function.parameters["properties"])
-    asked = read(written)
+    asked = parse_commands(written)
     assert asked.script == "export A='b c'\ncd -- '/x y' || exit\nbash -lc ls\n"
     assert (asked.seconds, asked.notes) == (0.5, ())
 
@@ -157,9 +157,9 @@ async def test_a_command_has_the_variables_and_the_folder_that_it_asks_for(sessi
     ],
 )
 async def test_what_it_cannot_do_is_told(session: Session, asked: dict[str, Any], words: str) -> None:
-    outcome = successful(await session.run(*commands("echo sung", **asked)))
-    assert words in outcome.text
-    assert outcome.facts == Executed("sung\n", "", 0)
+    result = successful(await session.run(*commands("echo sung", **asked)))
+    assert words in result.text
+    assert result.details == Executed("sung\n", "", 0)
 
 
 @pytest.mark.parametrize(
@@ -178,16 +178,16 @@ async def test_what_it_cannot_do_is_told(session: Session, asked: dict[str, Any]
     ],
 )
 def test_how_long_commands_may_take(asked: dict[str, Any], seconds: float) -> None:
-    assert read({"commands": ["ls"], **asked}).seconds == seconds
+    assert parse_commands({"commands": ["ls"], **asked}).seconds == seconds
 
 
 async def test_when_the_time_is_up_all_is_killed(session: Session) -> None:
     pause = f"sleep 71.{os.getpid()}"
-    outcome = successful(
+    result = successful(
         await session.run(*commands("echo begun", f"{pause} &", f"{pause} & wait", timeout_ms=300))
     )
-    assert outcome.facts == Executed("begun\n", "", None)
-    assert outcome.text == "begun\n[stopped after 0.3 seconds: the time was up]"
+    assert result.details == Executed("begun\n", "", None)
+    assert result.text == "begun\n[stopped after 0.3 seconds: the time was up]"
     await until_there_are(0, pause)
     assert not children("sh")
 
@@ -225,15 +225,15 @@ async def test_a_signal_has_the_code_that_shells_give_it(session: Session) -> No
 
 
 async def test_endless_output_takes_no_memory_and_no_time_of_others(session: Session) -> None:
-    facts = await done(session, "yes antiphon & yes loud >&2", timeout_ms=500)
-    for text in (facts.stdout, facts.stderr):
+    details = await done(session, "yes antiphon & yes loud >&2", timeout_ms=500)
+    for text in (details.stdout, details.stderr):
         assert MAX_CHARS <= len(text) < MAX_CHARS + 100
         assert "characters are left out" in text
 
 
 async def test_as_much_as_is_asked_for_is_told(session: Session) -> None:
-    facts = await done(session, "echo 0123456789", max_output_length=4)
-    assert facts.stdout == "01\n[7 characters are left out here]\n9\n"
+    details = await done(session, "echo 0123456789", max_output_length=4)
+    assert details.stdout == "01\n[7 characters are left out here]\n9\n"
 
 
 async def test_output_that_is_no_text_is_read_as_far_as_can_be(session: Session) -> None:
@@ -241,8 +241,8 @@ async def test_output_that_is_no_text_is_read_as_far_as_can_be(session: Session)
 
 
 async def test_a_script_of_any_length_is_run(session: Session) -> None:
-    facts = await done(session, *["# " + "x" * 1000] * 1000, "echo sung")
-    assert facts == Executed("sung\n", "", 0)
+    details = await done(session, *["# " + "x" * 1000] * 1000, "echo sung")
+    assert details == Executed("sung\n", "", 0)
 
 
 async def test_the_secrets_of_the_server_are_not_passed_on(
@@ -283,14 +283,14 @@ def test_a_command_that_is_none_is_an_error_at_once(command: str) -> None:
 
 
 async def test_the_model_is_told_that_earlier_files_are_lost(session: Session) -> None:
-    await session.recall(*commands("touch a"), Outcome("[exit code 0]", Executed("", "", 0)))
+    await session.recall(*commands("touch a"), ToolResult("[exit code 0]", Executed("", "", 0)))
     first = await session.run(*commands("ls"))
     assert first.text.splitlines()[0] == "The files of earlier commands are lost: the sandbox was made anew."
     assert (await session.run(*commands("ls"))).text == "[exit code 0]"
 
 
 async def test_nothing_is_lost_where_nothing_was_run(session: Session) -> None:
-    await session.recall("exec", {}, Outcome("`commands` is missing", failed=True))
+    await session.recall("exec", {}, ToolResult("`commands` is missing", failed=True))
     assert (await session.run(*commands("true"))).text == "[exit code 0]"
 
 
@@ -320,8 +320,8 @@ async def test_a_sandbox_keeps_commands_away_from_the_machine() -> None:
 async def test_nothing_of_a_sandbox_outlives_its_time() -> None:
     pause = f"sleep 74.{os.getpid()}"
     async with opened(Shell(BWRAP)) as session:
-        facts = await done(session, f"setsid {pause} &", f"{pause}", timeout_ms=500)
-        assert facts.exit_code is None
+        details = await done(session, f"setsid {pause} &", f"{pause}", timeout_ms=500)
+        assert details.exit_code is None
         await until_there_are(0, pause)
 
 
@@ -331,12 +331,15 @@ async def test_nothing_of_a_sandbox_outlives_its_time() -> None:
         None,
         {},
         {"type": "container_auto", "file_ids": []},
-        {"type": "local"},
-        {"type": "local", "skills": [1]},
     ],
 )
-def test_a_sandbox_of_its_own_is_what_it_has(environment: object) -> None:
-    Shell("sh").check({"environment": environment}, "tools[0]")
+async def test_a_sandbox_of_its_own_is_what_it_has(environment: object) -> None:
+    assert await Shell("sh").offer({"environment": environment}, "tools[0]")
+
+
+@pytest.mark.parametrize("environment", [{"type": "local"}, {"type": "local", "skills": [1]}])
+async def test_a_local_shell_is_the_clients(environment: object) -> None:
+    assert await Shell("sh").offer({"environment": environment}, "tools[0]") == ()
 
 
 @pytest.mark.parametrize(
@@ -350,7 +353,7 @@ def test_a_sandbox_of_its_own_is_what_it_has(environment: object) -> None:
         ({"type": "container_auto", "network_policy": {"type": "allowlist"}}, ".network_policy"),
     ],
 )
-def test_other_environments_are_refused(environment: object, param: str) -> None:
+async def test_other_environments_are_refused(environment: object, param: str) -> None:
     with pytest.raises(RequestError) as raised:
-        Shell("sh").check({"environment": environment}, "tools[0]")
+        await Shell("sh").offer({"environment": environment}, "tools[0]")
     assert raised.value.param == f"tools[0].environment{param}"

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from antiphon.core.errors import RequestError
-from antiphon.core.outcome import Found, Opened, Outcome, Searched
+from antiphon.core.tool_result import Found, Opened, Searched, ToolResult
 from antiphon.render.harmony_tools import BROWSER
 from antiphon.tools import web_search
 from antiphon.tools.tool import ServerTool, Session
 from antiphon.tools.web.display import VIEW_CHARS
-from antiphon.tools.web.fetch import BODY_BYTES, Document, Fetcher
+from antiphon.tools.web.fetch import BODY_BYTES, Fetcher
 from antiphon.tools.web.history import PAGES_KEPT
 from antiphon.tools.web.page import UNREAD, Page, Result, text_page
 from antiphon.tools.web.search import SearxngSearch
 from antiphon.tools.web.settings import Domains
-from antiphon.tools.web_search import READERS, Browser, WebSearch
+from antiphon.tools.web_search import FUNCTIONS, READERS, Browser, WebSearch
 from tests.contracts.tool import ToolContract
 from tests.tools.processes import PATIENCE
 from tests.tools.web.site import THREADS, Site, bomb, elsewhere, loopback, page, web
@@ -61,9 +61,9 @@ async def world() -> AsyncIterator[Web]:
         yield world
 
 
-def failure(outcome: Outcome) -> str:
-    assert outcome.failed
-    return outcome.text
+def failure(result: ToolResult) -> str:
+    assert result.failed
+    return result.text
 
 
 class Confined(WebSearch):
@@ -99,12 +99,12 @@ async def test_a_model_searches_opens_a_result_follows_a_link_and_finds_a_text(w
     port = url.rpartition(":")[2]
 
     found = await browser.run("search", {"query": "antiphons"})
-    assert found.facts == Searched("antiphons", (f"{url}/", f"{url}/history", "https://other.example/"))
+    assert found.details == Searched("antiphons", (f"{url}/", f"{url}/history", "https://other.example/"))
     assert found.text.startswith("[0] antiphons\n**viewing lines [0 - ")
     assert f"  * 【0†Home†127.0.0.1:{port}】 Two choirs." in found.text
 
     home = await browser.run("open", {"id": 0})
-    assert home.facts == Opened(f"{url}/")
+    assert home.details == Opened(f"{url}/")
     assert home.text == (
         f"[1] Choirs & chants ({url}/)\n**viewing lines [0 - 6] of 6**\n\n"
         f"L0: \nL1: URL: {url}/\nL2: \nL3: # Antiphons\nL4: \n"
@@ -113,15 +113,15 @@ async def test_a_model_searches_opens_a_result_follows_a_link_and_finds_a_text(w
     )
 
     history = await browser.run("open", {"cursor": 1, "id": 0})
-    assert history.facts == Opened(f"{url}/history")
+    assert history.details == Opened(f"{url}/history")
     assert history.text.startswith(f"[2] History ({url}/history)")
 
     ambrose = await browser.run("find", {"pattern": "AMBROSE of"})
-    assert ambrose.facts == Found(f"{url}/history", "AMBROSE of")
+    assert ambrose.details == Found(f"{url}/history", "AMBROSE of")
     assert "# 【0†match at L85】\nL1: Line 40 of the history names Ambrose" in ambrose.text
 
     place = await browser.run("open", {"id": 1, "num_lines": 6})
-    assert place.facts == Opened(f"{url}/history")
+    assert place.details == Opened(f"{url}/history")
     assert "\nL185: Line 90 of the history names Ambrose of Milan." in place.text
     assert "viewing lines [181 - 186]" in place.text
     assert world.site.paths() == ["/search", "/", "/history"]
@@ -133,7 +133,7 @@ async def test_without_an_id_another_part_of_a_page_is_shown(world: Web) -> None
     scrolled = await browser.run("open", {"loc": 50, "num_lines": 2})
     assert scrolled.text.startswith("[1] History")
     assert "viewing lines [50 - 51]" in scrolled.text
-    assert scrolled.facts == Opened(f"{world.site.url}/history")
+    assert scrolled.details == Opened(f"{world.site.url}/history")
     assert "There is no line 5000" in failure(await browser.run("open", {"loc": 5000}))
     assert world.site.paths() == ["/history"]
 
@@ -151,7 +151,7 @@ async def test_numbers_may_be_written_in_many_ways(world: Web, number: object) -
     browser = world.open()
     await browser.run("search", {"query": "x"})
     opened = await browser.run("open", {"id": number, "cursor": "0.0", "loc": number, "num_lines": number})
-    assert opened.facts == Opened(f"{world.site.url}/history")
+    assert opened.details == Opened(f"{world.site.url}/history")
     assert "viewing lines [1 - 1]" in opened.text
 
 
@@ -163,7 +163,7 @@ async def test_what_is_no_number_is_as_good_as_absent(world: Web, nothing: objec
         "open", {"id": nothing, "cursor": nothing, "loc": nothing, "num_lines": nothing}
     )
     assert "# Search Results" in shown.text
-    assert shown.facts == Opened(None)
+    assert shown.details == Opened(None)
 
 
 async def test_what_cannot_be_done_is_said(world: Web) -> None:
@@ -178,7 +178,7 @@ async def test_what_cannot_be_done_is_said(world: Web) -> None:
     assert "Results cannot be searched" in failure(await browser.run("find", {"pattern": "x"}))
     missing = await browser.run("open", {"id": f"{url}/nowhere"})
     assert "answered 404 Not Found" in failure(missing)
-    assert missing.facts == Opened(f"{url}/nowhere")
+    assert missing.details == Opened(f"{url}/nowhere")
     assert "not a URL" in failure(await browser.run("open", {"id": "java\nscript:x y"}))
     # What failed got no cursor.
     assert (await browser.run("open", {"id": 1})).text.startswith("[1] History")
@@ -200,7 +200,7 @@ async def test_domains_hold_for_results_and_for_pages(world: Web) -> None:
         filters={"blocked_domains": ["other.example"], "allowed_domains": ["127.0.0.1", "other.example"]}
     )
     found = await browser.run("search", {"query": "x"})
-    assert found.facts == Searched("x", (f"{world.site.url}/", f"{world.site.url}/history"))
+    assert found.details == Searched("x", (f"{world.site.url}/", f"{world.site.url}/history"))
     assert "not among the domains" in failure(await browser.run("open", {"id": "https://sub.other.example/"}))
 
 
@@ -214,7 +214,7 @@ async def test_how_much_is_shown_is_the_requests_to_say_and_where_the_user_is(wo
     )
     large = await world.open(search_context_size="high").run("search", {"query": "x"})
     few = await world.open().run("search", {"query": "x", "topn": 2})
-    assert [len(found.facts.sources) for found in (small, large, few)] == [5, 20, 2]  # type: ignore[union-attr]
+    assert [len(found.details.sources) for found in (small, large, few)] == [5, 20, 2]  # type: ignore[union-attr]
     assert small.text.endswith("The user is in Milan.")
     assert len(small.text) < len(large.text)
 
@@ -224,12 +224,12 @@ async def test_a_page_that_takes_long_to_read_keeps_nobody_else_waiting(
 ) -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()
 
-    def slowly(document: Document) -> Page:
+    def slowly(url: str, text: str) -> Page:
         begun.release()
         go_on.wait()
-        return text_page(document.url, document.text)
+        return text_page(url, text)
 
-    monkeypatch.setattr(web_search, "_read_page", slowly)
+    monkeypatch.setattr(web_search, "html_page", slowly)
     opening = [
         asyncio.create_task(world.open().run("open", {"id": f"{world.site.url}/"}))
         for _ in range(2 * THREADS)
@@ -243,14 +243,19 @@ async def test_a_page_that_takes_long_to_read_keeps_nobody_else_waiting(
         assert not any(task.done() for task in opening)
     finally:
         go_on.set()
-    assert not any(outcome.failed for outcome in await asyncio.gather(*opening))
+    assert not any(result.failed for result in await asyncio.gather(*opening))
 
 
-def test_wrong_settings_are_refused_by_name() -> None:
+async def test_wrong_settings_are_refused_by_name() -> None:
     tool = WebSearch(SearxngSearch("http://search.invalid"))
     with pytest.raises(RequestError) as caught:
-        tool.check({"type": "web_search", "filters": {"allowed_domains": [1]}}, "tools[2]")
+        await tool.offer({"type": "web_search", "filters": {"allowed_domains": [1]}}, "tools[2]")
     assert caught.value.param == "tools[2].filters.allowed_domains[0]"
+
+
+async def test_nothing_is_offered_without_access_to_the_web() -> None:
+    tool = WebSearch(SearxngSearch("http://search.invalid"))
+    assert await tool.offer({"type": "web_search", "external_web_access": False}, "tools[0]") == ()
 
 
 async def test_an_unsound_page_is_bounded() -> None:
@@ -312,10 +317,10 @@ async def test_a_session_that_is_recalled_goes_on_where_the_other_ended(world: W
 
 async def test_what_cannot_be_recalled_keeps_its_cursor(world: Web) -> None:
     browser = world.open()
-    await browser.recall("open", {"id": "x"}, Outcome("", Opened(f"{world.site.url}/nowhere")))
-    await browser.recall("open", {"cursor": 7}, Outcome("", Opened(None)))
-    await browser.recall("search", {}, Outcome("?"))
-    await browser.recall("search", {"query": "x"}, Outcome("", Searched("x", (f"{world.site.url}/",))))
+    await browser.recall("open", {"id": "x"}, ToolResult("", Opened(f"{world.site.url}/nowhere")))
+    await browser.recall("open", {"cursor": 7}, ToolResult("", Opened(None)))
+    await browser.recall("search", {}, ToolResult("?"))
+    await browser.recall("search", {"query": "x"}, ToolResult("", Searched("x", (f"{world.site.url}/",))))
     assert "404" in failure(await browser.run("open", {"cursor": 0}))
     assert (await browser.run("open", {"cursor": 3, "id": 0})).text.startswith("[4] Choirs")
 
@@ -352,10 +357,10 @@ def test_whatever_a_model_writes_is_answered(calls: list[tuple[str, dict[str, An
         tool = WebSearch(_Card(), Fetcher(loopback))
         browser = tool.open(CONFINED)
         for action, arguments in calls:
-            outcome = await browser.run(action, arguments)
-            outcome.text.encode()
-            assert outcome.text
-            assert len(outcome.text) < VIEW_CHARS + 1500
+            result = await browser.run(action, arguments)
+            result.text.encode()
+            assert result.text
+            assert len(result.text) < VIEW_CHARS + 1500
         await tool.close()
 
     asyncio.run(converse())
@@ -372,8 +377,8 @@ class _Card:
 
 
 def test_the_functions_take_what_gpt_oss_was_trained_to_give() -> None:
-    ours = {function.hosted.action: function for function in WebSearch.functions if function.hosted}
-    assert [function.name for function in WebSearch.functions] == ["web_search", "web_open", "web_find"]
+    ours = {function.hosted.action: function for function in FUNCTIONS if function.hosted}
+    assert [function.name for function in FUNCTIONS] == ["web_search", "web_open", "web_find"]
     for trained in BROWSER.functions:
         arguments = set(ours[trained.name].parameters["properties"])
         assert arguments == set(trained.parameters["properties"]) - {"source", "view_source"}

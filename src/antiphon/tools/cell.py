@@ -30,11 +30,11 @@ def as_cell(code: str) -> str:
 
 
 def _last_statement(code: str) -> ast.stmt | None:
-    """None if nobody knows: what is wrong with the code is told by the sandbox, in its own words."""
+    """None if it is not known: the sandbox reports what is wrong with the code."""
     if len(code) > MAX_PARSED:
         return None
     try:
-        with warnings.catch_warnings(action="ignore"):  # of what the code means nobody is to be told here
+        with warnings.catch_warnings(action="ignore"):  # warnings about the model's code are not ours
             statements = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -22,11 +22,10 @@ from pydantic_monty import (
 )
 
 from antiphon.core.errors import ToolError
-from antiphon.core.outcome import Outcome, Printed
+from antiphon.core.tool_result import Printed, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.cell import as_cell
-from antiphon.tools.container import check_container
-from antiphon.tools.requested import wrong
+from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
 
 TYPE = "code_interpreter"
@@ -48,7 +47,7 @@ MEMORY = 256 * 2**20
 """Bytes that the program of an answer may hold."""
 
 MAX_CHARS = 32_000
-"""How much of what a call printed is told."""
+"""How much of what a call printed is returned."""
 
 MAX_PROCESSES = 32
 """How many answers have a process at the same time."""
@@ -93,21 +92,21 @@ class CodeInterpreter:
     """The tool. All answers take their processes from one pool. `seconds`: how long a call may compute."""
 
     type = TYPE
-    functions = (FUNCTION,)
+    aliases = ()
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
         self._opening = asyncio.Lock()
         self._pool: AsyncMonty | None = None
 
-    def check(self, settings: Mapping[str, Any], where: str) -> None:
+    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
         """See `ServerTool`."""
         container, where = settings.get("container"), f"{where}.container"
-        if container is None:
-            return
-        if not isinstance(container, Mapping) or container.get("type", "auto") != "auto":
-            raise wrong(where, "Containers are not kept. Use {'type': 'auto'}.")
-        check_container(container, where)
+        if container is not None:
+            if not isinstance(container, Mapping) or container.get("type", "auto") != "auto":
+                raise invalid_setting(where, "Containers are not kept. Use {'type': 'auto'}.")
+            check_container(container, where)
+        return (FUNCTION,)
 
     def open(self, settings: Mapping[str, Any]) -> "Notebook":
         """See `ServerTool`."""
@@ -157,25 +156,25 @@ class Notebook:
         self._seconds = seconds
         self._process: AsyncMontySession | None = None
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> Outcome:
-        """See `Session`. What the program raises is no failure: it is told, and can be mended."""
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """See `Session`. An exception in the program is no failure: the model can correct it."""
         code = arguments.get("code")
         if action != ACTION:
-            return Outcome(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
+            return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
         if not isinstance(code, str):
-            return Outcome(_NO_CODE, failed=True)
+            return ToolResult(_NO_CODE, failed=True)
         printed = Excerpt(MAX_CHARS)
         try:
             await self._feed(as_cell(code), printed)
         except ToolError as error:
             await self.close()
             printed.write_line(error.message)
-            return Outcome(str(printed), Printed(str(printed)), failed=True)
-        return Outcome(str(printed) or _SILENT, Printed(str(printed)))
+            return ToolResult(str(printed), Printed(str(printed)), failed=True)
+        return ToolResult(str(printed) or _SILENT, Printed(str(printed)))
 
-    async def recall(self, action: str, arguments: Mapping[str, Any], outcome: Outcome) -> None:
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """See `Session`. The code is run again, for the variables that it sets."""
-        if outcome.failed:
+        if result.failed:
             await self.close()
         else:
             await self.run(action, arguments)
@@ -204,7 +203,7 @@ class Notebook:
 
 
 def _met(error: BaseException) -> str:
-    """What to tell of a limit that was met. The program is not to be trusted with more after it."""
+    """The message for a limit that was met. The program is not to be trusted with more after it."""
     match error:
         case TimeoutError():
             return _TIMEOUT

@@ -1,4 +1,4 @@
-"""What a model asks a shell for, as one script that runs within limits."""
+"""The commands of a call, as one script that runs within limits."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ MAX_SECONDS = 600.0
 """The longest that a call may ask for."""
 
 MAX_CHARS = 16_000
-"""How much of each of its outputs is told."""
+"""How many characters of each of its outputs the model gets."""
 
 _NO_COMMANDS = "`commands` is missing: give a list of command lines."
 _LONGEST = f"Commands cannot run for more than {MAX_SECONDS:.0f} seconds."
@@ -29,9 +29,9 @@ _IGNORED = {
 
 
 class Commands(Struct, frozen=True):
-    """A script that may run for `seconds`. `limit` characters of each output are told.
+    """A script that may run for `seconds`. `limit` characters of each output are returned.
 
-    `notes` say what was asked for and cannot be done.
+    `notes` list what was requested and cannot be done.
     """
 
     script: str
@@ -40,18 +40,18 @@ class Commands(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def read(arguments: Mapping[str, Any]) -> Commands:
-    """What is asked for. Raises ToolError if there is no command."""
-    asked = shell_commands.read(arguments)
-    lines = [*asked.lines, *([shlex.join(asked.words)] if asked.words else [])]
+def parse_commands(arguments: Mapping[str, Any]) -> Commands:
+    """The commands in the arguments of a call. Raises ToolError if there is no command."""
+    parsed = shell_commands.parse(arguments)
+    lines = [*parsed.lines, *([shlex.join(parsed.words)] if parsed.words else [])]
     if not lines:
         raise ToolError(_NO_COMMANDS)
-    seconds = SECONDS if asked.timeout_ms is None else asked.timeout_ms / 1000
-    limit = MAX_CHARS if asked.max_output_length is None else min(asked.max_output_length, MAX_CHARS)
-    return Commands("\n".join(lines) + "\n", min(seconds, MAX_SECONDS), limit, (*_notes(asked, seconds),))
+    seconds = SECONDS if parsed.timeout_ms is None else parsed.timeout_ms / 1000
+    limit = MAX_CHARS if parsed.max_output_length is None else min(parsed.max_output_length, MAX_CHARS)
+    return Commands("\n".join(lines) + "\n", min(seconds, MAX_SECONDS), limit, (*_notes(parsed, seconds),))
 
 
-def _notes(asked: ShellCommands, seconds: float) -> Iterator[str]:
+def _notes(parsed: ShellCommands, seconds: float) -> Iterator[str]:
     if seconds > MAX_SECONDS:
         yield _LONGEST
-    yield from (_IGNORED[name] for name in asked.ignored)
+    yield from (_IGNORED[name] for name in parsed.ignored)

@@ -16,7 +16,7 @@ from typing import IO, cast
 
 from msgspec import Struct
 
-from antiphon.core.outcome import Executed
+from antiphon.core.tool_result import Executed
 from antiphon.tools.text import Excerpt
 
 DRAINING = 2.0

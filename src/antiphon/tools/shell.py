@@ -18,12 +18,11 @@ from typing import Any
 import structlog
 
 from antiphon.core.errors import ToolError
-from antiphon.core.outcome import Executed, Outcome
+from antiphon.core.tool_result import Executed, ToolResult
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.commands import MAX_SECONDS, SECONDS, Commands, read
-from antiphon.tools.container import check_container
+from antiphon.tools.commands import MAX_SECONDS, SECONDS, Commands, parse_commands
 from antiphon.tools.process import Program, execute
-from antiphon.tools.requested import wrong
+from antiphon.tools.settings import check_container, invalid_setting
 
 TYPE = "shell"
 ACTION = "exec"
@@ -58,30 +57,30 @@ class Shell:
     """The tool. `command` begins a shell. Raises ToolError if it cannot be split into words."""
 
     type = TYPE
-    functions = (FUNCTION,)
+    aliases = ()
 
     def __init__(self, command: str) -> None:
         try:
             self._words = shlex.split(command)
         except ValueError as error:
-            raise ToolError(f"The shell's command cannot be read: {error}. Mend its quotes.") from error
+            raise ToolError(f"The shell's command cannot be read: {error}. Check its quotes.") from error
         if not self._words:
             raise ToolError("The shell's command is empty. Give the one that begins a shell.")
 
-    def check(self, settings: Mapping[str, Any], where: str) -> None:
-        """See `ServerTool`. Whose tool a `local` one is, is not asked here."""
+    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+        """See `ServerTool`. A `local` shell is the client's."""
         environment, where = settings.get("environment"), f"{where}.environment"
         if environment is None:
-            return
+            return (FUNCTION,)
         if not isinstance(environment, Mapping):
-            raise wrong(where, "Expected an object.")
+            raise invalid_setting(where, "Expected an object.")
         match environment.get("type", "container_auto"):
             case "container_auto":
                 check_container(environment, where)
+                return (FUNCTION,)
             case "local":
-                return
-            case _:
-                raise wrong(where, "Containers are not kept. Use {'type': 'container_auto'}.")
+                return ()
+        raise invalid_setting(where, "Containers are not kept. Use {'type': 'container_auto'}.")
 
     def open(self, settings: Mapping[str, Any]) -> "Workspace":
         """See `ServerTool`."""
@@ -97,24 +96,26 @@ class Workspace:
     def __init__(self, words: list[str]) -> None:
         self._words = words
         self._path: Path | None = None
-        self._news = ""
+        self._notice = ""
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> Outcome:
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
         """See `Session`."""
         if action != ACTION:
-            return Outcome(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
+            return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
         try:
-            commands = read(arguments)
+            commands = parse_commands(arguments)
             executed = await self._execute(commands)
         except ToolError as error:
-            return Outcome(error.message, failed=True)
-        news, self._news = self._news, ""
-        return Outcome("\n".join(filter(None, (news, *commands.notes, _told(executed, commands)))), executed)
+            return ToolResult(error.message, failed=True)
+        notice, self._notice = self._notice, ""
+        return ToolResult(
+            "\n".join(filter(None, (notice, *commands.notes, _result_text(executed, commands)))), executed
+        )
 
-    async def recall(self, action: str, arguments: Mapping[str, Any], outcome: Outcome) -> None:
-        """See `Session`. What commands did cannot be done again, so the model is told that it is gone."""
-        if outcome.facts is not None:
-            self._news = _LOST
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
+        """See `Session`. What commands did cannot be done again: the model learns that it is gone."""
+        if result.details is not None:
+            self._notice = _LOST
 
     async def close(self) -> None:
         """See `Session`. The workspace is removed."""
@@ -144,7 +145,7 @@ class Workspace:
         return Program(words, script, path, environment)
 
 
-def _told(executed: Executed, commands: Commands) -> str:
+def _result_text(executed: Executed, commands: Commands) -> str:
     """What the model reads: both outputs, and how it ended."""
     parts = [executed.stdout.removesuffix("\n")]
     if executed.stderr:

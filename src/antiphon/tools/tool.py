@@ -1,32 +1,32 @@
-"""What every tool of the server is: functions that models are offered, and somebody who runs them.
+"""What every tool of the server is: functions that models are offered, and sessions that run them.
 
-A tool is known by its type, which is that of the Responses API. It works in
-sessions, one for each answer: a session keeps what one call leaves for the
-next (variables, pages, files), and is gone with the answer.
+A tool is known by its type, which is that of the Responses API. It works in sessions, one
+for each answer: a session keeps what one call leaves for the next (variables, pages,
+files), and is gone with the answer.
 """
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from antiphon.core.outcome import Outcome
+from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function
 
 
 class Session(Protocol):
     """A tool at work for one answer. Its calls come one after the other."""
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> Outcome:
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Do what the model asks for; `arguments` are any JSON object that a model may write.
 
-        What cannot be done is an outcome that failed, and says to the model what to do instead: nothing
+        What cannot be done is a result that failed, whose text tells the model what to do instead: nothing
         but cancellation is raised. It ends in bounded time, and its text is of bounded length.
         """
         ...
 
-    async def recall(self, action: str, arguments: Mapping[str, Any], outcome: Outcome) -> None:
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """Take up what an earlier session did, on a server that is gone: the next calls build on it.
 
-        `arguments` and `outcome` are any that `run` may have had. What cannot be taken up is left out:
+        `arguments` and `result` are any that `run` may have had. What cannot be taken up is left out:
         nothing but cancellation is raised. It ends in bounded time.
         """
         ...
@@ -49,16 +49,21 @@ class ServerTool(Protocol):
         ...
 
     @property
-    def functions(self) -> tuple[Function, ...]:
-        """What a model is offered that was not trained with tools of its own; each is `hosted`."""
+    def aliases(self) -> tuple[str, ...]:
+        """Other types that clients know it by."""
         ...
 
-    def check(self, settings: Mapping[str, Any], where: str) -> None:
-        """Raise RequestError for settings that it cannot honour; `where` is their place in the request."""
+    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+        """What a model is offered of the tool with these settings, which stand at `where` in the request.
+
+        Each function is `hosted`. Where a request may have several tools of this type, `Hosted.label` tells
+        them apart. Nothing is offered if the settings keep the tool from the server. Raises RequestError for
+        settings that it cannot honour, naming them, and ToolError. It ends in bounded time.
+        """
         ...
 
     def open(self, settings: Mapping[str, Any]) -> Session:
-        """Begin to work for an answer. `settings` is the tool as the request gave it, and was checked."""
+        """Begin to work for an answer. `settings` is the tool as the request gave it: it was offered so."""
         ...
 
     async def close(self) -> None:

@@ -15,17 +15,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.core.errors import ToolError
-from antiphon.core.outcome import Facts, Found, Opened, Outcome, Searched
+from antiphon.core.tool_result import Found, Opened, Searched, ToolResult, ToolResultDetails
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.web.arguments import Find, Open, Search, read
+from antiphon.tools.web.arguments import Find, Open, Search, parse_call
 from antiphon.tools.web.display import display, shown_lines
 from antiphon.tools.web.fetch import Document, Fetcher, parse
 from antiphon.tools.web.history import History, Visit
 from antiphon.tools.web.markup import html_page
 from antiphon.tools.web.page import UNREAD, Link, Page, Result, matches_page, results_page, text_page
 from antiphon.tools.web.search import SearchProvider
-from antiphon.tools.web.settings import Settings
-from antiphon.tools.web.settings import read as read_settings
+from antiphon.tools.web.settings import Settings, parse_web_settings
 
 TYPE = "web_search"
 
@@ -90,20 +89,23 @@ class WebSearch:
     """The tool. Searches go to `provider`; pages are fetched by `fetcher`, which all answers share."""
 
     type = TYPE
-    functions = FUNCTIONS
+    aliases = ("web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 
     def __init__(self, provider: SearchProvider, fetcher: Fetcher | None = None) -> None:
         self._provider = provider
         self._fetcher = fetcher or Fetcher()
         self._reading = ThreadPoolExecutor(READERS, "read-page")
 
-    def check(self, settings: Mapping[str, Any], where: str) -> None:
-        """See `ServerTool`."""
-        read_settings(settings, where)
+    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+        """See `ServerTool`. Without access to the web, nothing can be searched here."""
+        if settings.get("external_web_access") is False:
+            return ()
+        parse_web_settings(settings, where)
+        return FUNCTIONS
 
     def open(self, settings: Mapping[str, Any]) -> "Browser":
         """See `ServerTool`."""
-        return Browser(self._provider, self._fetcher, self._reading, read_settings(settings, "tools"))
+        return Browser(self._provider, self._fetcher, self._reading, parse_web_settings(settings, "tools"))
 
     async def close(self) -> None:
         """See `ServerTool`."""
@@ -113,7 +115,7 @@ class WebSearch:
 
 
 class Browser:
-    """The web as one answer sees it: a `Session`. `_facts` are those of the current call, as far as known."""
+    """The web as one answer sees it: a `Session`. `_details` are those of the current call."""
 
     def __init__(
         self, provider: SearchProvider, fetcher: Fetcher, reading: Executor, settings: Settings
@@ -123,23 +125,23 @@ class Browser:
         self._reading = reading
         self._settings = settings
         self._history = History()
-        self._facts: Facts | None = None
+        self._details: ToolResultDetails | None = None
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> Outcome:
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
         """See `Session`."""
-        self._facts = None
+        self._details = None
         try:
-            text = await self._do(read(action, arguments))
+            text = await self._do(parse_call(action, arguments))
         except ToolError as error:
-            return Outcome(error.message, self._facts, failed=True)
-        return Outcome(text, self._facts)
+            return ToolResult(error.message, self._details, failed=True)
+        return ToolResult(text, self._details)
 
-    async def recall(self, action: str, arguments: Mapping[str, Any], outcome: Outcome) -> None:
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """See `Session`. A page is fetched again when it is asked for."""
-        if outcome.failed:
+        if result.failed:
             return
         try:
-            visit = self._recalled(read(action, arguments), outcome)
+            visit = self._recalled(parse_call(action, arguments), result)
         except ToolError:
             visit = _LOST
         self._history.add(visit)
@@ -158,33 +160,35 @@ class Browser:
                 return await self._find(call)
 
     async def _search(self, call: Search) -> str:
-        self._facts = Searched(call.query)
+        self._details = Searched(call.query)
         extent = self._settings.extent
         count = min(call.count or extent.results, extent.results)
         found = await self._provider.search(call.query, count, self._settings.domains)
         results = [Result(result.title, result.url, result.snippet[: extent.snippet]) for result in found]
-        self._facts = Searched(call.query, tuple(result.url for result in results))
-        place = self._settings.place
-        return self._show(results_page(call.query, results, f"The user is in {place}." if place else ""))
+        self._details = Searched(call.query, tuple(result.url for result in results))
+        location = self._settings.user_location
+        return self._show(
+            results_page(call.query, results, f"The user is in {location}." if location else "")
+        )
 
     async def _open(self, call: Open) -> str:
-        self._facts = Opened(None)
+        self._details = Opened(None)
         link = await self._link(call)
         if link is None:
             page = await self._history.page(call.cursor)
         else:
-            self._facts = Opened(link.url)
+            self._details = Opened(link.url)
             # Who gives a URL wants the page as it is now.
             seen = None if isinstance(call.target, str) else self._history.seen(link.url)
             page = seen or await self._fetch(link.url)
-        self._facts = Opened(page.url)
+        self._details = Opened(page.url)
         line = max(link.line - _LINES_BEFORE, 0) if link else 0
         return self._show(page, line if call.line is None else call.line, call.count)
 
     async def _find(self, call: Find) -> str:
-        self._facts = Found(None, call.pattern)
+        self._details = Found(None, call.pattern)
         page = await self._history.page(call.cursor)
-        self._facts = Found(page.url, call.pattern)
+        self._details = Found(page.url, call.pattern)
         if page.url is None:
             raise ToolError("Results cannot be searched for a text. Open one of them first.")
         return self._show(matches_page(page, call.pattern))
@@ -214,11 +218,11 @@ class Browser:
 
     # What an earlier session did
 
-    def _recalled(self, call: Search | Open | Find, outcome: Outcome) -> Visit:
+    def _recalled(self, call: Search | Open | Find, result: ToolResult) -> Visit:
         """The page that a call showed, or how to get it. Raises ToolError if it cannot be had any more."""
-        match outcome.facts, call:
+        match result.details, call:
             case Searched(query, sources), _:
-                return Page(query, shown_lines(outcome.text), [Link(url) for url in sources])
+                return Page(query, shown_lines(result.text), [Link(url) for url in sources])
             case Opened(str(url)), _:
                 return partial(self._page_again, url)
             case Found(str(url), pattern), _:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from antiphon.core.errors import RequestError
-from antiphon.tools.web.settings import EXTENTS, Domains, Settings, read
+from antiphon.tools.web.settings import EXTENTS, Domains, Settings, parse_web_settings
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from antiphon.tools.web.settings import EXTENTS, Domains, Settings, read
     ],
 )
 def test_a_tool_without_wishes_is_the_default(tool: dict[str, Any]) -> None:
-    assert read(tool, "tools[0]") == Settings()
+    assert parse_web_settings(tool, "tools[0]") == Settings()
 
 
 def test_everything_that_is_acted_on_is_read() -> None:
@@ -40,7 +40,9 @@ def test_everything_that_is_acted_on_is_read() -> None:
         "external_web_access": True,
     }
     domains = Domains(("example.org", "b.org"), ("xn--mnchen-3ya.de",))
-    assert read(tool, "tools[0]") == Settings(domains, EXTENTS["high"], "Milan, IT (time zone Europe/Rome)")
+    assert parse_web_settings(tool, "tools[0]") == Settings(
+        domains, EXTENTS["high"], "Milan, IT (time zone Europe/Rome)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_everything_that_is_acted_on_is_read() -> None:
 )
 def test_what_is_wrong_is_told_by_its_name(tool: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
-        read({"type": "web_search", **tool}, "tools[1]")
+        parse_web_settings({"type": "web_search", **tool}, "tools[1]")
     assert caught.value.param == param
     assert f"'{param}'" in caught.value.message
 

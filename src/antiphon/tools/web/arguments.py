@@ -1,4 +1,4 @@
-"""What a model asks for, read as kindly as can be: `"3"`, `3.0` and `[3]` are the number 3, -1 is none."""
+"""The arguments of a call, parsed leniently: `"3"`, `3.0` and `[3]` are the number 3, -1 is none."""
 
 import re
 from collections.abc import Mapping
@@ -40,8 +40,8 @@ class Find(Struct, frozen=True):
     cursor: int | None
 
 
-def read(action: str, arguments: Mapping[str, Any]) -> Search | Open | Find:
-    """What is asked for. Raises ToolError if that is not clear."""
+def parse_call(action: str, arguments: Mapping[str, Any]) -> Search | Open | Find:
+    """The call with these arguments. Raises ToolError if they are not clear."""
     match action:
         case "search":
             return Search(_text(arguments, "query"), _number(arguments.get("topn")))

@@ -1,4 +1,4 @@
-"""What a request may say about `web_search`, read into types: domains, how much, where the user is."""
+"""The settings of `web_search` in a request: domains, how much is shown, where the user is."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 from msgspec import Struct
 
-from antiphon.tools import requested
+from antiphon.tools.settings import invalid_setting, parse_settings
 
 
 class Extent(Struct, frozen=True):
@@ -37,11 +37,11 @@ class Domains(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """A tool as the request gave it. `place` says where the user is."""
+    """A tool as the request gave it. `user_location` is text for the model."""
 
     domains: Domains = Domains()
     extent: Extent = EXTENTS["medium"]
-    place: str = ""
+    user_location: str = ""
 
 
 class _Filters(Struct, frozen=True):
@@ -68,18 +68,18 @@ class _Given(Struct, frozen=True):
     external_web_access: bool | None = None
 
 
-def read(settings: Mapping[str, Any], where: str) -> Settings:
+def parse_web_settings(settings: Mapping[str, Any], where: str) -> Settings:
     """The settings at `where` in a request. Raises RequestError."""
-    given = requested.read(settings, _Given, where)
+    given = parse_settings(settings, _Given, where)
     filters = given.filters or _Filters()
     size = given.search_context_size or "medium"
     if size not in EXTENTS:
-        raise requested.wrong(f"{where}.search_context_size", "Use 'low', 'medium' or 'high'.")
+        raise invalid_setting(f"{where}.search_context_size", "Use 'low', 'medium' or 'high'.")
     domains = Domains(
         _domains(filters.allowed_domains, f"{where}.filters.allowed_domains"),
         _domains(filters.blocked_domains, f"{where}.filters.blocked_domains"),
     )
-    return Settings(domains, EXTENTS[size], _place(given.user_location))
+    return Settings(domains, EXTENTS[size], _location_text(given.user_location))
 
 
 def host_of(url: str) -> str:
@@ -100,11 +100,11 @@ def _domain(given: str, where: str) -> str:
     bare = given.strip().removeprefix("https://").removeprefix("http://").rstrip("/").removeprefix("*.")
     host = "" if any(sign in bare for sign in "/:@?#%* ") else host_of(f"https://{bare}")
     if not host:
-        raise requested.wrong(where, "Expected a domain, such as 'example.com'.")
+        raise invalid_setting(where, "Expected a domain, such as 'example.com'.")
     return host
 
 
-def _place(location: _Location | None) -> str:
+def _location_text(location: _Location | None) -> str:
     if location is None:
         return ""
     parts = ", ".join(filter(None, (location.city, location.region, location.country)))

@@ -1,0 +1,62 @@
+"""Parses the settings of tools in a request: every error names the setting.
+
+A sandbox lives as long as an answer and starts empty: OpenAI's containers with names, files
+and a network cannot be had, so requests for them are errors.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.errors import RequestError
+
+T = TypeVar("T", bound=Struct)
+
+MEMORY_LIMITS = ("1g", "4g", "16g", "64g")
+"""What clients may ask for. It is a hint: sandboxes have a limit of their own."""
+
+NO_NETWORK = "disabled"
+
+
+class _Policy(Struct, frozen=True):
+    type: str = NO_NETWORK
+
+
+class _Container(Struct, frozen=True):
+    file_ids: list[str] | None = None
+    memory_limit: str | None = None
+    network_policy: _Policy | None = None
+    skills: list[Any] | None = None
+
+
+def check_container(container: Mapping[str, Any], where: str) -> None:
+    """Raise RequestError if the container described at `where` in a request is not the plain one."""
+    given = parse_settings(container, _Container, where)
+    if given.file_ids:
+        raise invalid_setting(
+            f"{where}.file_ids", "There are no files here. Leave it out, and put texts into the input."
+        )
+    if given.memory_limit not in (None, *MEMORY_LIMITS):
+        raise invalid_setting(f"{where}.memory_limit", f"Use one of {', '.join(MEMORY_LIMITS)}.")
+    if given.network_policy and given.network_policy.type != NO_NETWORK:
+        raise invalid_setting(
+            f"{where}.network_policy", f"There is no network. Use {{'type': '{NO_NETWORK}'}}."
+        )
+    if given.skills:
+        raise invalid_setting(f"{where}.skills", "There are no skills here. Leave it out.")
+
+
+def parse_settings(settings: Mapping[str, Any], type_: type[T], where: str) -> T:
+    """Settings at `where` in the request, as this type has them. Raises RequestError."""
+    try:
+        return msgspec.convert(settings, type_)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        raise invalid_setting(where + path.rstrip("`"), f"{what}.") from error
+
+
+def invalid_setting(param: str, remedy: str) -> RequestError:
+    """The error of a setting that cannot be honoured."""
+    return RequestError(f"Invalid value for '{param}': {remedy}", param=param)

@@ -1,0 +1,102 @@
+"""What a model is offered of the tools of a request, found out for each request."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from antiphon.core.errors import RequestError
+from antiphon.core.turn import Function, Hosted
+from antiphon.tools.discovery import by_type, discover
+from tests.acting import PYTHON, ActingTool, hosts_for
+
+SEARCH = Function("search", "Searches.", {"type": "object"}, hosted=Hosted("web_search", "search"))
+
+
+class Remote(ActingTool):
+    """A tool of which a request may have several: each has the functions that its settings name."""
+
+    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+        await super().offer(settings, where)
+        label = settings["label"]
+        return tuple(
+            Function(
+                name, f"It is at {label}.", {"type": "object"}, hosted=Hosted("remote", name, label=label)
+            )
+            for name in settings["has"]
+        )
+
+
+def test_each_tool_offers_its_functions_at_its_place() -> None:
+    offers = {"code_interpreter": (PYTHON,), "web_search": (SEARCH,)}
+    requested = {
+        "tools[0]": {"type": "other"},
+        "tools[2]": {"type": "web_search_preview", "search_context_size": "low"},
+    }
+
+    hosts = hosts_for(offers, requested)
+
+    assert list(hosts.functions) == ["tools[2]"]
+    [function] = hosts.functions["tools[2]"]
+    assert (function.name, function.source) == ("search", "tools[2]")
+    assert function.hosted == Hosted("web_search", "search", requested["tools[2]"])
+    assert hosts.type_of("web_search_preview") == "web_search"
+    assert hosts.type_of("other") == "other"
+
+
+def test_a_model_is_offered_what_it_was_trained_with() -> None:
+    known = Function("browser.search", hosted=Hosted("web_search", "search", native=True))
+    other = Function("browser.fly", "Flies.", hosted=Hosted("web_search", "fly", native=True))
+    requested = {"tools[0]": {"type": "web_search"}}
+
+    hosts = hosts_for({"web_search": (SEARCH,)}, requested, {"web_search": (known, other)})
+
+    offered = {function.name: function.description for function in hosts.functions["tools[0]"]}
+    assert offered == {"browser.search": "Searches.", "browser.fly": "Flies."}
+
+
+def test_what_is_kept_from_the_server_is_not_offered_to_models_that_were_trained_with_it() -> None:
+    requested = {"tools[0]": {"type": "web_search", "external_web_access": False}}
+
+    hosts = hosts_for({"web_search": (SEARCH,)}, requested, {"web_search": (SEARCH,)})
+
+    assert hosts.functions == {"tools[0]": ()}
+
+
+async def test_two_tools_of_one_type_do_not_collide() -> None:
+    requested = {
+        "tools[0]": {"type": "remote", "label": "a", "has": ["find", "read"]},
+        "tools[1]": {"type": "remote", "label": "b", "has": ["find", "write"]},
+    }
+
+    hosts = await discover(by_type([Remote("remote")]), requested)
+
+    functions = [function for offered in hosts.functions.values() for function in offered]
+    assert [function.name for function in functions] == ["a__find", "read", "b__find", "write"]
+    hosted = [function.hosted for function in functions if function.hosted]
+    assert [each.action for each in hosted] == ["find", "read", "find", "write"]
+    assert len({each.key for each in hosted}) == 2
+    assert [each.settings for each in hosted][::2] == [*requested.values()]
+
+
+async def test_a_tool_refuses_settings_by_their_place() -> None:
+    requested = {"tools[3]": {"type": "remote", "label": "a", "has": [], "refused": True}}
+
+    with pytest.raises(RequestError) as caught:
+        await discover(by_type([Remote("remote")]), requested)
+
+    assert caught.value.param == "tools[3].refused"
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [ActingTool("toy"), ActingTool("toy")],
+        [ActingTool("toy", aliases=("other",)), ActingTool("other")],
+        [ActingTool("function")],
+        [ActingTool("toy", aliases=("custom",))],
+    ],
+)
+def test_tools_that_clients_could_not_tell_apart_are_refused_at_start(tools: list[ActingTool]) -> None:
+    with pytest.raises(ValueError, match="Two tools are called"):
+        by_type(tools)
