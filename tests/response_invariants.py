@@ -55,12 +55,13 @@ _FIELDS = {
         "code_interpreter_call",
         "code",
     ),
+    "response.mcp_call_arguments.delta": ("response.mcp_call_arguments.done", "mcp_call", "arguments"),
 }
 _STAGES = {
     # the item's type: what is told of it, in this order; it waits for an answer behind the last but one
     type_: [f"response.{type_}.{stage}" for stage in ("in_progress", at_work, "completed")]
     for type_, at_work in (("code_interpreter_call", "interpreting"), ("web_search_call", "searching"))
-}
+} | {"mcp_call": ["response.mcp_call.in_progress", "response.mcp_call.completed"]}
 _SERVED = (*_STAGES, "shell_call", "shell_call_output")
 """The items of tools that the server runs: they may be cut without being the last."""
 
@@ -134,13 +135,17 @@ class _Item:
         self.part: Event | None = None
         self.whole: set[str] = set()  # the done events that it had
         self.stages: list[str] = []
+        self.failed = False
         self.told = 0  # how many commands are whole
 
     @property
     def waits(self) -> bool:
         """The model has written it, and it is not answered yet."""
         stages = _STAGES.get(self.value["type"], [])
-        return bool(stages) and self.stages == stages[:-1]
+        written = all(
+            done in self.whole for done, type_, _ in _FIELDS.values() if type_ == self.value["type"]
+        )
+        return bool(stages) and self.stages == stages[:-1] and written
 
     def follow(self, event: Event) -> None:
         type_ = event["type"]
@@ -149,6 +154,9 @@ class _Item:
             assert event["item_id"] == self.value["id"]
         if type_ in _STAGES.get(self.value["type"], ()):
             self.stages.append(type_)
+            return
+        if type_ == "response.mcp_call.failed":
+            self.failed = True
             return
         assert not self.waits, "it goes on while it waits"
         if type_ in _PARTS:
@@ -175,6 +183,7 @@ class _Item:
             "call_id",
             "name",
             "namespace",
+            "server_label",
             "phase",
             "container_id",
             "environment",
@@ -192,6 +201,9 @@ class _Item:
         assert self.stages == stages[: len(self.stages)], "stages are missing"
         if stages:
             assert (final["status"] == "completed") == (self.stages == stages), "it ended otherwise"
+        if final["type"] == "mcp_call":
+            assert self.failed == (final["status"] == "failed") == (final["error"] is not None)
+            assert (final["status"] == "completed") == (final["output"] is not None)
 
     def _check_shell(self, final: Event) -> None:
         if final["type"] == "shell_call":

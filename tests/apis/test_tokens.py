@@ -6,29 +6,38 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.apis.chat.accept import House
-from antiphon.apis.tokens import DetokenizeRequest, Rendered, Tokenized, accept_tokenize
+from antiphon.apis.chat.accept import accept
+from antiphon.apis.tokens import (
+    DetokenizeRequest,
+    Rendered,
+    TokenizeChatRequest,
+    Tokenized,
+    TokenizeTextRequest,
+    parse_tokenize,
+)
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Ending, Turn
-from tests.apis.chat.requests import HI
+from antiphon.core.turn import Ending
+from tests.apis.chat.requests import asked
 
 
-def accepted(**body: Any) -> tuple[Turn, bool]:
-    return accept_tokenize(json.dumps({"model": "m", **body}).encode(), "me", lambda model: House())
+def parsed(**body: Any) -> TokenizeTextRequest | TokenizeChatRequest:
+    return parse_tokenize(json.dumps({"model": "m", **body}).encode())
 
 
 def test_a_text_is_a_prompt() -> None:
-    assert accepted(prompt="Hi") == (Turn("m", prompt="Hi", owner="me", source="prompt"), False)
-    assert accepted(prompt="", return_token_strs=True)[1]
+    assert parsed(prompt="Hi") == TokenizeTextRequest("m", "Hi")
+    assert parsed(prompt="", return_token_strs=True).return_token_strs
 
 
 def test_a_conversation_is_rendered() -> None:
     hi = [{"role": "user", "content": "Hi"}]
 
-    assert accepted(messages=hi) == (Turn("m", HI, owner="me"), False)
-    turn, texts = accepted(messages=hi, add_generation_prompt=False, return_token_strs=True)
-    assert (turn.ending, texts) == (Ending.TRANSCRIPT, True)
+    for more, turn in [({}, asked()), ({"add_generation_prompt": False}, asked(ending=Ending.TRANSCRIPT))]:
+        request = parsed(messages=hi, return_token_strs=True, **more)
+        assert isinstance(request, TokenizeChatRequest)
+        assert accept(request, "me").turn == turn
+        assert request.return_token_strs
 
 
 @pytest.mark.parametrize(
@@ -42,7 +51,7 @@ def test_a_conversation_is_rendered() -> None:
 )
 def test_what_is_no_prompt_is_refused_by_name(body: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as raised:
-        accepted(**body)
+        parsed(**body)
     assert raised.value.param == param
 
 

@@ -1,12 +1,12 @@
 """How the chunks of a stream are written, for OpenAI's two older APIs.
 
-What is said comes in pieces, one or more for each token. In a plain stream nothing
+Text comes in pieces, one or more for each token. In a plain stream nothing
 changes from piece to piece but the text: a chunk with a mark in the place of the text
 is encoded once and split at the mark, and the pieces are joined from bytes. Where
 a client wants more to change (log probabilities, ids, usage, padding), each
 chunk is encoded whole. Both kinds are made of the same wire types, and cannot differ.
 
-A `Form` knows the wire types of one API; a part is what a chunk adds to one choice.
+A `ChunkFactory` knows the wire types of one API; a part is what a chunk adds to one choice.
 """
 
 import secrets
@@ -17,16 +17,19 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.apis.body import CompletionUsage, total
-from antiphon.apis.envelope import PromptView, UsageReports, View
+from antiphon.apis.completion_body import CompletionUsage, total
+from antiphon.apis.envelope import PresentationOptions, RenderedPrompt, UsageReports
 from antiphon.core.chunks import Token
 from antiphon.core.events import Event, ReasoningDelta, Usage
 
 Tokens = tuple[Token, ...]
 Piece = Callable[[str, Tokens], bytes]
-"""Text, and the tokens behind it → the chunk that says it."""
+"""Text, and the tokens behind it → the chunk with it."""
 Usages = CompletionUsage | UnsetType | None
-"""What a chunk says of usage: nothing, that there is none yet, or what there is."""
+"""The usage in a chunk: absent, null as long as there is none, or what there is."""
+
+DONE = b"[DONE]"
+"""The payload behind the last."""
 
 PADDED_LENGTH = 32
 """Pieces of a padded stream are multiples of so many bytes longer than an empty one."""
@@ -37,13 +40,13 @@ _encode = msgspec.json.Encoder().encode
 _UNUSED = Usage()
 
 
-class Saying(Enum):
+class PieceKind(Enum):
     """What a piece is part of."""
 
     ECHO = auto()
     """Text that the client wrote."""
     TEXT = auto()
-    THOUGHT = auto()
+    REASONING = auto()
     CALL = auto()
 
 
@@ -54,47 +57,49 @@ class Part(Protocol):
     token_ids: list[int] | UnsetType
 
 
-_WITH_LOGPROBS = (Saying.TEXT, Saying.ECHO)
+_WITH_LOGPROBS = (PieceKind.TEXT, PieceKind.ECHO)
 
 P = TypeVar("P", bound=Part)
 P_contra = TypeVar("P_contra", bound=Part, contravariant=True)
 
 
-class Form(Protocol[P_contra]):
+class ChunkFactory(Protocol[P_contra]):
     """The wire types of an API's stream."""
 
-    def chunk(self, parts: tuple[P_contra, ...], usage: Usages, prompt: PromptView | None) -> Any:
-        """A chunk, which has `obfuscation`; the first also tells of the prompt."""
+    def chunk(self, parts: tuple[P_contra, ...], usage: Usages, prompt: RenderedPrompt | None) -> Any:
+        """A chunk, which has `obfuscation`; the first also shows the prompt."""
         ...
 
     def add_logprobs(self, part: P_contra, tokens: Tokens) -> None:
-        """Let the part of a text tell of its tokens."""
+        """Add the log probabilities of these tokens to the part of a text."""
         ...
 
 
 class Chunks(Generic[P]):
     """Writes the chunks of a plain stream. `prompt_tokens` are those of all prompts."""
 
-    def __init__(self, form: Form[P], view: View, prompt_tokens: int) -> None:
-        self._form = form
-        self._view = view
+    def __init__(
+        self, factory: ChunkFactory[P], presentation: PresentationOptions, prompt_tokens: int
+    ) -> None:
+        self._factory = factory
+        self._presentation = presentation
         self._prompt_tokens = prompt_tokens
-        self._usage: Usages = UNSET if view.usage is UsageReports.NONE else None
+        self._usage: Usages = UNSET if presentation.usage is UsageReports.NONE else None
 
-    def piece(self, saying: Saying, part_of: Callable[[str], P]) -> Piece:
+    def piece(self, kind: PieceKind, part_of: Callable[[str], P]) -> Piece:
         """Makes the pieces of one text of a choice."""
         frame = self.single(part_of(_MARK)).split(_ENCODED_MARK)
         return lambda text, tokens: _encode(text).join(frame)
 
-    def single(self, part: P, prompt: PromptView | None = None) -> bytes:
+    def single(self, part: P, prompt: RenderedPrompt | None = None) -> bytes:
         """A chunk that is no piece."""
-        return _encode(self._form.chunk((part,), self._usage, prompt))
+        return _encode(self._factory.chunk((part,), self._usage, prompt))
 
     def usage(self, usages: Iterable[Usage]) -> list[bytes]:
         """The chunk behind the last choice, if it was asked for."""
-        if self._view.usage is UsageReports.NONE:
+        if self._presentation.usage is UsageReports.NONE:
             return []
-        return [_encode(self._form.chunk((), total(self._prompt_tokens, usages), None))]
+        return [_encode(self._factory.chunk((), total(self._prompt_tokens, usages), None))]
 
     def note(self, choice: int, event: Event) -> None:
         """The model wrote something that no chunk shows."""
@@ -104,66 +109,70 @@ class Chunks(Generic[P]):
 
 
 class DetailedChunks(Chunks[P]):
-    """Writes chunks that tell of tokens, or hide how long they are."""
+    """Writes chunks that show tokens or usage, or hide how long their text is."""
 
-    def __init__(self, form: Form[P], view: View, prompt_tokens: int) -> None:
-        super().__init__(form, view, prompt_tokens)
-        self._ids: dict[int, list[int]] = {}  # of each choice, those that no chunk has told yet
+    def __init__(
+        self, factory: ChunkFactory[P], presentation: PresentationOptions, prompt_tokens: int
+    ) -> None:
+        super().__init__(factory, presentation, prompt_tokens)
+        self._ids: dict[int, list[int]] = {}  # of each choice, those that no chunk has shown yet
         self._used: dict[int, Usage] = {}  # by each choice so far
 
-    def piece(self, saying: Saying, part_of: Callable[[str], P]) -> Piece:
+    def piece(self, kind: PieceKind, part_of: Callable[[str], P]) -> Piece:
         """See `Chunks`."""
 
         def write(text: str, tokens: Tokens) -> bytes:
             part = part_of(text)
-            if saying is not Saying.ECHO:
-                self._count(part.index, tokens, thoughts=len(tokens) if saying is Saying.THOUGHT else 0)
-                self._tell(part.index, tokens)
-            if saying in _WITH_LOGPROBS and self._view.logprobs is not None:
-                self._form.add_logprobs(part, tokens)
-            return self._write(part, padding=_padding(text) if self._view.padded else UNSET)
+            if kind is not PieceKind.ECHO:
+                self._count(part.index, tokens, reasoning=len(tokens) if kind is PieceKind.REASONING else 0)
+                self._collect_ids(part.index, tokens)
+            if kind in _WITH_LOGPROBS and self._presentation.logprobs is not None:
+                self._factory.add_logprobs(part, tokens)
+            return self._write(part, padding=_padding(text) if self._presentation.padded else UNSET)
 
         return write
 
-    def single(self, part: P, prompt: PromptView | None = None) -> bytes:
+    def single(self, part: P, prompt: RenderedPrompt | None = None) -> bytes:
         """See `Chunks`."""
         return self._write(part, prompt)
 
     def note(self, choice: int, event: Event) -> None:
-        """See `Chunks`. Thoughts come here only if they are hidden: then their tokens are, too."""
+        """See `Chunks`. Reasoning comes here only if it is hidden: then its tokens are hidden, too."""
         hidden = isinstance(event, ReasoningDelta)
-        self._count(choice, event.tokens, thoughts=len(event.tokens) if hidden else 0)
+        self._count(choice, event.tokens, reasoning=len(event.tokens) if hidden else 0)
         if not hidden:
-            self._tell(choice, event.tokens)
+            self._collect_ids(choice, event.tokens)
 
     def settle(self, choice: int, usage: Usage) -> None:
         """See `Chunks`."""
         self._used[choice] = usage
 
-    def _count(self, choice: int, tokens: Tokens, thoughts: int) -> None:
+    def _count(self, choice: int, tokens: Tokens, reasoning: int) -> None:
         used = self._used.get(choice, _UNUSED)
-        self._used[choice] = Usage(used.completion_tokens + len(tokens), used.reasoning_tokens + thoughts)
+        self._used[choice] = Usage(used.completion_tokens + len(tokens), used.reasoning_tokens + reasoning)
 
-    def _tell(self, choice: int, tokens: Tokens) -> None:
-        if self._view.token_ids:
+    def _collect_ids(self, choice: int, tokens: Tokens) -> None:
+        if self._presentation.token_ids:
             self._ids.setdefault(choice, []).extend(token.id for token in tokens)
 
-    def _write(self, part: P, prompt: PromptView | None = None, padding: str | UnsetType = UNSET) -> bytes:
-        if self._view.token_ids:
+    def _write(
+        self, part: P, prompt: RenderedPrompt | None = None, padding: str | UnsetType = UNSET
+    ) -> bytes:
+        if self._presentation.token_ids:
             part.token_ids = self._ids.pop(part.index, [])
         usage = self._usage
-        if self._view.usage is UsageReports.EACH:
+        if self._presentation.usage is UsageReports.EACH:
             usage = total(self._prompt_tokens, self._used.values())
-        chunk = self._form.chunk((part,), usage, prompt)
+        chunk = self._factory.chunk((part,), usage, prompt)
         chunk.obfuscation = padding
         return _encode(chunk)
 
 
-def chunks_for(form: Form[P], view: View, prompt_tokens: int) -> Chunks[P]:
+def chunks_for(factory: ChunkFactory[P], presentation: PresentationOptions, prompt_tokens: int) -> Chunks[P]:
     """The plainest writer that shows all that the client wants to see."""
-    detailed = view.logprobs is not None or view.token_ids or view.padded
-    kind = DetailedChunks if detailed or view.usage is UsageReports.EACH else Chunks
-    return kind(form, view, prompt_tokens)
+    detailed = presentation.logprobs is not None or presentation.token_ids or presentation.padded
+    kind = DetailedChunks if detailed or presentation.usage is UsageReports.EACH else Chunks
+    return kind(factory, presentation, prompt_tokens)
 
 
 def _padding(text: str) -> str:

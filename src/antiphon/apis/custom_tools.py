@@ -16,7 +16,7 @@ import msgspec
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.turn import Function
 
-TextForm = GrammarFormat | Regex
+InputFormat = GrammarFormat | Regex
 """What the text that a custom tool takes has to look like."""
 
 MAX_OPENING = 256
@@ -33,25 +33,25 @@ _PIECES = re.compile(
 )
 
 
-def as_function(name: str, description: str | None, form: TextForm | None, source: str) -> Function:
-    """The function that stands for a custom tool, whose form came as the parameter `source`.
+def as_function(name: str, description: str | None, format_: InputFormat | None, source: str) -> Function:
+    """The function that stands for a custom tool, whose format came as the parameter `source`.
 
     A regular expression becomes part of the schema, so that an engine can be held to it;
-    a grammar is told to the model, which is all that can be done inside a JSON string.
+    a grammar becomes part of the description, which is all that can be done inside a JSON string.
     """
     text: dict[str, Any] = {"type": "string", "description": "The input of the tool, as plain text."}
-    match form:
+    match format_:
         case Regex():
-            text["pattern"] = f"^(?:{form.pattern})$"
+            text["pattern"] = f"^(?:{format_.pattern})$"
         case GrammarFormat():
-            text["description"] += f" It must follow this {form.syntax} grammar:\n{form.text}"
+            text["description"] += f" It must follow this {format_.syntax} grammar:\n{format_.text}"
     parameters = {
         "type": "object",
         "properties": {"input": text},
         "required": ["input"],
         "additionalProperties": False,
     }
-    strict = True if isinstance(form, Regex) else None
+    strict = True if isinstance(format_, Regex) else None
     return Function(name, description, parameters, strict, source)
 
 
@@ -60,9 +60,9 @@ def to_arguments(text: str) -> str:
     return msgspec.json.encode({"input": text}).decode()
 
 
-def to_input(arguments: str) -> str:
-    """The input of a call with these arguments."""
-    return InputReader().read(arguments)
+def to_input(arguments: str, name: str = "input") -> str:
+    """The one string in the arguments of a call, that of this name."""
+    return InputReader(name).read(arguments)
 
 
 class InputReader:

@@ -1,17 +1,19 @@
 """What an answer is wrapped in: its identity and its prompts, and how the client wants to see it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from antiphon.core.chunks import Token
 
 REASONING_NAMES = ("reasoning_content", "reasoning")
-"""Thoughts go by two names among clients. Answers say both: each client knows one of them."""
+"""Clients know reasoning by one of two names. Answers have both."""
 
 
-class PromptView(Struct, frozen=True):
+class RenderedPrompt(Struct, frozen=True):
     """A prompt as the model read it. `tokens` are there, with log probabilities, if those were asked for."""
 
     text: str
@@ -20,18 +22,26 @@ class PromptView(Struct, frozen=True):
 
 
 class Envelope(Struct, frozen=True):
-    """The identity of an answer. `model` is the client's name for it, `prompt_tokens` counts all prompts."""
+    """The identity of an answer, and its prompts. `model` is the client's name for it."""
 
     id: str
     model: str
     created: int
-    prompt_tokens: int
-    prompts: tuple[PromptView, ...] = ()
+    prompts: tuple[RenderedPrompt, ...] = ()
     system_fingerprint: str | UnsetType = UNSET
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(len(prompt.ids) for prompt in self.prompts)
+
+    def around(self, prompts: Iterable[Any]) -> "Envelope":
+        """The same, with prompts, each of which has a `text` and `ids`."""
+        return replace(self, prompts=tuple(RenderedPrompt(prompt.text, prompt.ids) for prompt in prompts))
 
 
 class UsageReports(IntEnum):
-    """How often a stream tells of its usage. A server's own wish and the client's: the greater counts."""
+    """How often a stream reports usage. A server's own wish and the client's: the greater counts."""
 
     NONE = 0
     LAST = 1
@@ -40,10 +50,10 @@ class UsageReports(IntEnum):
     """In each chunk, as far as it got."""
 
 
-class View(Struct, frozen=True):
-    """How an answer is shown. A server has one that it begins with; requests change it.
+class PresentationOptions(Struct, frozen=True):
+    """How an answer is shown. A server has defaults; requests change them.
 
-    `reasoning` are the fields that thoughts are shown in, none to hide them.
+    `reasoning` are the fields that reasoning is shown in, none to hide them.
     Calls of `custom` tools are shown with their input. `legacy` shows the one call as
     OpenAI did before there were tools. `logprobs` is the number of alternatives
     to each token of the text, None to show no log probabilities; `tokens_as_ids`
@@ -67,5 +77,5 @@ class View(Struct, frozen=True):
     metadata: Mapping[str, str] | UnsetType = UNSET
 
 
-DEFAULT_VIEW = View()
+DEFAULT_PRESENTATION = PresentationOptions()
 """How answers are shown unless someone says otherwise."""

@@ -1,7 +1,7 @@
 """What becomes of the parameters that Antiphon does not act on: one table for two kinds.
 
-`HINTS` are read by nobody: whatever they say, the answer is the right one.
-`REFUSED` ask for something that Antiphon cannot give; to ignore them would be
+`HINTS` are not read: whatever their value, the answer is the right one.
+`REFUSED` request something that Antiphon cannot give; to ignore them would be
 to answer another question. All other parameters of `Request` and of the
 APIs' own requests are acted on; what no table and no request knows is ignored.
 """
@@ -19,12 +19,12 @@ HINTS: Mapping[str, str] = {
     "prompt_cache_key": "engines find common beginnings of prompts by themselves",
     "prompt_cache_options": "engines keep what they have room for",
     "prompt_cache_retention": "engines keep what they have room for",
-    "safety_identifier": "nobody is told of users",
-    "service_tier": "there is one tier; an answer to a request that named one says `default`",
-    "session_id": "sessions are not told apart",
+    "safety_identifier": "users are not tracked",
+    "service_tier": "there is one tier; an answer to a request that named one has `default`",
+    "session_id": "sessions are not tracked",
     "spaces_between_special_tokens": "special tokens are not shown",
     "stream_interval": "a stream sends what there is, when it is there",
-    "user": "nobody is told of users",
+    "user": "users are not tracked",
 }
 """Parameter → why there is nothing to do."""
 
@@ -54,11 +54,11 @@ REFUSED: Mapping[str, str] = {
 }
 """Parameter → what to do instead."""
 
-_ASKS_FOR_NOTHING: tuple[object, ...] = (None, False, [], {}, "", ["text"])
+_UNUSED_VALUES: tuple[object, ...] = (None, False, [], {}, "", ["text"])
 
 
 def refuse(request: Struct) -> None:
-    """Say no to every refused parameter that asks for something. Raises RequestError."""
+    """Refuse each of these parameters that has an effect. Raises RequestError."""
     for name, remedy in REFUSED.items():
-        if getattr(request, name, None) not in _ASKS_FOR_NOTHING:
+        if getattr(request, name, None) not in _UNUSED_VALUES:
             raise RequestError(f"'{name}' is not supported. {remedy}", param=name)

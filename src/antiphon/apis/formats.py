@@ -1,4 +1,4 @@
-"""What an answer has to look like, in the several ways in which a request may say it."""
+"""What an answer has to look like, in the several fields that a request may use."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,60 +18,60 @@ from antiphon.core.constraint import Format, GrammarFormat, JsonObject, JsonSche
 from antiphon.core.errors import RequestError
 
 Named = tuple[str, Format]
-"""A format, and the parameter that asks for it."""
+"""A format, and the parameter that requests it."""
 
 
 def answer_format(request: Request) -> tuple[str, Format | None]:
-    """The one format that the request asks for, and its parameter. Raises RequestError for several."""
-    asked = [
+    """The one format that the request requests, and its parameter. Raises RequestError for several."""
+    requested = [
         *_of_response_format(request.response_format),
         *structured(request.structured_outputs),
         *_guided(request),
     ]
-    return the_one(asked) or ("response_format", None)
+    return only_format(requested) or ("response_format", None)
 
 
-def the_one(asked: Sequence[Named]) -> Named | None:
-    """The format that is asked for, if any is. Raises RequestError for several."""
-    if len(asked) > 1:
-        (first, _), (second, _), *_ = asked
-        message = f"'{first}' already says what the answer has to look like. Leave out '{second}'."
+def only_format(requested: Sequence[Named]) -> Named | None:
+    """The format that is requested, if any is. Raises RequestError for several."""
+    if len(requested) > 1:
+        (first, _), (second, _), *_ = requested
+        message = f"'{first}' already defines what the answer has to look like. Leave out '{second}'."
         raise RequestError(message, param=second)
-    return asked[0] if asked else None
+    return requested[0] if requested else None
 
 
-def _of_response_format(asked: ResponseFormat | None) -> Iterator[Named]:
-    match asked:
+def _of_response_format(requested: ResponseFormat | None) -> Iterator[Named]:
+    match requested:
         case JsonObjectFormat():
             yield "response_format", JsonObject()
         case JsonSchemaFormat(json_schema=named):
             schema = JsonSchema(named.schema, bool(named.strict), named.name, named.description)
             yield "response_format", schema
         case StructuralTagFormat():
-            yield "response_format", TagFormat(msgspec.to_builtins(asked))
+            yield "response_format", TagFormat(msgspec.to_builtins(requested))
         case None | TextFormat():
             pass
 
 
-def structured(asked: StructuredOutputs | None) -> Iterator[Named]:
-    """The formats that are asked for in vLLM's words. Raises RequestError."""
+def structured(requested: StructuredOutputs | None) -> Iterator[Named]:
+    """The formats that are requested in vLLM's fields. Raises RequestError."""
     where = "structured_outputs"
-    if asked is None:
+    if requested is None:
         return
-    if asked.whitespace_pattern is not None:
+    if requested.whitespace_pattern is not None:
         message = "The engine chooses which space it allows. Leave out 'whitespace_pattern'."
         raise RequestError(message, param=f"{where}.whitespace_pattern")
     yield from _constrained(
-        json=(f"{where}.json", asked.json),
-        regex=(f"{where}.regex", asked.regex),
-        choice=(f"{where}.choice", asked.choice),
-        grammar=(f"{where}.grammar", asked.grammar),
+        json=(f"{where}.json", requested.json),
+        regex=(f"{where}.regex", requested.regex),
+        choice=(f"{where}.choice", requested.choice),
+        grammar=(f"{where}.grammar", requested.grammar),
     )
-    if asked.json_object:
+    if requested.json_object:
         yield f"{where}.json_object", JsonObject()
-    if asked.structural_tag is not None:
+    if requested.structural_tag is not None:
         param = f"{where}.structural_tag"
-        yield param, TagFormat(_object(asked.structural_tag, param))
+        yield param, TagFormat(_object(requested.structural_tag, param))
 
 
 def _guided(request: Request) -> Iterator[Named]:

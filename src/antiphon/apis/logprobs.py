@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from antiphon.apis.body import PromptAlternative, PromptLogprobs
-from antiphon.apis.envelope import View
+from antiphon.apis.completion_body import PromptAlternative, PromptLogprobs
+from antiphon.apis.envelope import PresentationOptions
 from antiphon.core.chunks import Candidate, Token
 
 LEAST_LOGPROB = -9999.0
@@ -16,9 +16,9 @@ def logprob_of(token: Token | Candidate) -> float:
     return value if value is not None and value > LEAST_LOGPROB else LEAST_LOGPROB
 
 
-def namer(view: View) -> Callable[[Token | Candidate], str]:
+def namer(presentation: PresentationOptions) -> Callable[[Token | Candidate], str]:
     """How the client wants tokens to be named."""
-    return id_of if view.tokens_as_ids else text_of
+    return id_of if presentation.tokens_as_ids else text_of
 
 
 def id_of(token: Token | Candidate) -> str:

@@ -1,4 +1,4 @@
-"""What a request for text may say, whichever API it comes through.
+"""The fields of a request for text, whichever API it comes through.
 
 Names and meanings are OpenAI's where OpenAI has the parameter, vLLM's where it
 has not. Reading is lenient: unknown fields are ignored, null means absent.
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 MAX_CHOICES = 128
-"""The most that `n` may ask for, as OpenAI has it."""
+"""The maximum of `n`, as OpenAI has it."""
 MAX_STOPS = 16
 """The most `stop` strings in one request."""
 MAX_STOP_TOKENS = 128
@@ -24,7 +24,7 @@ MAX_METADATA = 16
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(gt=0, le=1)]
-Share = Annotated[float, Meta(ge=0, le=1)]
+UnitInterval = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(gt=0)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
@@ -36,9 +36,9 @@ TokenLimit = Annotated[int, Meta(ge=1)]
 TokenIds = Annotated[list[Count], Meta(max_length=MAX_STOP_TOKENS)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
-Words = Annotated[str, Meta(min_length=1)]
-StopStrings = Annotated[list[Words], Meta(max_length=MAX_STOPS)]
-BadWords = Annotated[list[Words], Meta(max_length=MAX_BAD_WORDS)]
+NonEmptyStr = Annotated[str, Meta(min_length=1)]
+StopStrings = Annotated[list[NonEmptyStr], Meta(max_length=MAX_STOPS)]
+BadWords = Annotated[list[NonEmptyStr], Meta(max_length=MAX_BAD_WORDS)]
 CacheSalt = Annotated[str, Meta(max_length=128, pattern=r"^[^@/\\\x00]*$")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Verbosity = Literal["low", "medium", "high"]
@@ -64,7 +64,7 @@ class JsonObjectFormat(Struct, tag="json_object"):
 
 
 class NamedSchema(Struct):
-    """A JSON Schema, under the name that the model is told."""
+    """A JSON Schema, under the name that the model sees."""
 
     name: str
     schema: dict[str, Any]
@@ -90,31 +90,31 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTa
 
 
 class StructuredOutputs(Struct):
-    """What the answer has to look like, in vLLM's words: one of these."""
+    """What the answer has to look like, in vLLM's fields: one of these."""
 
     json: dict[str, Any] | str | None = None
-    regex: Words | None = None
-    choice: Annotated[list[Words], Meta(min_length=1)] | None = None
-    grammar: Words | None = None
+    regex: NonEmptyStr | None = None
+    choice: Annotated[list[NonEmptyStr], Meta(min_length=1)] | None = None
+    grammar: NonEmptyStr | None = None
     json_object: bool | None = None
     structural_tag: dict[str, Any] | str | None = None
     whitespace_pattern: str | None = None
 
 
-class Drawing(Struct, kw_only=True):
-    """The parameters that all APIs share: how tokens are drawn, and what the answer is held to."""
+class SamplingParams(Struct, kw_only=True):
+    """The parameters that all APIs share: how tokens are sampled, and how the answer is constrained."""
 
     temperature: Temperature | None = None
     top_p: Probability | None = None
     top_k: CountOrAll | None = None
-    min_p: Share | None = None
+    min_p: UnitInterval | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
     logit_bias: dict[int, Bias] | None = None
     seed: Seed | None = None
     min_tokens: Count | None = None
-    stop: Words | StopStrings | None = None
+    stop: NonEmptyStr | StopStrings | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
@@ -124,7 +124,7 @@ class Drawing(Struct, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
 
 
-class Request(Drawing, kw_only=True):
+class Request(SamplingParams, kw_only=True):
     """The parameters that Chat Completions and Completions share beyond that."""
 
     model: str
@@ -138,7 +138,7 @@ class Request(Drawing, kw_only=True):
     prompt_logprobs: CountOrAll | None = None
     truncate_prompt_tokens: CountOrAll | None = None
     truncation_side: str | None = None
-    request_id: Words | None = None
+    request_id: NonEmptyStr | None = None
     echo: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
@@ -146,9 +146,9 @@ class Request(Drawing, kw_only=True):
     service_tier: str | None = None
     response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | str | None = None
-    guided_regex: Words | None = None
-    guided_choice: Annotated[list[Words], Meta(min_length=1)] | None = None
-    guided_grammar: Words | None = None
+    guided_regex: NonEmptyStr | None = None
+    guided_choice: Annotated[list[NonEmptyStr], Meta(min_length=1)] | None = None
+    guided_grammar: NonEmptyStr | None = None
 
     # Refused: see `fields.REFUSED`
     allowed_token_ids: Any = None

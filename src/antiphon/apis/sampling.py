@@ -1,16 +1,13 @@
-"""The parameters of a request that say how an answer is made: what is drawn, how much, and where it ends."""
+"""The parameters of a request for sampling, length and stop strings."""
 
 from typing import Any
 
 from msgspec.structs import replace
 
 from antiphon.apis.fields import refuse
-from antiphon.apis.request import Drawing, Request
+from antiphon.apis.request import Request, SamplingParams
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
-
-WHOLE_CONTEXT = -1
-"""As `truncate_prompt_tokens`: as much of the prompt as the model can read."""
 
 
 def check(request: Request) -> None:
@@ -31,7 +28,7 @@ def check(request: Request) -> None:
         raise RequestError(message, param="truncate_prompt_tokens")
 
 
-def drawing(request: Drawing, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
+def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
     """How tokens are drawn. `logprobs` is how many alternatives are wanted, None for no log probabilities."""
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
@@ -60,23 +57,23 @@ def drawing(request: Drawing, *, max_tokens: int | None, logprobs: int | None) -
 def sampling(request: Request, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
     """The same, with what only OpenAI's older APIs have."""
     return replace(
-        drawing(request, max_tokens=max_tokens, logprobs=logprobs),
+        shared_sampling(request, max_tokens=max_tokens, logprobs=logprobs),
         prompt_logprobs=request.prompt_logprobs,
         beam_width=(request.n or 1) if request.use_beam_search else None,
         length_penalty=request.length_penalty,
     )
 
 
-def stops(request: Drawing) -> tuple[str, ...]:
+def stops(request: SamplingParams) -> tuple[str, ...]:
     """The strings that end an answer."""
     return (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
 
 
 def variables(effort: str | None, verbosity: str | None) -> dict[str, Any]:
-    """What a chat template is told of how much to think and to say."""
-    told: dict[str, Any] = {}
+    """The variables of a chat template for reasoning effort and verbosity."""
+    values: dict[str, Any] = {}
     if effort is not None:
-        # Templates ask for the effort, or in either of two ways whether to think, if they ask at all.
-        thinks = effort != "none"
-        told = {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
-    return told if verbosity is None else {**told, "verbosity": verbosity}
+        # Templates ask for the effort, or in either of two ways whether to reason, if they ask at all.
+        reasons = effort != "none"
+        values = {"reasoning_effort": effort, "enable_thinking": reasons, "thinking": reasons}
+    return values if verbosity is None else {**values, "verbosity": verbosity}

@@ -1,14 +1,10 @@
 """Prompts as tokens: /tokenize, /detokenize and /v1/chat/completions/render, in vLLM's shapes."""
 
-from collections.abc import Callable
-
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from antiphon.apis.chat.accept import House, accept
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.request import Count
 from antiphon.apis.wire import decode
-from antiphon.core.turn import Turn
 
 
 class TokenizeTextRequest(Struct):
@@ -26,7 +22,7 @@ class TokenizeChatRequest(ChatRequest, kw_only=True):
 
 
 class Tokenized(Struct):
-    """The tokens of a prompt. `token_strs` are there if they were asked for."""
+    """The tokens of a prompt. `token_strs` are there if they were requested."""
 
     count: int
     max_model_len: int
@@ -58,20 +54,12 @@ class Rendered(Struct, tag_field="object", tag="chat.completion.render"):
 
 
 class _Which(Struct):
-    """Tells the two requests of /tokenize apart."""
+    """Distinguishes the two requests of /tokenize."""
 
     messages: Raw | UnsetType = UNSET
 
 
-def accept_tokenize(body: bytes, owner: str, house: Callable[[str], House]) -> tuple[Turn, bool]:
-    """The turn whose prompt is asked for, and whether with the texts of its tokens. Raises RequestError.
-
-    `house` tells what the server brings to a request for a model.
-    """
-    if decode(body, _Which).messages is UNSET:
-        text = decode(body, TokenizeTextRequest)
-        return Turn(text.model, prompt=text.prompt, owner=owner, source="prompt"), bool(
-            text.return_token_strs
-        )
-    chat = decode(body, TokenizeChatRequest)
-    return accept(chat, owner, house(chat.model)).turn, bool(chat.return_token_strs)
+def parse_tokenize(body: bytes) -> TokenizeTextRequest | TokenizeChatRequest:
+    """Which of the two requests of /tokenize it is. Raises RequestError."""
+    text = decode(body, _Which).messages is UNSET
+    return decode(body, TokenizeTextRequest) if text else decode(body, TokenizeChatRequest)

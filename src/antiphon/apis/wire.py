@@ -42,7 +42,7 @@ def _check_numbers(value: Any, where: str) -> None:
 
 
 def _invalid(message: str) -> RequestError:
-    """Say which parameter is wrong, in JSON's words: `Expected integer, got string`."""
+    """The error names the parameter that is wrong, in JSON's words: `Expected integer, got string`."""
     where = _PATH.search(message)
     path = where["path"] if where else ""
     what = message[: where.start()] if where else message

@@ -3,13 +3,15 @@
 import json
 from typing import Any
 
-from antiphon.apis.chat.accept import Accepted, House, accept
+from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept
 from antiphon.apis.chat.schema import ChatRequest
-from antiphon.apis.envelope import DEFAULT_VIEW, View
-from antiphon.apis.hosted import Hosts
+from antiphon.apis.chat.tools import requested_tools
+from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions
 from antiphon.apis.wire import decode
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Turn
+from antiphon.tools.discovery import NO_FUNCTIONS
+from tests.acting import Offers, hosts_for
 
 
 def text(*words: str) -> tuple[TextPart, ...]:
@@ -17,16 +19,33 @@ def text(*words: str) -> tuple[TextPart, ...]:
     return tuple(TextPart(word) for word in words)
 
 
-NO_HOSTS = Hosts()
 HI = (Message(Role.USER, text("Hi")),)
+PARAMETERS = {
+    "conversation": "messages",
+    "format": "response_format",
+    "prefix": "response_prefix",
+    "prompt": "messages",
+    "reasoning_limit": "thinking_token_budget",
+    "template": "chat_template",
+}
+"""What this API calls what errors blame."""
 
 
-def accepted(house: View = DEFAULT_VIEW, hosts: Hosts = NO_HOSTS, **more: Any) -> Accepted:
-    """A request that says Hi, and more."""
+def accepted(
+    defaults: PresentationOptions = DEFAULT_PRESENTATION, offers: Offers = NO_FUNCTIONS, **more: Any
+) -> Accepted:
+    """A request that says Hi, and more, to a server with tools that offer these functions."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **more}
-    return accept(decode(json.dumps(body).encode(), ChatRequest), "me", House(house, hosts))
+    request = decode(json.dumps(body).encode(), ChatRequest)
+    hosts = hosts_for(offers, requested_tools(request))
+    return accept(request, "me", ServerDefaults(defaults, hosts))
 
 
 def turn(**more: Any) -> Turn:
     """What is run for it."""
     return accepted(**more).turn
+
+
+def asked(model: str = "m", items: tuple[Message, ...] = HI, where: str = "messages", **more: Any) -> Turn:
+    """The turn of a request whose messages, the parameter `where`, say this."""
+    return Turn(model, items, owner="me", parameters=PARAMETERS | {"conversation": where}, **more)

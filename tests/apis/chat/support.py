@@ -4,19 +4,22 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from antiphon.apis.chat.answer import Answer
-from antiphon.apis.chat.stream import Stream
-from antiphon.apis.envelope import DEFAULT_VIEW, Envelope, PromptView, View
+from msgspec.structs import replace
+
+from antiphon.apis.chat.answer import ChatCompletionBuilder
+from antiphon.apis.chat.stream import ChatCompletionStream
+from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
+from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
-from antiphon.core.events import Event
+from antiphon.core.events import Event, Finished
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 
-PROMPT = PromptView(
+PROMPT = RenderedPrompt(
     "Hi", (5, 6), (Token(5, "H"), Token(6, "i", -0.5, (Candidate(7, "o", -0.25), Candidate(6, "i", -0.5))))
 )
-ENVELOPE = Envelope("chatcmpl-1", "org/m\"odel'é", 1_700_000_000, 7, (PROMPT,))
+ENVELOPE = Envelope("chatcmpl-1", "org/m\"odel'é", 1_700_000_000, (PROMPT,))
 HERMES_TABLE = Table(HERMES.grammar)
 
 
@@ -26,59 +29,86 @@ def token(index: int, text: str) -> Token:
     return Token(index, text, -0.5, top, None if text else b"\xf0\x9f")
 
 
-def said(pieces: Iterable[str], reason: FinishReason = FinishReason.STOP, **options: Any) -> list[Event]:
+def said(
+    pieces: Iterable[str],
+    reason: FinishReason = FinishReason.STOP,
+    table: Table = HERMES_TABLE,
+    **options: Any,
+) -> list[Event]:
     """The events of an answer whose tokens have these texts."""
     options.setdefault("ids", lambda name, index: f"call_{index}")
-    decoder = Decoder(HERMES_TABLE, **options)
+    decoder = Decoder(table, **options)
     events: list[Event] = []
     for index, piece in enumerate(pieces):
         events += decoder.feed(Chunk(piece, (token(index, piece),)))
-    return events + decoder.finish(Finish(reason))
+    return with_error(events + decoder.finish(Finish(reason)))
+
+
+def with_error(events: list[Event]) -> list[Event]:
+    """The events, whose end says what failed if something did, as it does where other choices stand."""
+    *before, end = events
+    if isinstance(end, Finished) and end.reason is FinishReason.ERROR:
+        return [*before, replace(end, error="The model failed to answer. Try again.")]
+    return events
 
 
 def streamed(
-    events: Sequence[Event], view: View = DEFAULT_VIEW, *, batch: int = 1, envelope: Envelope = ENVELOPE
+    events: Sequence[Event],
+    presentation: PresentationOptions = DEFAULT_PRESENTATION,
+    *,
+    batch: int = 1,
+    envelope: Envelope = ENVELOPE,
 ) -> list[bytes]:
     """The payloads of the stream of one choice, without the end mark."""
-    stream = Stream(envelope, 1, view)
-    payloads = []
+    stream, numbered = ChatCompletionStream(envelope, 1, presentation), Accumulator().extend(events)
+    payloads = stream.begin()
     for start in range(0, len(events), batch):
-        payloads += stream.push(0, list(events[start : start + batch]))
+        payloads += stream.push(0, numbered[start : start + batch])
     *rest, end = stream.finish()
     assert end == b"[DONE]"
     return payloads + rest
 
 
 def answered(
-    choices: Sequence[Sequence[Event]], view: View = DEFAULT_VIEW, envelope: Envelope = ENVELOPE
+    choices: Sequence[Sequence[Event]],
+    presentation: PresentationOptions = DEFAULT_PRESENTATION,
+    envelope: Envelope = ENVELOPE,
 ) -> dict[str, Any]:
     """The body of the full answer."""
-    answer = Answer(envelope, len(choices), view)
+    builder = ChatCompletionBuilder(envelope, len(choices), presentation)
+    assert builder.begin() == []
     for index, events in enumerate(choices):
-        answer.push(index, list(events))
-    body: dict[str, Any] = json.loads(answer.body())
+        assert builder.push(index, Accumulator().extend(events)) == []
+    assert builder.finish() == []
+    body: dict[str, Any] = json.loads(builder.body())
     return body
 
 
-def accumulated(payloads: Iterable[bytes], view: View = DEFAULT_VIEW) -> dict[int, dict[str, Any]]:
+def accumulated(
+    payloads: Iterable[bytes], presentation: PresentationOptions = DEFAULT_PRESENTATION
+) -> dict[int, dict[str, Any]]:
     """The choices of a full answer, made of the chunks of a stream. Checks what a stream may not do."""
     chunks = [json.loads(payload) for payload in payloads]
     for chunk in chunks:
         assert (chunk["id"], chunk["object"]) == (ENVELOPE.id, "chat.completion.chunk")
         assert (chunk["model"], chunk["created"]) == (ENVELOPE.model, ENVELOPE.created)
-    return collected(chunks, view)
+    return collected(chunks, presentation)
 
 
-def collected(chunks: Iterable[dict[str, Any]], view: View = DEFAULT_VIEW) -> dict[int, dict[str, Any]]:
+def collected(
+    chunks: Iterable[dict[str, Any]], presentation: PresentationOptions = DEFAULT_PRESENTATION
+) -> dict[int, dict[str, Any]]:
     """The choices that the chunks of any stream add up to."""
     choices: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
         for part in chunk["choices"]:
-            _add_part(choices, part, view)
+            _add_part(choices, part, presentation)
     return choices
 
 
-def _add_part(choices: dict[int, dict[str, Any]], part: dict[str, Any], view: View) -> None:
+def _add_part(
+    choices: dict[int, dict[str, Any]], part: dict[str, Any], presentation: PresentationOptions
+) -> None:
     delta, index = part["delta"], part["index"]
     if index not in choices:
         assert delta["role"] == "assistant"
@@ -88,9 +118,9 @@ def _add_part(choices: dict[int, dict[str, Any]], part: dict[str, Any], view: Vi
             "finish_reason": None,
             "logprobs": None,
         }
-        if view.logprobs is not None:
+        if presentation.logprobs is not None:
             choices[index]["logprobs"] = {"content": [], "refusal": None}
-        if view.token_ids:
+        if presentation.token_ids:
             choices[index]["token_ids"] = []
     else:
         assert "role" not in delta
@@ -103,7 +133,7 @@ def _add_part(choices: dict[int, dict[str, Any]], part: dict[str, Any], view: Vi
     if part["logprobs"] is not None:
         assert delta.keys() == {"content"}
         choice["logprobs"]["content"] += part["logprobs"]["content"]
-    if view.token_ids:
+    if presentation.token_ids:
         choice["token_ids"] += part["token_ids"]
     _add_delta(choice["message"], delta)
 

@@ -1,4 +1,4 @@
-"""What a chat request becomes: every field lands in the turn or in the view, or is refused by name."""
+"""What a chat request becomes: every field lands in the turn or in the presentation, or is refused by name."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import pytest
 
 from antiphon.apis.chat.accept import Accepted
 from antiphon.apis.chat.schema import ChatRequest
-from antiphon.apis.envelope import UsageReports, View
+from antiphon.apis.envelope import PresentationOptions, UsageReports
 from antiphon.apis.fields import HINTS, REFUSED
 from antiphon.apis.request import Request
 from antiphon.core.constraint import JsonObject
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Calling, Ending, Sampling, ToolChoice, Turn
-from tests.apis.chat.requests import HI, accepted, turn
+from tests.apis.chat.requests import accepted, asked, turn
 from tests.openai_schema import OPENAI, components
 
 ASKED = [{"role": "user", "content": "Hi"}]
@@ -20,14 +20,14 @@ SAID = [*ASKED, {"role": "assistant", "content": "So"}]
 
 
 def drawn(**sampling: Any) -> Turn:
-    return Turn("m", HI, sampling=Sampling(**sampling), owner="me")
+    return asked(sampling=Sampling(**sampling))
 
 
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ({}, Turn("m", HI, owner="me")),
-        ({"model": "other"}, Turn("other", HI, owner="me")),
+        ({}, asked()),
+        ({"model": "other"}, asked("other")),
         ({"temperature": 0}, drawn(temperature=0)),
         ({"temperature": 1.5}, drawn(temperature=1.5)),
         ({"top_p": 0.5}, drawn(top_p=0.5)),
@@ -56,31 +56,31 @@ def drawn(**sampling: Any) -> Turn:
         ({"priority": 3}, drawn(priority=3)),
         ({"cache_salt": "mine"}, drawn(cache_salt="mine")),
         ({"use_beam_search": True, "length_penalty": 0.5}, drawn(beam_width=1, length_penalty=0.5)),
-        ({"stop": "a"}, Turn("m", HI, stop=("a",), owner="me")),
-        ({"stop": ["a", "b"]}, Turn("m", HI, stop=("a", "b"), owner="me")),
-        ({"stop": []}, Turn("m", HI, owner="me")),
-        ({"stop": "a", "include_stop_str_in_output": True}, Turn("m", HI, stop=("a",), stop_shown=True, owner="me")),
-        ({"n": 3}, Turn("m", HI, choices=3, owner="me")),
-        ({"tool_choice": "none"}, Turn("m", HI, tool_choice=ToolChoice(Calling.NONE), owner="me")),
-        ({"tool_choice": "auto"}, Turn("m", HI, owner="me")),
-        ({"parallel_tool_calls": False}, Turn("m", HI, tool_choice=ToolChoice(parallel=False), owner="me")),
-        ({"response_format": {"type": "text"}}, Turn("m", HI, owner="me")),
-        ({"response_format": {"type": "json_object"}}, Turn("m", HI, format=JsonObject(), owner="me")),
-        ({"chat_template": "{{ x }}"}, Turn("m", HI, template="{{ x }}", owner="me")),
-        ({"chat_template_kwargs": {"a": 1}}, Turn("m", HI, variables={"a": 1}, owner="me")),
-        ({"template_vars": {"a": 1}}, Turn("m", HI, variables={"a": 1}, owner="me")),
-        ({"documents": [{"text": "t"}]}, Turn("m", HI, variables={"documents": [{"text": "t"}]}, owner="me")),
-        ({"verbosity": "low"}, Turn("m", HI, variables={"verbosity": "low"}, owner="me")),
+        ({"stop": "a"}, asked(stop=("a",))),
+        ({"stop": ["a", "b"]}, asked(stop=("a", "b"))),
+        ({"stop": []}, asked()),
+        ({"stop": "a", "include_stop_str_in_output": True}, asked(stop=("a",), stop_shown=True)),
+        ({"n": 3}, asked(choices=3)),
+        ({"tool_choice": "none"}, asked(tool_choice=ToolChoice(Calling.NONE))),
+        ({"tool_choice": "auto"}, asked()),
+        ({"parallel_tool_calls": False}, asked(tool_choice=ToolChoice(parallel=False))),
+        ({"response_format": {"type": "text"}}, asked()),
+        ({"response_format": {"type": "json_object"}}, asked(format=JsonObject())),
+        ({"chat_template": "{{ x }}"}, asked(template="{{ x }}")),
+        ({"chat_template_kwargs": {"a": 1}}, asked(variables={"a": 1})),
+        ({"template_vars": {"a": 1}}, asked(variables={"a": 1})),
+        ({"documents": [{"text": "t"}]}, asked(variables={"documents": [{"text": "t"}]})),
+        ({"verbosity": "low"}, asked(variables={"verbosity": "low"})),
         ({"reasoning_effort": "high"},
-         Turn("m", HI, variables={"reasoning_effort": "high", "enable_thinking": True, "thinking": True}, owner="me")),
+         asked(variables={"reasoning_effort": "high", "enable_thinking": True, "thinking": True})),
         ({"reasoning_effort": "none", "chat_template_kwargs": {"thinking": 1}},
-         Turn("m", HI, variables={"reasoning_effort": "none", "enable_thinking": False, "thinking": 1}, owner="me")),
-        ({"thinking_token_budget": 9}, Turn("m", HI, thinking_limit=9, owner="me")),
-        ({"truncate_prompt_tokens": 100, "truncation_side": "left"}, Turn("m", HI, prompt_limit=100, owner="me")),
-        ({"truncate_prompt_tokens": -1}, Turn("m", HI, prompt_limit=-1, owner="me")),
-        ({"response_prefix": "Sure"}, Turn("m", HI, prefix="Sure", owner="me")),
-        ({"add_generation_prompt": False}, Turn("m", HI, ending=Ending.TRANSCRIPT, owner="me")),
-        ({"add_generation_prompt": True}, Turn("m", HI, owner="me")),
+         asked(variables={"reasoning_effort": "none", "enable_thinking": False, "thinking": 1})),
+        ({"thinking_token_budget": 9}, asked(reasoning_limit=9)),
+        ({"truncate_prompt_tokens": 100, "truncation_side": "left"}, asked(prompt_limit=100)),
+        ({"truncate_prompt_tokens": -1}, asked(prompt_limit=-1)),
+        ({"response_prefix": "Sure"}, asked(prefix="Sure")),
+        ({"add_generation_prompt": False}, asked(ending=Ending.TRANSCRIPT)),
+        ({"add_generation_prompt": True}, asked()),
     ],
 )  # fmt: skip
 def test_each_field_lands_in_the_turn(more: dict[str, Any], expected: Turn) -> None:
@@ -90,42 +90,42 @@ def test_each_field_lands_in_the_turn(more: dict[str, Any], expected: Turn) -> N
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ({}, View()),
-        ({"logprobs": True}, View(logprobs=0)),
-        ({"logprobs": True, "top_logprobs": 20}, View(logprobs=20)),
-        ({"prompt_logprobs": 0}, View(prompt_logprobs=True)),
-        ({"return_token_ids": True}, View(token_ids=True)),
-        ({"return_tokens_as_token_ids": True}, View(tokens_as_ids=True)),
-        ({"return_prompt_text": True}, View(prompt_text=True)),
-        ({"include_reasoning": False}, View(reasoning=())),
-        ({"include_reasoning": True}, View()),
-        ({"stream": True, "stream_options": {}}, View()),
-        ({"stream": True, "stream_options": {"include_usage": True}}, View(usage=UsageReports.LAST)),
+        ({}, PresentationOptions()),
+        ({"logprobs": True}, PresentationOptions(logprobs=0)),
+        ({"logprobs": True, "top_logprobs": 20}, PresentationOptions(logprobs=20)),
+        ({"prompt_logprobs": 0}, PresentationOptions(prompt_logprobs=True)),
+        ({"return_token_ids": True}, PresentationOptions(token_ids=True)),
+        ({"return_tokens_as_token_ids": True}, PresentationOptions(tokens_as_ids=True)),
+        ({"return_prompt_text": True}, PresentationOptions(prompt_text=True)),
+        ({"include_reasoning": False}, PresentationOptions(reasoning=())),
+        ({"include_reasoning": True}, PresentationOptions()),
+        ({"stream": True, "stream_options": {}}, PresentationOptions()),
+        ({"stream": True, "stream_options": {"include_usage": True}}, PresentationOptions(usage=UsageReports.LAST)),
         ({"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
-         View(usage=UsageReports.EACH)),
-        ({"stream": True, "stream_options": {"include_obfuscation": True}}, View(padded=True)),
-        ({"service_tier": "flex"}, View(service_tier="default")),
-        ({"metadata": {"a": "b"}}, View(metadata={"a": "b"})),
-        ({"echo": True}, View()),
-        ({"echo": True, "messages": SAID}, View(echo="So")),
-        ({"echo": True, "response_prefix": "Sure"}, View(echo="Sure")),
-        ({"functions": [{"name": "f"}]}, View(legacy=True)),
-        ({"tools": [{"type": "custom", "custom": {"name": "sh"}}]}, View(custom=frozenset({"sh"}))),
+         PresentationOptions(usage=UsageReports.EACH)),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}}, PresentationOptions(padded=True)),
+        ({"service_tier": "flex"}, PresentationOptions(service_tier="default")),
+        ({"metadata": {"a": "b"}}, PresentationOptions(metadata={"a": "b"})),
+        ({"echo": True}, PresentationOptions()),
+        ({"echo": True, "messages": SAID}, PresentationOptions(echo="So")),
+        ({"echo": True, "response_prefix": "Sure"}, PresentationOptions(echo="Sure")),
+        ({"functions": [{"name": "f"}]}, PresentationOptions(legacy=True)),
+        ({"tools": [{"type": "custom", "custom": {"name": "sh"}}]}, PresentationOptions(custom=frozenset({"sh"}))),
     ],
 )  # fmt: skip
-def test_what_is_shown_lands_in_the_view(more: dict[str, Any], expected: View) -> None:
-    assert accepted(**more).view == expected
+def test_what_is_shown_lands_in_the_presentation(more: dict[str, Any], expected: PresentationOptions) -> None:
+    assert accepted(**more).presentation == expected
 
 
-def test_the_view_begins_with_the_servers_own() -> None:
-    house = View(reasoning=("reasoning",), usage=UsageReports.LAST, tokens_as_ids=True)
+def test_the_presentation_begins_with_the_servers_own() -> None:
+    defaults = PresentationOptions(reasoning=("reasoning",), usage=UsageReports.LAST, tokens_as_ids=True)
 
-    assert accepted(house).view == house
-    assert accepted(house, return_tokens_as_token_ids=False, include_reasoning=False).view == View(
-        reasoning=(), usage=UsageReports.LAST
-    )
+    assert accepted(defaults).presentation == defaults
+    assert accepted(
+        defaults, return_tokens_as_token_ids=False, include_reasoning=False
+    ).presentation == PresentationOptions(reasoning=(), usage=UsageReports.LAST)
     each = {"include_usage": True, "continuous_usage_stats": True}
-    assert accepted(house, stream=True, stream_options=each).view.usage is UsageReports.EACH
+    assert accepted(defaults, stream=True, stream_options=each).presentation.usage is UsageReports.EACH
 
 
 def test_an_answer_may_go_on_with_the_last_message() -> None:

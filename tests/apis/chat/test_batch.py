@@ -7,12 +7,12 @@ import pytest
 
 from antiphon.apis.chat.batch import AcceptedBatch, accept_batch
 from antiphon.apis.chat.schema import BatchRequest
-from antiphon.apis.envelope import View
+from antiphon.apis.envelope import PresentationOptions
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Message, Role
-from antiphon.core.turn import Sampling, Turn
-from tests.apis.chat.requests import text
+from antiphon.core.turn import Sampling
+from tests.apis.chat.requests import asked, text
 
 
 def accepted(**more: Any) -> AcceptedBatch:
@@ -25,22 +25,20 @@ def test_each_conversation_becomes_a_turn() -> None:
     made = accepted(temperature=0, logprobs=True, request_id="r")
 
     assert made.turns == tuple(
-        Turn(
-            "m",
-            (Message(Role.USER, text(content)),),
+        asked(
+            items=(Message(Role.USER, text(content)),),
+            where=f"messages[{index}]",
             sampling=Sampling(temperature=0, logprobs=0),
-            owner="me",
-            source=f"messages[{index}]",
         )
         for index, content in enumerate(("Hi", "Bye"))
     )
-    assert (made.view, made.request_id) == (View(logprobs=0), "r")
+    assert (made.presentation, made.request_id) == (PresentationOptions(logprobs=0), "r")
 
 
 def test_what_was_wrong_is_told_with_its_conversation() -> None:
     made = accepted(messages=[[{"role": "user", "content": "a"}], [{"role": "assistant"}]])
 
-    assert made.mended == ("messages[1][0] says nothing",)
+    assert made.repairs == ("messages[1][0] says nothing",)
 
 
 @pytest.mark.parametrize(

@@ -76,14 +76,14 @@ def test_a_result_of_old_finds_its_call_by_name() -> None:
     made = accepted(messages=messages)
 
     assert made.turn.items[2:] == (FunctionOutput("c2", text("1"), "g"), FunctionOutput("c0", text("2"), "f"))
-    assert made.mended == ()
+    assert made.repairs == ()
 
 
 # What was wrong
 
 
 @pytest.mark.parametrize(
-    ("messages", "items", "mended"),
+    ("messages", "items", "repairs"),
     [
         ([{"role": "assistant"}], [Message(Role.ASSISTANT, ())], ["messages[0] says nothing"]),
         ([{"role": "assistant", "content": "A", "tool_calls": []}], [Message(Role.ASSISTANT, text("A"))],
@@ -109,11 +109,13 @@ def test_a_result_of_old_finds_its_call_by_name() -> None:
          ["messages[1].tool_call_id is missing", "messages[2].tool_call_id is missing", "messages[2].content is missing"]),
     ],
 )  # fmt: skip
-def test_what_was_wrong_is_mended_and_told(messages: list[Any], items: list[Item], mended: list[str]) -> None:
+def test_what_was_wrong_is_repaired_and_told(
+    messages: list[Any], items: list[Item], repairs: list[str]
+) -> None:
     made = accepted(messages=messages)
 
     assert made.turn.items == tuple(items)
-    assert list(made.mended) == mended
+    assert list(made.repairs) == repairs
 
 
 ANYTHING = st.none() | st.text() | st.dictionaries(st.text(), st.integers(-(2**63), 2**63 - 1))

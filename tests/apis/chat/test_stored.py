@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.stored import Deleted, UpdateRequest, page, stored_messages, with_metadata
-from antiphon.apis.envelope import View
+from antiphon.apis.envelope import PresentationOptions
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
 from tests.apis.chat.support import answered, said
@@ -52,7 +52,7 @@ def test_the_messages_of_a_request_are_kept_with_ids() -> None:
 def test_pages_are_what_openai_says() -> None:
     # The document allows no role but the assistant's, though its own example is a user's.
     answers = [(id_, message) for id_, message in stored() if json.loads(message)["role"] == "assistant"]
-    body = json.dumps(answered([said(["a"])], View(metadata={"a": "b"}))).encode()
+    body = json.dumps(answered([said(["a"])], PresentationOptions(metadata={"a": "b"}))).encode()
 
     messages = page(answers, has_more=True)
     completions = page([("chatcmpl-1", body)], has_more=False)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec import json as msgspec_json
+from msgspec.structs import replace
 
-from antiphon.apis.chat.body import (
+from antiphon.apis.chat.schema import (
     ChatCompletionChunk,
     ChunkChoice,
     CustomFragment,
@@ -17,11 +18,13 @@ from antiphon.apis.chat.body import (
     FunctionFragment,
     ToolCallFragment,
 )
-from antiphon.apis.chat.stream import Stream
+from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.chunks import _MARK
-from antiphon.apis.envelope import UsageReports, View
+from antiphon.apis.envelope import PresentationOptions, UsageReports
+from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import FinishReason
+from antiphon.core.errors import EngineError
 from antiphon.core.events import (
     ArgumentsDelta,
     CallEnded,
@@ -35,11 +38,13 @@ from antiphon.core.events import (
     Usage,
 )
 from antiphon.core.turn import Calling, ToolChoice
+from antiphon.dialects.registry import DIALECTS
 from tests.apis.chat.support import ENVELOPE, accumulated, answered, said, streamed
+from tests.contracts.dialect import TOOLS, answers, table_of
 from tests.laws import cut, cuts, model_text
 from tests.openai_schema import validate
 
-COUNTED = View(usage=UsageReports.LAST)
+COUNTED = PresentationOptions(usage=UsageReports.LAST)
 
 ODD = [
     "a", "", " ", '"', '\\"', "\\", "\\u0041", "\n\r\t", "\x00\x1f\x7f", "é", "👋🏽🌍", "日本語", "\u2028\u2029",
@@ -52,8 +57,8 @@ PIECES = [
     '<tool_call>{"name": "g", "arguments": {"input": "\\u00e9\\n"}}</tool_call>', '"input": "',
     '<think>hm</think>', "{", "}", "[", "]", ",", ":", '"', "null", "\\", "\\ud83d", "é", '"x\n"', "STOP", "ST",
 ]  # fmt: skip
-VIEWS = st.builds(
-    View,
+PRESENTATIONS = st.builds(
+    PresentationOptions,
     reasoning=st.sampled_from([("reasoning_content", "reasoning"), ("reasoning",), ()]),
     custom=st.sampled_from([frozenset(), frozenset({"g"})]),
     logprobs=st.sampled_from([None, 0, 1, 5]),
@@ -78,7 +83,8 @@ def encoded(delta: Delta, choice: int, usage: Any) -> bytes:
 @pytest.mark.parametrize("usage", [UNSET, None])
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
 def test_frequent_chunks_are_those_of_the_wire_types(text: str, usage: Any) -> None:
-    stream = Stream(ENVELOPE, 6, COUNTED if usage is None else View())
+    stream = ChatCompletionStream(ENVELOPE, 6, COUNTED if usage is None else PresentationOptions())
+    stream.begin()
     stream.push(5, [CallStarted("call_0", "f"), CallEnded(complete=True), CallStarted("call_1", "f")])
     call = ToolCallFragment(index=1, function=FunctionFragment(arguments=text))
 
@@ -95,15 +101,18 @@ def test_frequent_chunks_are_those_of_the_wire_types(text: str, usage: Any) -> N
 
 @given(text=st.text())
 def test_any_text_comes_back_from_a_frequent_chunk(text: str) -> None:
-    *_, payload = Stream(ENVELOPE, 1).push(0, [TextDelta(text, text)])
+    stream = ChatCompletionStream(ENVELOPE, 1)
+    stream.begin()
+    [payload] = stream.push(0, [TextDelta(text, text)])
 
     assert payload == encoded(Delta(content=text), 0, UNSET)
     assert json.loads(payload)["choices"][0]["delta"]["content"] == text
 
 
 def test_a_custom_tool_gets_its_text_as_it_comes() -> None:
-    stream = Stream(ENVELOPE, 1, View(custom=frozenset({"sh"})))
-    _, opening = stream.push(0, [CallStarted("call_0", "sh")])
+    stream = ChatCompletionStream(ENVELOPE, 1, PresentationOptions(custom=frozenset({"sh"})))
+    stream.begin()
+    [opening] = stream.push(0, [CallStarted("call_0", "sh")])
     pieces = stream.push(
         0, [ArgumentsDelta(text, text) for text in ('{"inp', 'ut": "a', "\\", 'n", ', '"x": 1}')]
     )
@@ -135,25 +144,32 @@ def test_lone_surrogates_that_a_model_escapes_never_become_characters(text: str)
 # The stream and the fold
 
 
+@pytest.mark.no_cover
 @given(
     text=model_text(PIECES),
     at=cuts,
-    reason=st.sampled_from(FinishReason),
+    reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
     stop=st.sampled_from([(), ("STOP",)]),
     calling=st.sampled_from([Calling.AUTO, Calling.NONE]),
-    view=VIEWS,
+    presentation=PRESENTATIONS,
 )
 @settings(max_examples=500, deadline=None)
 def test_the_stream_adds_up_to_the_full_answer(
-    *, text: str, at: list[int], reason: FinishReason, stop: tuple[str, ...], calling: Calling, view: View
+    *,
+    text: str,
+    at: list[int],
+    reason: FinishReason,
+    stop: tuple[str, ...],
+    calling: Calling,
+    presentation: PresentationOptions,
 ) -> None:
     events = CallFilter(ToolChoice(calling)).filter(said(cut(text, at), reason, stop=stop))
 
-    payloads = streamed(events, view)
+    payloads = streamed(events, presentation)
 
-    if not view.padded:
-        assert streamed(events, view, batch=7) == payloads
-    assert list(accumulated(payloads, view).values()) == answered([events], view)["choices"]
+    if not presentation.padded:
+        assert streamed(events, presentation, batch=7) == payloads
+    assert list(accumulated(payloads, presentation).values()) == answered([events], presentation)["choices"]
     chunks = [json.loads(payload) for payload in payloads]
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None, "refusal": None}
     finishes = [part["finish_reason"] for chunk in chunks for part in chunk["choices"]]
@@ -161,33 +177,77 @@ def test_the_stream_adds_up_to_the_full_answer(
     assert set(finishes[:-1]) == {None}
 
 
-@given(text=model_text(PIECES), at=cuts, view=VIEWS)
+WRITTEN = [
+    (name, case["output"], case.get("state"))
+    for name in (dialect.names[0] for dialect in DIALECTS)
+    for case in answers(name).values()
+    if "output" in case
+]
+"""Dialect, an answer in it, and where that begins."""
+
+
+@pytest.mark.no_cover
+@given(
+    written=st.sampled_from(WRITTEN),
+    at=cuts,
+    reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
+    hosted=st.sampled_from([frozenset(), frozenset({"now"}), frozenset(TOOLS)]),
+    presentation=PRESENTATIONS,
+)
+@settings(max_examples=500, deadline=None)
+def test_the_answers_of_every_dialect_add_up(
+    written: tuple[str, str, str | None],
+    at: list[int],
+    reason: FinishReason,
+    hosted: frozenset[str],
+    presentation: PresentationOptions,
+) -> None:
+    dialect, text, state = written
+    events = [
+        replace(event, hosted=True) if isinstance(event, CallStarted) and event.name in hosted else event
+        for event in said(cut(text, at), reason, table=table_of(dialect), state=state, tools=TOOLS)
+    ]
+
+    choices = list(accumulated(streamed(events, presentation), presentation).values())
+
+    assert choices == answered([events], presentation)["choices"]
+
+
+@given(text=model_text(PIECES), at=cuts, presentation=PRESENTATIONS)
 @settings(max_examples=100, deadline=None)
-def test_the_one_call_of_old_requests_adds_up(text: str, at: list[int], view: View) -> None:
-    view = View(legacy=True, logprobs=view.logprobs, token_ids=view.token_ids)
+def test_the_one_call_of_old_requests_adds_up(
+    text: str, at: list[int], presentation: PresentationOptions
+) -> None:
+    presentation = PresentationOptions(
+        legacy=True, logprobs=presentation.logprobs, token_ids=presentation.token_ids
+    )
     events = CallFilter(ToolChoice(parallel=False)).filter(said(cut(text, at)))
 
-    choices = accumulated(streamed(events, view), view)
+    choices = accumulated(streamed(events, presentation), presentation)
 
-    assert list(choices.values()) == answered([events], view)["choices"]
+    assert list(choices.values()) == answered([events], presentation)["choices"]
     assert "tool_calls" not in choices[0]["message"]
     if choices[0]["finish_reason"] == "function_call":
         assert choices[0]["message"]["function_call"].keys() == {"name", "arguments"}
 
 
 @given(
-    text=model_text(PIECES), at=cuts, view=VIEWS, legacy=st.booleans(), reason=st.sampled_from(FinishReason)
+    text=model_text(PIECES),
+    at=cuts,
+    presentation=PRESENTATIONS,
+    legacy=st.booleans(),
+    reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
 )
 @settings(max_examples=60, deadline=None)
 def test_every_body_and_chunk_is_what_openai_says(
-    text: str, at: list[int], view: View, legacy: bool, reason: FinishReason
+    text: str, at: list[int], presentation: PresentationOptions, legacy: bool, reason: FinishReason
 ) -> None:
     pieces = cut(text, at)
-    view = View(legacy=True) if legacy else view
+    presentation = PresentationOptions(legacy=True) if legacy else presentation
     events = CallFilter(ToolChoice(parallel=not legacy)).filter(said(pieces, reason))
 
-    validate("CreateChatCompletionResponse", answered([events, events], view))
-    for payload in streamed(events, view):
+    validate("CreateChatCompletionResponse", answered([events, events], presentation))
+    for payload in streamed(events, presentation):
         validate("CreateChatCompletionStreamResponse", payload)
 
 
@@ -195,9 +255,9 @@ def test_every_body_and_chunk_is_what_openai_says(
 @settings(max_examples=100, deadline=None)
 def test_choices_that_come_interleaved_do_not_mix(texts: list[str], order: Any) -> None:
     choices = [said(list(text)) for text in texts]
-    stream = Stream(ENVELOPE, len(texts), COUNTED)
-    payloads: list[bytes] = []
-    left = [list(events) for events in choices]
+    stream = ChatCompletionStream(ENVELOPE, len(texts), COUNTED)
+    payloads = stream.begin()
+    left = [Accumulator().extend(events) for events in choices]
     while any(left):
         index = order.choice([index for index, events in enumerate(left) if events])
         payloads += stream.push(index, [left[index].pop(0)])
@@ -217,9 +277,9 @@ def test_usage_counts_the_prompt_once_and_every_choice() -> None:
     usage = answered(choices)["usage"]
 
     assert usage == {
-        "prompt_tokens": 7,
+        "prompt_tokens": 2,
         "completion_tokens": 30,
-        "total_tokens": 37,
+        "total_tokens": 32,
         "prompt_tokens_details": {"cached_tokens": 5},
         "completion_tokens_details": {"reasoning_tokens": 4},
     }
@@ -242,7 +302,6 @@ def test_without_usage_the_chunks_have_no_such_key() -> None:
         ("", FinishReason.STOP, "", "stop"),
         ("<think>hm", FinishReason.LENGTH, "", "length"),
         ("Hi", FinishReason.STOP, "Hi", "stop"),
-        ("Hi", FinishReason.ERROR, "Hi", "error"),
         ('<tool_call>{"name": "f"}</tool_call>', FinishReason.STOP, None, "tool_calls"),
         ('<tool_call>{"name": "f"}</tool_call>', FinishReason.LENGTH, None, "length"),
         ('<tool_call>{"name": "f", "arguments": {"a"', FinishReason.LENGTH, None, "length"),
@@ -255,3 +314,15 @@ def test_content_and_finish_reason(text: str, reason: FinishReason, content: str
 
     for choice in (answered([events])["choices"][0], accumulated(streamed(events))[0]):
         assert (choice["message"]["content"], choice["finish_reason"]) == (content, finish)
+
+
+def test_the_error_of_all_choices_is_told_by_the_end_of_the_stream_alone() -> None:
+    events = [*said(["Hi"])[:-1], Finished(FinishReason.ERROR, Usage())]
+    assert [json.loads(payload)["choices"][0]["finish_reason"] for payload in streamed(events)] == [
+        None,
+        None,
+    ]
+    assert (
+        json.loads(ChatCompletionStream(ENVELOPE, 1).fail(EngineError())[0])["error"]["code"]
+        == "engine_error"
+    )

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import as_function
-from antiphon.apis.hosted import Hosts
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Calling, Function, Hosted, ToolChoice
@@ -86,7 +85,7 @@ def test_functions_are_tools_of_which_one_is_called(asked: Any, choice: ToolChoi
         Function("g", source="functions[1].parameters"),
     )
     assert made.turn.tool_choice == choice
-    assert made.view.legacy
+    assert made.presentation.legacy
 
 
 @pytest.mark.parametrize(
@@ -138,18 +137,13 @@ SEARCH = Function("browser.search", hosted=Hosted("web_search", "search"))
 PYTHON = Function("python", hosted=Hosted("code_interpreter", "python"))
 
 
-def refuse_filters(type_: str, settings: Any, where: str) -> None:
-    if "filters" in settings:
-        raise RequestError("Leave it out.", param=f"{where}.filters")
-
-
-HOSTS = Hosts({"web_search": (SEARCH, FIND), "code_interpreter": (PYTHON,)}, refuse_filters)
+OFFERS = {"web_search": (SEARCH, FIND), "code_interpreter": (PYTHON,)}
 WEB = {"type": "web_search"}
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
 
 
 def test_a_tool_of_the_server_is_offered_as_the_functions_that_the_model_knows() -> None:
-    asked = turn(hosts=HOSTS, tools=[F, WEB, CODE], max_tool_calls=3)
+    asked = turn(offers=OFFERS, tools=[F, WEB, CODE], max_tool_calls=3)
     assert [tool.name for tool in asked.tools] == ["f", "browser.search", "browser.find", "python"]
     assert [tool.source for tool in asked.tools][1:] == ["tools[1]", "tools[1]", "tools[2]"]
     assert asked.tools[3].hosted == Hosted("code_interpreter", "python", CODE)
@@ -158,7 +152,7 @@ def test_a_tool_of_the_server_is_offered_as_the_functions_that_the_model_knows()
 
 def test_the_older_way_to_ask_for_a_search() -> None:
     place = {"type": "approximate", "approximate": {"city": "Rome"}}
-    asked = turn(hosts=HOSTS, web_search_options={"search_context_size": "low", "user_location": place})
+    asked = turn(offers=OFFERS, web_search_options={"search_context_size": "low", "user_location": place})
     assert asked.tools[0].hosted is not None
     assert asked.tools[0].hosted.settings == {
         "type": "web_search",
@@ -183,7 +177,7 @@ def test_the_older_way_to_ask_for_a_search() -> None:
     ],
 )  # fmt: skip
 def test_a_tool_of_the_server_is_chosen_by_its_type(choice: Any, wanted: ToolChoice) -> None:
-    assert turn(hosts=HOSTS, tools=[F, WEB, CODE], tool_choice=choice).tool_choice == wanted
+    assert turn(offers=OFFERS, tools=[F, WEB, CODE], tool_choice=choice).tool_choice == wanted
 
 
 @pytest.mark.parametrize(
@@ -202,7 +196,7 @@ def test_a_tool_of_the_server_is_chosen_by_its_type(choice: Any, wanted: ToolCho
 )  # fmt: skip
 def test_what_is_wrong_with_a_tool_of_the_server_is_refused_by_name(more: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as refused:
-        turn(hosts=HOSTS, **more)
+        turn(offers=OFFERS, **more)
     assert refused.value.param == param
 
 

@@ -9,11 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.apis.completions.accept import Accepted, Shape, accept
-from antiphon.apis.completions.answer import Answer
+from antiphon.apis.completions.answer import CompletionBuilder
 from antiphon.apis.completions.schema import CompletionRequest
-from antiphon.apis.completions.stream import Stream
-from antiphon.apis.envelope import DEFAULT_VIEW, Envelope, PromptView, UsageReports, View
+from antiphon.apis.completions.stream import CompletionStream
+from antiphon.apis.envelope import (
+    DEFAULT_PRESENTATION,
+    Envelope,
+    PresentationOptions,
+    RenderedPrompt,
+    UsageReports,
+)
 from antiphon.apis.wire import decode
+from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import Regex
 from antiphon.core.errors import RequestError
@@ -22,15 +29,16 @@ from antiphon.core.turn import Sampling, Turn
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.table import Table
 from antiphon.dialects.plain import PLAIN
+from tests.apis.chat.support import with_error
 from tests.laws import cut, cuts
 from tests.openai_schema import validate
 
 PLAIN_TABLE = Table(PLAIN.grammar)
 PROMPTS = (
-    PromptView("One", (1, 2), (Token(1, "On"), Token(2, "e", -0.5, (Candidate(2, "e", -0.5),)))),
-    PromptView("Two", (3,), (Token(3, "Two"),)),
+    RenderedPrompt("One", (1, 2), (Token(1, "On"), Token(2, "e", -0.5, (Candidate(2, "e", -0.5),)))),
+    RenderedPrompt("Two", (3,), (Token(3, "Two"),)),
 )
-ENVELOPE = Envelope("cmpl-1", "m", 1_700_000_000, 3, PROMPTS)
+ENVELOPE = Envelope("cmpl-1", "m", 1_700_000_000, PROMPTS)
 
 
 def accepted(**more: Any) -> Accepted:
@@ -38,9 +46,10 @@ def accepted(**more: Any) -> Accepted:
     return accept(decode(json.dumps(body).encode(), CompletionRequest), "me")
 
 
-def turn(prompt: Any = "Hi", **more: Any) -> Turn:
+def turn(prompt: Any = "Hi", format_source: str = "response_format", **more: Any) -> Turn:
     more.setdefault("sampling", Sampling(max_tokens=16))
-    return Turn("m", prompt=prompt, owner="me", source="prompt", **more)
+    parameters = {"conversation": "prompt", "format": format_source}
+    return Turn("m", prompt=prompt, owner="me", parameters=parameters, **more)
 
 
 def said(
@@ -51,31 +60,37 @@ def said(
     for index, piece in enumerate(pieces):
         top = (Candidate(index, piece, logprob), Candidate(index + 1, "é", -1.5))
         events += decoder.feed(Chunk(piece, (Token(index, piece, logprob, top),)))
-    return events + decoder.finish(Finish(reason))
+    return with_error(events + decoder.finish(Finish(reason)))
 
 
-def answered(choices: Sequence[Sequence[Event]], shape: Shape, view: View = DEFAULT_VIEW) -> dict[str, Any]:
-    answer = Answer(ENVELOPE, shape, view)
+def answered(
+    choices: Sequence[Sequence[Event]], shape: Shape, presentation: PresentationOptions = DEFAULT_PRESENTATION
+) -> dict[str, Any]:
+    builder = CompletionBuilder(ENVELOPE, shape, presentation)
+    assert builder.begin() == []
     for index, events in enumerate(choices):
-        answer.push(index, list(events))
-    body: dict[str, Any] = json.loads(answer.body())
+        assert builder.push(index, Accumulator().extend(events)) == []
+    assert builder.finish() == []
+    body: dict[str, Any] = json.loads(builder.body())
     validate("CreateCompletionResponse", body)
     return body
 
 
 def streamed(
-    choices: Sequence[Sequence[Event]], shape: Shape, view: View = DEFAULT_VIEW
+    choices: Sequence[Sequence[Event]], shape: Shape, presentation: PresentationOptions = DEFAULT_PRESENTATION
 ) -> list[dict[str, Any]]:
     """The chunks of a stream, one event at a time, choice after choice."""
-    stream = Stream(ENVELOPE, shape, view)
-    payloads = [payload for index, events in enumerate(choices) for event in events
-                for payload in stream.push(index, [event])]  # fmt: skip
+    stream = CompletionStream(ENVELOPE, shape, presentation)
+    payloads = stream.begin()
+    for index, events in enumerate(choices):
+        for event in Accumulator().extend(events):
+            payloads += stream.push(index, [event])
     *rest, end = stream.finish()
     assert end == b"[DONE]"
     return [json.loads(payload) for payload in payloads + rest]
 
 
-def accumulated(chunks: list[dict[str, Any]], view: View) -> list[dict[str, Any]]:
+def accumulated(chunks: list[dict[str, Any]], presentation: PresentationOptions) -> list[dict[str, Any]]:
     choices: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
         for part in chunk["choices"]:
@@ -83,11 +98,13 @@ def accumulated(chunks: list[dict[str, Any]], view: View) -> list[dict[str, Any]
             assert choice.get("finish_reason") is None, "a chunk after the last"
             choice["text"] += part["text"]
             choice |= {
-                key: part[key] for key in ("finish_reason", "stop_reason", "prompt_token_ids") if key in part
+                key: part[key]
+                for key in ("finish_reason", "stop_reason", "prompt_token_ids", "error")
+                if key in part
             }
-            if view.token_ids:
+            if presentation.token_ids:
                 choice["token_ids"] = choice.get("token_ids", []) + part["token_ids"]
-            if view.logprobs is not None:
+            if presentation.logprobs is not None:
                 lists = choice["logprobs"] or {
                     key: [] for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
                 }
@@ -140,15 +157,15 @@ def test_each_field_lands_in_the_turn(more: dict[str, Any], expected: Turn) -> N
     assert accepted(**more).turns == (expected,)
 
 
-def test_the_shape_and_the_view_of_an_answer() -> None:
+def test_the_shape_and_the_presentation_of_an_answer() -> None:
     made = accepted(
         prompt=["a", "b"], n=2, best_of=4, echo=True, logprobs=1, return_token_ids=True, request_id="r"
     )
 
     assert made.shape == Shape(2, 4, 2, echo=True)
-    assert made.view == View(logprobs=1, token_ids=True)
+    assert made.presentation == PresentationOptions(logprobs=1, token_ids=True)
     assert made.request_id == "r"
-    assert accepted(best_of=2).view.logprobs is None
+    assert accepted(best_of=2).presentation.logprobs is None
 
 
 @pytest.mark.parametrize(
@@ -187,8 +204,8 @@ def test_a_request_without_a_prompt() -> None:
 # The answer
 
 
-VIEWS = st.builds(
-    View,
+PRESENTATIONS = st.builds(
+    PresentationOptions,
     logprobs=st.sampled_from([None, 0, 1]),
     tokens_as_ids=st.booleans(),
     token_ids=st.booleans(),
@@ -198,29 +215,35 @@ VIEWS = st.builds(
 
 
 @given(
-    text=st.text(min_size=1), at=cuts, view=VIEWS, echo=st.booleans(), tried=st.integers(1, 2),
-    reason=st.sampled_from(FinishReason),
+    text=st.text(min_size=1), at=cuts, presentation=PRESENTATIONS, echo=st.booleans(), tried=st.integers(1, 2),
+    reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
 def test_the_stream_adds_up_to_the_full_answer(
-    *, text: str, at: list[int], view: View, echo: bool, tried: int, reason: FinishReason
+    *,
+    text: str,
+    at: list[int],
+    presentation: PresentationOptions,
+    echo: bool,
+    tried: int,
+    reason: FinishReason,
 ) -> None:
     shape = Shape(2, tried, tried, echo)
     choices = [said(cut(text, at), reason), *[said([text]) for _ in range(2 * tried - 1)]]
 
-    chunks = streamed(choices, shape, view)
+    chunks = streamed(choices, shape, presentation)
 
     for chunk in chunks[:3]:
         validate("CreateCompletionResponse", chunk)
-    body = answered(choices, shape, view)
-    assert accumulated(chunks, view) == body["choices"]
-    if view.usage is not UsageReports.NONE:
+    body = answered(choices, shape, presentation)
+    assert accumulated(chunks, presentation) == body["choices"]
+    if presentation.usage is not UsageReports.NONE:
         assert chunks[-1]["usage"] == body["usage"]
         assert chunks[-1]["choices"] == []
 
 
 def test_log_probabilities_as_lists() -> None:
-    body = answered([said(["Hi", " é"])], Shape(1, 1, 1, echo=True), View(logprobs=1))
+    body = answered([said(["Hi", " é"])], Shape(1, 1, 1, echo=True), PresentationOptions(logprobs=1))
 
     assert body["choices"][0]["text"] == "OneHi é"
     assert body["choices"][0]["logprobs"] == {
@@ -237,7 +260,7 @@ def test_the_token_that_was_drawn_is_among_the_likely_ones() -> None:
     decoder = Decoder(PLAIN_TABLE)
     events = [*decoder.feed(Chunk("y", (unlikely,))), *decoder.finish(Finish(FinishReason.STOP))]
 
-    [choice] = answered([events], Shape(1, 1, 1), View(logprobs=1))["choices"]
+    [choice] = answered([events], Shape(1, 1, 1), PresentationOptions(logprobs=1))["choices"]
 
     assert choice["logprobs"]["top_logprobs"] == [{"y": -4.0, "x": -0.1}]
 
@@ -265,10 +288,19 @@ def test_a_choice_that_failed_says_so() -> None:
 
 
 def test_the_prompts_tokens_are_shown_if_the_client_wants() -> None:
-    view = View(token_ids=True, prompt_logprobs=True)
+    presentation = PresentationOptions(token_ids=True, prompt_logprobs=True)
 
-    first, second = answered([said(["a"]), said(["b"])], Shape(2, 1, 1), view)["choices"]
+    first, second = answered([said(["a"]), said(["b"])], Shape(2, 1, 1), presentation)["choices"]
 
     assert (first["prompt_token_ids"], second["prompt_token_ids"]) == ([1, 2], [3])
     assert first["token_ids"] == [0]
     assert first["prompt_logprobs"] == [None, {"2": {"logprob": -0.5, "rank": 1, "decoded_token": "e"}}]
+
+
+def test_the_stream_of_an_answer_that_is_given_up_has_no_finish_reason() -> None:
+    shape, choices = Shape(1, 2, 2), [said(["a"])[:-1], said(["b"])[:-1]]
+    end = Finished(FinishReason.ERROR, Usage())
+
+    chunks = streamed([[*choice, end] for choice in choices], shape)
+
+    assert {part["finish_reason"] for chunk in chunks for part in chunk["choices"]} == {None}

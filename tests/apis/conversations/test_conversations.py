@@ -22,7 +22,7 @@ from antiphon.apis.conversations.schema import (
 from antiphon.apis.responses.resource import DeletedResponse, TokenCounts, item_list
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import RequestError
-from tests.apis.responses.support import responder, streamed, unseal
+from tests.apis.responses.support import answering_to, streamed, unseal
 from tests.apis.responses.test_input import FROM_CLIENTS, OUTPUTS
 from tests.apis.responses.test_stream import CALL, CUSTOM, STOP, SUMMARISED, TEXT, THOUGHT
 
@@ -54,7 +54,7 @@ def test_items_of_every_type_can_be_put_in_and_listed(type_: str) -> None:
 
 @pytest.mark.parametrize("fields", [{}, SUMMARISED, CUSTOM])
 def test_what_a_response_adds_can_be_listed(fields: dict[str, Any]) -> None:
-    answering = responder(**fields)
+    answering = answering_to(**fields)
     streamed(answering, [*THOUGHT, *TEXT, *CALL, STOP])
 
     listed = body(item_list(answering.items, has_more=True))

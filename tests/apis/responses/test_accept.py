@@ -7,14 +7,21 @@ import pytest
 from msgspec import json as msgspec_json
 
 from antiphon.apis import wire
-from antiphon.apis.responses.accept import INCLUDABLE, Context, accept, prompting
-from antiphon.apis.responses.output.thoughts import RAW, RAW_OPEN_RESPONSES, SUMMARY
+from antiphon.apis.responses.accept import (
+    INCLUDABLE,
+    PARAMETERS,
+    SEALED_REASONING,
+    Context,
+    accept,
+    prompting,
+)
+from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES, SUMMARY
 from antiphon.apis.responses.schema import CountTokens, CreateResponse
 from antiphon.core.constraint import GrammarFormat, JsonObject, JsonSchema, OneOf, Regex, TagFormat
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Sampling, Turn
-from tests.apis.responses.support import ID, OWNER, accepted, request, responder
+from tests.apis.responses.support import ID, OWNER, accepted, answering_to, request
 from tests.openai_schema import OPEN_RESPONSES, validate
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -25,9 +32,9 @@ def turn(**fields: Any) -> Turn:
 
 
 def settings(**fields: Any) -> dict[str, Any]:
-    answering = responder(**fields)
-    answering.start()
-    found: dict[str, Any] = json.loads(answering.resource)
+    answering = answering_to(**fields)
+    answering.begin()
+    found: dict[str, Any] = json.loads(answering.body())
     return found
 
 
@@ -46,8 +53,7 @@ def test_a_request_becomes_a_turn() -> None:
         "m",
         (Message(Role.USER, (TextPart("Hello"),)),),
         owner=OWNER,
-        source="input",
-        format_source="text.format",
+        parameters=PARAMETERS | {"format": "text.format"},
     )
 
 
@@ -83,7 +89,7 @@ def test_stops() -> None:
     assert turn(stop="a").stop == ("a",)
     asked = turn(stop=["a", "b"], include_stop_str_in_output=True, thinking_token_budget=3)
 
-    assert (asked.stop, asked.stop_shown, asked.thinking_limit) == (("a", "b"), True, 3)
+    assert (asked.stop, asked.stop_shown, asked.reasoning_limit) == (("a", "b"), True, 3)
 
 
 def test_log_probabilities_are_asked_for_with_include() -> None:
@@ -140,7 +146,7 @@ def test_structured_outputs(structured: dict[str, Any], wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "thoughts"),
+    ("fields", "form"),
     [
         ({}, RAW_OPEN_RESPONSES),
         ({"reasoning": {"effort": "high"}}, RAW_OPEN_RESPONSES),
@@ -149,9 +155,9 @@ def test_structured_outputs(structured: dict[str, Any], wanted: Any) -> None:
         ({"reasoning": {"summary": "auto"}, "include_reasoning": False}, None),
     ],
 )
-def test_how_thoughts_are_shown(fields: dict[str, Any], thoughts: Any) -> None:
-    assert accepted({"raw_thoughts": RAW_OPEN_RESPONSES}, **fields).shown.thoughts == thoughts
-    assert accepted().shown.thoughts == RAW
+def test_how_reasoning_is_shown(fields: dict[str, Any], form: Any) -> None:
+    assert accepted({"raw_reasoning": RAW_OPEN_RESPONSES}, **fields).reasoning == form
+    assert accepted().reasoning == RAW
 
 
 def test_compaction() -> None:
@@ -226,7 +232,7 @@ def test_what_a_coding_agent_sends_is_accepted() -> None:
     names = [tool.name for tool in asked.turn.tools]
     assert names == ["shell", "apply_patch", "mcp__docs__find"]
     assert [item.id[:3] for item in asked.items] == ["msg", "msg", "rs_", "fc_", "fco"]
-    assert asked.shown.sealed
+    assert SEALED_REASONING in asked.include
     assert len(asked.turn.items) == 4
 
 

@@ -8,20 +8,19 @@ from antiphon.apis import wire
 from antiphon.apis.responses.accept import Context
 from antiphon.apis.responses.compact import (
     SUMMARY_REQUEST,
-    Compacting,
+    AcceptedCompaction,
     accept_compact,
-    compacted,
-    compaction,
-    summarising,
+    compaction_body,
+    compaction_fields,
+    summary_turn,
 )
 from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION, Summary
 from antiphon.apis.responses.schema import CompactRequest
-from antiphon.apis.responses.usage import Tally
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Usage
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Ending, Sampling, ToolChoice
-from tests.apis.responses.support import CREATED, ENDED, OWNER, SEALER, accepted, responder, unseal
+from tests.apis.responses.support import CREATED, OWNER, SEALER, accepted, answering_to, unseal
 from tests.openai_schema import OPEN_RESPONSES, validate
 from tests.response_invariants import check
 
@@ -37,7 +36,7 @@ def seal(text: str) -> str:
     return SEALER.seal(OWNER, text)
 
 
-def compacting() -> Compacting:
+def compacting() -> AcceptedCompaction:
     body = json.dumps({"model": "m", "input": CONVERSATION, "instructions": "Be kind."}).encode()
     history = [item.payload for item in accepted(input="Hello").items]
     context = Context("cmp_1", OWNER, history, unseal=unseal)
@@ -62,18 +61,16 @@ def test_summing_up_is_not_bound_by_what_the_answer_is_bound_by() -> None:
         input=[{"role": "assistant", "status": "incomplete", "content": "a"}],
     ).turn
 
-    asked = summarising(turn)
+    asked = summary_turn(turn)
 
     assert (asked.tools, asked.tool_choice, asked.format) == ((), ToolChoice(), None)
     assert (asked.sampling, asked.stop, asked.ending) == (Sampling(), (), Ending.ANSWER)
 
 
 def test_a_compacted_conversation_can_be_gone_on_with() -> None:
-    tally = Tally()
-    tally.prompt_tokens = 5
-    tally.add(Usage(completion_tokens=3))
+    fields = compaction_fields("It was sunny.", seal)
 
-    body = json.loads(compacted(compacting(), "It was sunny.", seal, CREATED, tally))
+    body = json.loads(compaction_body(compacting(), fields, CREATED, 5, Usage(completion_tokens=3)))
 
     validate("CompactResource", body, OPEN_RESPONSES)
     assert [item["type"] for item in body["output"]] == ["message", "message", "compaction"]
@@ -86,10 +83,10 @@ def test_a_compacted_conversation_can_be_gone_on_with() -> None:
 
 
 def test_a_response_may_begin_with_a_compaction() -> None:
-    answering = responder(context_management=[{"type": "compaction", "compact_threshold": 1000}])
-    payloads = answering.start() + answering.add("compaction", compaction("We met.", seal))
+    answering = answering_to(context_management=[{"type": "compaction", "compact_threshold": 1000}])
+    answering.projection.compacted(compaction_fields("We met.", seal), 5, Usage())
 
-    response = check(payloads + answering.finish(ENDED))
+    response = check(answering.begin() + answering.finish())
 
     [item] = response["output"]
     assert unseal(item["encrypted_content"]) == "We met."

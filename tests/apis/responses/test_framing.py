@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from antiphon.apis.responses.framing import DONE, event_type, frame, obfuscate
 from antiphon.core.events import TextDelta, TextStarted
-from tests.apis.responses.support import responder, streamed
+from tests.apis.responses.support import answering_to, streamed
 from tests.apis.responses.test_stream import CALL, CUSTOM, STOP, SUMMARISED, TEXT, THOUGHT
 from tests.openai_schema import validate_event
 from tests.response_invariants import check, read_sse
@@ -16,7 +16,7 @@ WHOLE = [*THOUGHT, *TEXT, *CALL, STOP]
 
 
 def test_frames_name_their_types() -> None:
-    payloads = streamed(responder(), WHOLE)
+    payloads = streamed(answering_to(), WHOLE)
 
     assert read_sse(frame(payloads) + DONE) == payloads
     assert frame([]) == b""
@@ -24,8 +24,8 @@ def test_frames_name_their_types() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=100), min_size=1, max_size=20))
 def test_obfuscation_hides_the_lengths_of_deltas(texts: list[str]) -> None:
-    answering = responder()
-    answering.start()
+    answering = answering_to()
+    answering.begin()
     payloads = answering.push([TextStarted(), *(TextDelta(text, text) for text in texts)])[2:]
 
     hidden = obfuscate(payloads)
@@ -40,7 +40,7 @@ def test_obfuscation_hides_the_lengths_of_deltas(texts: list[str]) -> None:
 
 def test_obfuscation_touches_nothing_but_deltas() -> None:
     for fields in ({}, SUMMARISED, CUSTOM):
-        payloads = streamed(responder(**fields), WHOLE)
+        payloads = streamed(answering_to(**fields), WHOLE)
         hidden = obfuscate(payloads)
         changed = {event_type(payload) for payload in set(hidden) - set(payloads)}
 

@@ -16,7 +16,7 @@ from antiphon.apis.responses.kinds import KINDS
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
 from antiphon.core.turn import Ending
-from tests.apis.responses.support import OWNER, SEALER, accepted, responder, streamed
+from tests.apis.responses.support import OWNER, SEALER, accepted, answering_to, streamed
 from tests.apis.responses.test_stream import CALL, CUSTOM, SEALED, SPACED, STOP, SUMMARISED, TEXT, THOUGHT
 
 SDK_ITEM: TypeAdapter[ResponseItem] = TypeAdapter(ResponseItem)
@@ -315,7 +315,7 @@ def test_what_other_servers_ran_is_shown_if_it_has_words() -> None:
 
 @pytest.mark.parametrize("fields", [{}, SUMMARISED, SEALED])
 def test_an_answer_is_shown_again_as_the_model_wrote_it(fields: dict[str, Any]) -> None:
-    answering = responder(**fields)
+    answering = answering_to(**fields)
     streamed(answering, [*THOUGHT, *TEXT, *CALL, STOP])
     payloads = [item.payload for item in answering.items]
 
@@ -329,7 +329,7 @@ def test_an_answer_is_shown_again_as_the_model_wrote_it(fields: dict[str, Any]) 
 def test_calls_of_all_kinds_of_tools_come_back_under_their_flat_names(fields: dict[str, Any]) -> None:
     name = "f" if fields is CUSTOM else "ns__f"
     call = [type(CALL[0])("call_1", name), *(e for e in CALL[1:])]
-    answering = responder(**fields)
+    answering = answering_to(**fields)
     streamed(answering, [*call, STOP])
 
     [item] = shown(*(json.loads(item.payload) for item in answering.items))

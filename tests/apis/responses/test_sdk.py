@@ -10,7 +10,7 @@ import pytest
 from antiphon.apis.responses.framing import DONE, frame, obfuscate
 from antiphon.core.errors import EngineError
 from antiphon.core.events import Event
-from tests.apis.responses.support import responder, streamed
+from tests.apis.responses.support import answering_to, streamed
 from tests.apis.responses.test_stream import CALL, CUSTOM, LENGTH, STOP, SUMMARISED, TEXT, THOUGHT
 from tests.response_invariants import check
 
@@ -28,7 +28,7 @@ def client(body: bytes) -> openai.OpenAI:
 @pytest.mark.parametrize("fields", [{}, SUMMARISED, CUSTOM])
 @pytest.mark.parametrize("events", [TEXT, THOUGHT, CALL, [*THOUGHT, *TEXT, *CALL, *TEXT]])
 def test_it_accumulates_what_the_response_says(events: Sequence[Event], fields: dict[str, Any]) -> None:
-    payloads = streamed(responder(**fields), [*events, STOP])
+    payloads = streamed(answering_to(**fields), [*events, STOP])
 
     with client(frame(obfuscate(payloads)) + DONE).responses.stream(model="m", input="Hello") as stream:
         seen = [event.type for event in stream]
@@ -42,7 +42,7 @@ def test_it_accumulates_what_the_response_says(events: Sequence[Event], fields: 
 
 
 def test_it_sees_that_a_response_is_incomplete() -> None:
-    body = frame(streamed(responder(), [*TEXT, LENGTH])) + DONE
+    body = frame(streamed(answering_to(), [*TEXT, LENGTH])) + DONE
 
     with client(body).responses.stream(model="m", input="Hello") as stream:
         last = list(stream)[-1]
@@ -52,8 +52,8 @@ def test_it_sees_that_a_response_is_incomplete() -> None:
 
 
 def test_it_raises_what_a_failed_stream_says() -> None:
-    answering = responder()
-    payloads = answering.start() + answering.fail(EngineError("It broke."))
+    answering = answering_to()
+    payloads = answering.begin() + answering.fail(EngineError("It broke."))
 
     with pytest.raises(openai.APIError, match="It broke"), client(frame(payloads) + DONE) as api:
         list(api.responses.create(model="m", input="Hello", stream=True))

@@ -9,8 +9,7 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from antiphon.apis.responses.output.thoughts import RAW_OPEN_RESPONSES
-from antiphon.apis.responses.stream import Responder
+from antiphon.apis.responses.output.reasoning import RAW_OPEN_RESPONSES
 from antiphon.core.chunks import Candidate, FinishReason, Token
 from antiphon.core.errors import EngineBusyError, EngineError, RequestError
 from antiphon.core.events import (
@@ -28,7 +27,17 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from tests.apis.responses.support import ENDED, SEALER, accepted, responder, streamed, types, unseal
+from tests.apis.responses.support import (
+    ABANDONED,
+    ENDED,
+    SEALER,
+    Answering,
+    accepted,
+    answering_to,
+    streamed,
+    types,
+    unseal,
+)
 from tests.response_invariants import check
 
 USAGE = Usage(completion_tokens=5, reasoning_tokens=2, cached_tokens=1)
@@ -70,9 +79,9 @@ SPACED = {"tools": [{"type": "namespace", "name": "ns", "description": "Some.", 
 
 def whole(events: Sequence[Event], **fields: Any) -> dict[str, Any]:
     """The response that a checked stream of these events ends with."""
-    answering = responder(**fields)
+    answering = answering_to(**fields)
     response = check(streamed(answering, events))
-    assert json.loads(answering.resource) == response
+    assert json.loads(answering.body()) == response
     assert [json.loads(item.payload) for item in answering.items] == response["output"]
     return response
 
@@ -81,7 +90,7 @@ def whole(events: Sequence[Event], **fields: Any) -> dict[str, Any]:
 
 
 def test_text() -> None:
-    assert types(streamed(responder(), [*TEXT, STOP])) == [
+    assert types(streamed(answering_to(), [*TEXT, STOP])) == [
         "created",
         "in_progress",
         "output_item.added",
@@ -96,7 +105,7 @@ def test_text() -> None:
 
 
 def test_thoughts_then_a_call() -> None:
-    assert types(streamed(responder(), [*THOUGHT, *CALL, STOP]))[2:-1] == [
+    assert types(streamed(answering_to(), [*THOUGHT, *CALL, STOP]))[2:-1] == [
         "output_item.added",
         "content_part.added",
         "reasoning_text.delta",
@@ -112,7 +121,7 @@ def test_thoughts_then_a_call() -> None:
 
 
 def test_thoughts_are_the_summary_that_was_asked_for() -> None:
-    payloads = streamed(responder(**SUMMARISED), [*THOUGHT, STOP])
+    payloads = streamed(answering_to(**SUMMARISED), [*THOUGHT, STOP])
 
     assert types(payloads)[2:-1] == [
         "output_item.added",
@@ -130,7 +139,7 @@ def test_thoughts_are_the_summary_that_was_asked_for() -> None:
 def test_custom_tools_get_their_text() -> None:
     events = [CallStarted("call_1", "f")]
     events += [ArgumentsDelta(text, text) for text in ('{"in', 'put": "a', "\\", 'nb"', "}")]
-    payloads = streamed(responder(**CUSTOM), [*events, CallEnded(complete=True), STOP])
+    payloads = streamed(answering_to(**CUSTOM), [*events, CallEnded(complete=True), STOP])
 
     assert types(payloads)[2:-1] == [
         "output_item.added",
@@ -143,8 +152,8 @@ def test_custom_tools_get_their_text() -> None:
     assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "f", "a\nb")
 
 
-def test_open_responses_names_of_raw_thoughts() -> None:
-    answering = responder({"raw_thoughts": RAW_OPEN_RESPONSES})
+def test_open_responses_names_of_raw_reasoning() -> None:
+    answering = answering_to({"raw_reasoning": RAW_OPEN_RESPONSES})
 
     told = types(streamed(answering, [*THOUGHT, STOP]))
 
@@ -236,7 +245,7 @@ def test_log_probabilities() -> None:
     unlikely = Token(2, "", float("-inf"), (), b"\xf0")
     events = [TextStarted(), TextDelta("Hel", "Hel", (token, unlikely)), TextEnded(), STOP]
 
-    payloads = streamed(responder(**SCORED), events)
+    payloads = streamed(answering_to(**SCORED), events)
 
     wanted = [
         {
@@ -264,27 +273,36 @@ def test_unmet_demands_are_told() -> None:
 
 
 def test_a_queued_response() -> None:
-    answering = responder(background=True)
-    payloads = answering.queue()
-    assert json.loads(answering.resource)["status"] == "queued"
-    payloads += streamed(answering, [*TEXT, STOP])
+    waiting = answering_to(background=True)
+    queued = waiting.queue()
+    assert json.loads(waiting.body())["status"] == "queued"
 
+    payloads = streamed(answering_to(background=True), [*TEXT, STOP])
+
+    assert payloads[:2] == queued
     assert types(payloads)[:3] == ["created", "queued", "in_progress"]
     assert check(payloads)["background"] is True
 
 
-def test_a_running_response_has_what_was_written_so_far() -> None:
-    answering = responder()
-    answering.start()
+def test_a_queued_response_that_begins_is_not_created_again() -> None:
+    answering = answering_to(background=True)
+    answering.queue()
+
+    assert types(answering.begin()) == ["in_progress"]
+
+
+def test_a_running_response_has_the_items_that_are_finished() -> None:
+    answering = answering_to()
+    answering.begin()
     answering.push([*THOUGHT, *TEXT[:2]])
 
-    response = json.loads(answering.resource)
+    response = json.loads(answering.body())
 
     assert response["status"] == "in_progress"
     assert response["usage"] is None
-    assert [item["status"] for item in response["output"]] == ["completed", "in_progress"]
-    assert response["output"][1]["content"][0]["text"] == "Hel"
+    assert [item["type"] for item in response["output"]] == ["reasoning"]
     assert [item.type for item in answering.items] == ["reasoning"]
+    assert answering.projection.done == 1
 
 
 @pytest.mark.parametrize(
@@ -296,8 +314,8 @@ def test_a_running_response_has_what_was_written_so_far() -> None:
     ],
 )
 def test_a_failure_in_the_middle(error: Any, code: str) -> None:
-    answering = responder()
-    payloads = answering.start() + answering.push(TEXT[:2]) + answering.fail(error)
+    answering = answering_to()
+    payloads = answering.begin() + answering.push(TEXT[:2]) + answering.fail(error)
 
     response = check(payloads)
 
@@ -308,19 +326,23 @@ def test_a_failure_in_the_middle(error: Any, code: str) -> None:
     assert told["param"] == told["error"]["param"] == error.param
 
 
-def test_an_engine_that_failed_makes_a_failed_response() -> None:
-    end = Finished(FinishReason.ERROR, USAGE, error="It broke.")
-    response = whole([*TEXT, end])
+def test_a_response_that_failed_has_used_what_it_used() -> None:
+    answering = answering_to()
+    response = check(answering.begin() + answering.push(TEXT) + answering.fail(EngineError("It broke.")))
 
-    assert response["error"]["message"] == "It broke."
-    assert response["usage"]["output_tokens"] == 5
+    assert response["usage"]["output_tokens"] == ABANDONED.completion_tokens
     assert response["output"][0]["status"] == "incomplete"
-    assert whole([end])["output"] == []
+
+
+def test_a_response_that_failed_at_once_has_no_items() -> None:
+    answering = answering_to()
+
+    assert check(answering.begin() + answering.fail(EngineError()))["output"] == []
 
 
 def test_a_cancelled_response() -> None:
-    answering = responder()
-    payloads = answering.start() + answering.push(TEXT[:2]) + answering.cancel()
+    answering = answering_to()
+    payloads = answering.begin() + answering.push(TEXT[:2]) + answering.cancel()
 
     response = check(payloads)
 
@@ -328,25 +350,32 @@ def test_a_cancelled_response() -> None:
     assert response["output"][0]["status"] == "incomplete"
 
 
-def test_several_generations_make_one_response() -> None:
-    answering = responder()
-    payloads = answering.start()
-    for events in ([*CALL, STOP], [*TEXT, STOP]):
-        answering.count_prompt(10)
-        payloads += answering.push(events)
-        payloads += answering.add("compaction", {"encrypted_content": "…"})
-    payloads += answering.finish(ENDED)
+def test_a_conversation_that_was_summed_up_before() -> None:
+    answering = answering_to()
+    answering.projection.compacted({"encrypted_content": "…"}, 10, Usage(completion_tokens=2))
 
-    response = check(payloads)
+    response = check(streamed(answering, [*TEXT, STOP]))
 
-    kinds = ["function_call", "compaction", "message", "compaction"]
-    assert [item["type"] for item in response["output"]] == kinds
-    assert response["usage"]["total_tokens"] == 30
+    assert [item["type"] for item in response["output"]] == ["compaction", "message"]
+    assert response["usage"]["input_tokens"] == 17
+    assert response["usage"]["output_tokens"] == 7
+    assert [item.type for item in answering.items] == ["compaction", "message"]
+    assert answering.projection.done == 2
+
+
+def test_a_compaction_alone_is_a_response() -> None:
+    answering = answering_to()
+    answering.projection.compacted({"encrypted_content": "…"}, 10, USAGE)
+
+    response = check(answering.begin() + answering.finish())
+
+    assert [item["type"] for item in response["output"]] == ["compaction"]
+    assert response["status"] == "completed"
 
 
 def test_ids_depend_on_the_response_alone() -> None:
     first, again = (whole([*THOUGHT, *TEXT, STOP])["output"] for _ in range(2))
-    other = Responder(msgspec.structs.replace(accepted(), id="resp_2"), 0)
+    other = Answering(msgspec.structs.replace(accepted(), id="resp_2"))
     streamed(other, [*THOUGHT, *TEXT, STOP])
 
     ids = [item["id"] for item in first]

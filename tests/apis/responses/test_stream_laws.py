@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from antiphon.apis.responses.output.thoughts import RAW_OPEN_RESPONSES
+from antiphon.apis.responses.output.reasoning import RAW_OPEN_RESPONSES
 from antiphon.apis.responses.stored import unpack
-from antiphon.apis.responses.stream import Responder
 from antiphon.core.chunks import Finish, FinishReason
 from antiphon.core.errors import EngineError
 from antiphon.core.events import (
@@ -27,9 +26,8 @@ from antiphon.core.events import (
     TextEnded,
     TextStarted,
 )
-from antiphon.decode.table import Table
 from antiphon.dialects.registry import DIALECTS
-from tests.apis.responses.support import batches, responder, streamed
+from tests.apis.responses.support import Answering, answering_to, batches, streamed
 from tests.apis.responses.test_stream import (
     CALL,
     CUSTOM,
@@ -42,7 +40,7 @@ from tests.apis.responses.test_stream import (
     THOUGHT,
     whole,
 )
-from tests.contracts.dialect import CASES, TOOLS, answers
+from tests.contracts.dialect import CASES, TOOLS, answers, table_of
 from tests.laws import cut, cuts, decode
 from tests.openai_schema import validate_event
 from tests.response_invariants import check
@@ -90,18 +88,19 @@ def events_of(case: tuple[Any, dict[str, Any]], places: Sequence[int], finish: s
     dialect, answer = case
     reason = FinishReason(finish or answer.get("finish", "stop"))
     options = {"tools": TOOLS, "state": answer.get("state")}
-    return decode(Table(dialect.grammar), cut(answer["output"], places), Finish(reason), **options)
+    return decode(table_of(dialect.names[0]), cut(answer["output"], places), Finish(reason), **options)
 
 
+@pytest.mark.no_cover
 @settings(deadline=None, max_examples=150)
 @given(CASE, cuts, st.sampled_from([None, "length"]), st.sampled_from(OPTIONS), st.integers(1, 9))
 def test_every_stream_of_a_real_answer_is_sound(
     case: Any, places: list[int], finish: str | None, options: dict[str, Any], size: int
 ) -> None:
     events = events_of(case, places, finish)
-    raw = {"raw_thoughts": RAW_OPEN_RESPONSES}
-    whole_stream = streamed(responder(raw, **options), events)
-    answering = responder(raw, **options)
+    raw = {"raw_reasoning": RAW_OPEN_RESPONSES}
+    whole_stream = streamed(answering_to(raw, **options), events)
+    answering = answering_to(raw, **options)
 
     payloads = streamed(answering, events, size=size)
 
@@ -114,10 +113,11 @@ def test_every_stream_of_a_real_answer_is_sound(
             validate_event(payload)
 
 
+@pytest.mark.no_cover
 @settings(deadline=None, max_examples=60)
 @given(CASE, st.sampled_from(OPTIONS))
 def test_the_sdk_knows_every_event(case: Any, options: dict[str, Any]) -> None:
-    for payload in streamed(responder(**options), events_of(case, [5, 9, 20], None)):
+    for payload in streamed(answering_to(**options), events_of(case, [5, 9, 20], None)):
         assert SDK_EVENT.validate_json(payload).type == json.loads(payload)["type"]
 
 
@@ -125,11 +125,11 @@ def test_the_sdk_knows_every_event(case: Any, options: dict[str, Any]) -> None:
 @given(CASE, cuts, st.data())
 def test_a_stream_may_end_anywhere(case: Any, places: list[int], data: st.DataObject) -> None:
     events = events_of(case, places, None)
-    answering = responder()
-    payloads = answering.start()
+    answering = answering_to()
+    payloads = answering.begin()
     for batch in batches(events[: data.draw(st.integers(0, len(events)))], 3):
         payloads += answering.push(batch)
-    how = data.draw(st.sampled_from([Responder.cancel, lambda self: self.fail(EngineError())]))
+    how = data.draw(st.sampled_from([Answering.cancel, lambda self: self.fail(EngineError())]))
 
     check(payloads + how(answering))
 
@@ -139,7 +139,7 @@ def test_a_stream_may_end_anywhere(case: Any, places: list[int], data: st.DataOb
 
 @pytest.mark.parametrize("gone", range(2, 20))
 def test_a_stream_without_one_of_its_events_is_found_out(gone: int) -> None:
-    payloads = streamed(responder(), [*THOUGHT, *TEXT, *CALL, STOP])
+    payloads = streamed(answering_to(), [*THOUGHT, *TEXT, *CALL, STOP])
     rest = [json.loads(payload) for payload in payloads[:gone] + payloads[gone + 1 :]]
     mended = [json.dumps(event | {"sequence_number": number}).encode() for number, event in enumerate(rest)]
 
@@ -150,7 +150,7 @@ def test_a_stream_without_one_of_its_events_is_found_out(gone: int) -> None:
 
 
 def test_the_rest_of_a_stream_can_be_checked() -> None:
-    payloads = streamed(responder(), [*THOUGHT, *TEXT, STOP])
+    payloads = streamed(answering_to(), [*THOUGHT, *TEXT, STOP])
 
     assert check(payloads[5:], after=4) == check(payloads)
     with pytest.raises(AssertionError):

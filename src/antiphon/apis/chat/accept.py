@@ -5,15 +5,16 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.apis.chat.errors import PARAMETERS
 from antiphon.apis.chat.history import History
 from antiphon.apis.chat.schema import ChatOptions, ChatRequest, RequestMessage
 from antiphon.apis.chat.tools import Tools, tools_of
-from antiphon.apis.envelope import DEFAULT_VIEW, View
+from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions
 from antiphon.apis.formats import answer_format
-from antiphon.apis.hosted import Hosts
+from antiphon.apis.presentation import shared_presentation
 from antiphon.apis.sampling import check, sampling, stops, variables
-from antiphon.apis.view import shared_view
 from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Hosts
 from antiphon.core.items import Item, Message, Role
 from antiphon.core.turn import Ending, Turn
 
@@ -21,46 +22,46 @@ from antiphon.core.turn import Ending, Turn
 class Accepted(Struct, frozen=True):
     """A request that can be answered: what to run, and how to show the answer.
 
-    `mended` says what was wrong with the history, for the log. `store` and
+    `repairs` says what was repaired in the history, for the log. `store` and
     `request_id` are the client's wishes.
     """
 
     turn: Turn
-    view: View = DEFAULT_VIEW
-    mended: tuple[str, ...] = ()
+    presentation: PresentationOptions = DEFAULT_PRESENTATION
+    repairs: tuple[str, ...] = ()
     store: bool = False
     request_id: str | None = None
 
 
-class House(Struct, frozen=True):
-    """What the server brings to every request: its view of answers, and the tools that it runs."""
+class ServerDefaults(Struct, frozen=True):
+    """What the server adds to every request: how it presents answers, and the tools that it runs."""
 
-    view: View = DEFAULT_VIEW
+    presentation: PresentationOptions = DEFAULT_PRESENTATION
     hosts: Hosts = Hosts()
 
 
-DEFAULT_HOUSE = House()
+NO_DEFAULTS = ServerDefaults()
 """A server without tools."""
 
 
-def accept(request: ChatRequest, owner: str, house: House = DEFAULT_HOUSE) -> Accepted:
+def accept(request: ChatRequest, owner: str, defaults: ServerDefaults = NO_DEFAULTS) -> Accepted:
     """What the request asks for, on behalf of `owner`. Raises RequestError."""
-    return accept_messages(request, request.messages, "messages", owner, house)
+    return accept_messages(request, request.messages, "messages", owner, defaults)
 
 
 def accept_messages(
-    options: ChatOptions, messages: list[RequestMessage], where: str, owner: str, house: House
+    options: ChatOptions, messages: list[RequestMessage], where: str, owner: str, defaults: ServerDefaults
 ) -> Accepted:
     """What these options ask for in this conversation, which came as the parameter `where`."""
     check(options)
     if options.best_of not in (None, options.n or 1):
         raise RequestError("'best_of' is available in Completions only. Use 'n'.", param="best_of")
     logprobs = _logprobs(options)
-    tools, history, ending = tools_of(options, house.hosts), History(messages, where), _ending(options)
-    if ending is Ending.CONTINUED and not _last_words(history.items):
+    tools, history, ending = tools_of(options, defaults.hosts), History(messages, where), _ending(options)
+    if ending is Ending.CONTINUED and not _last_assistant_text(history.items):
         message = "'continue_final_message' needs a last message of the assistant that has text."
         raise RequestError(message, param=f"{where}[{len(messages) - 1}]")
-    format_source, form = answer_format(options)
+    format_source, format_ = answer_format(options)
     max_tokens = options.max_completion_tokens or options.max_tokens
     turn = Turn(
         model=options.model,
@@ -68,8 +69,7 @@ def accept_messages(
         tools=tools.functions,
         tool_choice=tools.choice,
         tool_limit=options.max_tool_calls,
-        format=form,
-        format_source=format_source,
+        format=format_,
         sampling=sampling(options, max_tokens=max_tokens, logprobs=logprobs),
         stop=stops(options),
         stop_shown=bool(options.include_stop_str_in_output),
@@ -79,12 +79,12 @@ def accept_messages(
         ending=ending,
         prefix=options.response_prefix or "",
         prompt_limit=options.truncate_prompt_tokens,
-        thinking_limit=options.thinking_token_budget,
+        reasoning_limit=options.thinking_token_budget,
         owner=owner,
-        source=where,
+        parameters=PARAMETERS | {"conversation": where, "format": format_source},
     )
-    view = _view(options, house.view, logprobs, tools, turn)
-    return Accepted(turn, view, tuple(history.mended), bool(options.store), options.request_id)
+    presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
+    return Accepted(turn, presentation, tuple(history.repairs), bool(options.store), options.request_id)
 
 
 def _logprobs(options: ChatOptions) -> int | None:
@@ -107,26 +107,28 @@ def _ending(options: ChatOptions) -> Ending:
 
 
 def _variables(options: ChatOptions) -> dict[str, Any]:
-    """What the chat template is told beside the messages. The client's own variables win."""
-    told = variables(options.reasoning_effort, options.verbosity)
+    """What the chat template gets beside the messages. The client's own variables win."""
+    values = variables(options.reasoning_effort, options.verbosity)
     if options.documents is not None:
-        told["documents"] = options.documents
-    return told | (options.template_vars or {}) | (options.chat_template_kwargs or {})
+        values["documents"] = options.documents
+    return values | (options.template_vars or {}) | (options.chat_template_kwargs or {})
 
 
-def _view(options: ChatOptions, house: View, logprobs: int | None, tools: Tools, turn: Turn) -> View:
-    view = shared_view(options, house, logprobs)
+def _presentation(
+    options: ChatOptions, defaults: PresentationOptions, logprobs: int | None, tools: Tools, turn: Turn
+) -> PresentationOptions:
+    presentation = shared_presentation(options, defaults, logprobs)
     return replace(
-        view,
-        reasoning=() if options.include_reasoning is False else house.reasoning,
+        presentation,
+        reasoning=() if options.include_reasoning is False else defaults.reasoning,
         custom=tools.custom,
         legacy=tools.legacy,
-        echo=_last_words(turn.items) + turn.prefix if options.echo else "",
-        metadata=view.metadata if options.metadata is None else options.metadata,
+        echo=_last_assistant_text(turn.items) + turn.prefix if options.echo else "",
+        metadata=presentation.metadata if options.metadata is None else options.metadata,
     )
 
 
-def _last_words(items: tuple[Item, ...] | list[Item]) -> str:
+def _last_assistant_text(items: tuple[Item, ...] | list[Item]) -> str:
     """What the assistant said last, if the conversation ends with that."""
     last = items[-1]
     return last.text if isinstance(last, Message) and last.role is Role.ASSISTANT else ""

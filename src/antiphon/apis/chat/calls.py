@@ -1,20 +1,20 @@
 """How a call is shown: as a function's, as a custom tool's, or as OpenAI did before there were tools.
 
 A stream shows the opening of a call, then its text in pieces; a full answer
-shows it whole. A form knows all three.
+shows it whole. An encoder knows all three.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from antiphon.apis.chat.body import AnswerMessage, CustomFragment, Delta, FunctionFragment, ToolCallFragment
+from antiphon.apis.chat.schema import AnswerMessage, CustomFragment, Delta, FunctionFragment, ToolCallFragment
 from antiphon.apis.custom_tools import InputReader, to_input
-from antiphon.apis.envelope import View
+from antiphon.apis.envelope import PresentationOptions
 from antiphon.core.events import CallStarted
 from antiphon.core.items import FunctionCall
 
 
-class CallForm(Protocol):
+class CallEncoder(Protocol):
     """How one call is streamed, the `index`-th of its answer."""
 
     @staticmethod
@@ -33,88 +33,90 @@ class CallForm(Protocol):
         ...
 
 
-class FunctionForm:
+class FunctionEncoder:
     """A function's call: its arguments are JSON."""
 
     @staticmethod
     def opening(index: int, call: CallStarted) -> Delta:
-        """See `CallForm`."""
+        """See `CallEncoder`."""
         function = FunctionFragment(call.name, "")
         return _one(ToolCallFragment(index=index, id=call.call_id, type="function", function=function))
 
     @staticmethod
     def more(index: int, text: str) -> Delta:
-        """See `CallForm`."""
+        """See `CallEncoder`."""
         return _one(ToolCallFragment(index=index, function=FunctionFragment(arguments=text)))
 
     @staticmethod
     def reader() -> Callable[[str], str]:
-        """See `CallForm`."""
+        """See `CallEncoder`."""
         return str
 
 
-class CustomForm:
+class CustomEncoder:
     """A custom tool's call: its input is text."""
 
     @staticmethod
     def opening(index: int, call: CallStarted) -> Delta:
-        """See `CallForm`."""
+        """See `CallEncoder`."""
         custom = CustomFragment(call.name, "")
         return _one(ToolCallFragment(index=index, id=call.call_id, type="custom", custom=custom))
 
     @staticmethod
     def more(index: int, text: str) -> Delta:
-        """See `CallForm`."""
+        """See `CallEncoder`."""
         return _one(ToolCallFragment(index=index, custom=CustomFragment(input=text)))
 
     @staticmethod
     def reader() -> Callable[[str], str]:
-        """See `CallForm`."""
+        """See `CallEncoder`."""
         return InputReader().read
 
 
-class LegacyForm:
+class LegacyEncoder:
     """The call of an answer to a request with `functions`, which can have one only."""
 
     @staticmethod
     def opening(index: int, call: CallStarted) -> Delta:
-        """See `CallForm`."""
+        """See `CallEncoder`."""
         return Delta(function_call=FunctionFragment(call.name, ""))
 
     @staticmethod
     def more(index: int, text: str) -> Delta:
-        """See `CallForm`."""
+        """See `CallEncoder`."""
         return Delta(function_call=FunctionFragment(arguments=text))
 
     @staticmethod
     def reader() -> Callable[[str], str]:
-        """See `CallForm`."""
+        """See `CallEncoder`."""
         return str
 
 
-def form_of(name: str, view: View) -> type[CallForm]:
+def encoder_of(name: str, presentation: PresentationOptions) -> type[CallEncoder]:
     """How the calls of this tool are streamed."""
-    if view.legacy:
-        return LegacyForm
-    return CustomForm if name in view.custom else FunctionForm
+    if presentation.legacy:
+        return LegacyEncoder
+    return CustomEncoder if name in presentation.custom else FunctionEncoder
 
 
-def reason_shown(reason: str, view: View) -> str:
-    """The finish reason, in the words that the form of the calls has for it."""
-    return "function_call" if view.legacy and reason == "tool_calls" else reason
+def reason_shown(reason: str, presentation: PresentationOptions) -> str:
+    """The finish reason, as the request names it."""
+    return "function_call" if presentation.legacy and reason == "tool_calls" else reason
 
 
-def add_calls(message: AnswerMessage, calls: Sequence[FunctionCall], view: View) -> None:
+def add_calls(
+    message: AnswerMessage, calls: Sequence[FunctionCall], presentation: PresentationOptions
+) -> None:
     """Let the message of a full answer say what was called."""
-    if view.legacy:
+    if presentation.legacy:
         for call in calls[:1]:
             message.function_call = FunctionFragment(call.name, call.arguments)
     elif calls:
-        message.tool_calls = [_whole(call, view) for call in calls]
+        message.tool_calls = [_whole(call, presentation) for call in calls]
 
 
-def _whole(call: FunctionCall, view: View) -> ToolCallFragment:
-    if call.name in view.custom:
+def _whole(call: FunctionCall, presentation: PresentationOptions) -> ToolCallFragment:
+    if call.name in presentation.custom:
         custom = CustomFragment(call.name, to_input(call.arguments))
         return ToolCallFragment(id=call.call_id, type="custom", custom=custom)
     function = FunctionFragment(call.name, call.arguments)

@@ -1,7 +1,7 @@
 """The messages of a request → the items of a conversation.
 
 What a client must do right is checked, and refused by name. What an earlier
-answer, or a client's record of it, got wrong is mended and told: a
+answer, or a client's record of it, got wrong is repaired and reported: a
 conversation goes on after a broken call, or it would be lost.
 """
 
@@ -34,12 +34,12 @@ _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 class History:
     """Reads messages, which came as the parameter `where`.
 
-    `items` are what they say, `mended` is what was wrong with them.
+    `items` are what they say, `repairs` says what was repaired in them.
     """
 
     def __init__(self, messages: list[RequestMessage], where: str = "messages") -> None:
         self.items: list[Item] = []
-        self.mended: list[str] = []
+        self.repairs: list[str] = []
         self._open: dict[str, str] = {}  # calls without a result: id → name, oldest first
         for index, message in enumerate(messages):
             self._read(message, f"{where}[{index}]")
@@ -60,7 +60,7 @@ class History:
             raise RequestError(f"Unknown role '{message.role}'. Use one of: {known}.", param=f"{where}.role")
 
     def _read_answer(self, message: RequestMessage, where: str) -> None:
-        """Thoughts, then text, then calls, as the model wrote them."""
+        """Reasoning, then text, then calls, as the model wrote them."""
         if message.audio is not None:
             raise RequestError("Spoken answers are not supported.", param=f"{where}.audio")
         reasoning = message.reasoning_content or message.reasoning
@@ -71,9 +71,9 @@ class History:
         if parts or not (calls or reasoning):
             self.items.append(Message(Role.ASSISTANT, parts, message.name))
         if not (calls or reasoning) and message.content is None and message.refusal is None:
-            self._mend(where, "says nothing")
+            self._note_repair(where, "says nothing")
         if message.tool_calls == []:
-            self._mend(f"{where}.tool_calls", "is empty")
+            self._note_repair(f"{where}.tool_calls", "is empty")
         for call, place in calls:
             self._read_call(call, place)
 
@@ -91,19 +91,19 @@ class History:
                     f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
                 )
         if not name:
-            self._mend(f"{where}.function.name", "is empty")
+            self._note_repair(f"{where}.function.name", "is empty")
         self._open[call_id] = name or UNNAMED
         self.items.append(FunctionCall(call_id, name or UNNAMED, arguments, status))
 
     def _arguments(self, function: CalledFunction, where: str) -> tuple[str, Status]:
         arguments = function.arguments
         if isinstance(arguments, dict):
-            self._mend(f"{where}.function.arguments", "is an object, not JSON as text")
+            self._note_repair(f"{where}.function.arguments", "is an object, not JSON as text")
             return msgspec.json.encode(arguments).decode(), Status.COMPLETED
         if not arguments:
             return "{}", Status.COMPLETED
         if not _is_object(arguments):
-            self._mend(f"{where}.function.arguments", "is no JSON object")
+            self._note_repair(f"{where}.function.arguments", "is no JSON object")
             return arguments, Status.INCOMPLETE
         return arguments, Status.COMPLETED
 
@@ -111,11 +111,11 @@ class History:
         parts = tuple(_parts(message.content, where))
         call_id = message.tool_call_id or self._unanswered(message.name) or where
         if not message.tool_call_id and message.role == "tool":
-            self._mend(f"{where}.tool_call_id", "is missing")
+            self._note_repair(f"{where}.tool_call_id", "is missing")
         if self._open.pop(call_id, None) is None:
-            self._mend(where, "answers no call")
+            self._note_repair(where, "answers no call")
         if message.content is None:
-            self._mend(f"{where}.content", "is missing")
+            self._note_repair(f"{where}.content", "is missing")
         self.items.append(FunctionOutput(call_id, parts, message.name))
 
     def _unanswered(self, name: str | None) -> str | None:
@@ -123,8 +123,8 @@ class History:
         named = (call_id for call_id, called in self._open.items() if called == name)
         return next(named, None) or next(iter(self._open), None)
 
-    def _mend(self, where: str, what: str) -> None:
-        self.mended.append(f"{where} {what}")
+    def _note_repair(self, where: str, what: str) -> None:
+        self.repairs.append(f"{where} {what}")
 
 
 def _called(message: RequestMessage, where: str) -> Iterator[tuple[ToolCall, str]]:

@@ -1,21 +1,21 @@
 """Tokens → the log probabilities of a choice's text.
 
-Only tokens of visible text are shown: what the model thought, called or
-marked up is another span. A token's bytes are all that it has, also those of a
+Only tokens of visible text are shown: reasoning, calls and
+markup are other spans. A token's bytes are all that it has, also those of a
 character that another token completes.
 """
 
 from collections.abc import Iterable
 
-from antiphon.apis.chat.body import ChoiceLogprobs, TokenLogprob, TopLogprob
-from antiphon.apis.envelope import View
+from antiphon.apis.chat.schema import ChoiceLogprobs, TokenLogprob, TopLogprob
+from antiphon.apis.envelope import PresentationOptions
 from antiphon.apis.logprobs import bytes_of, logprob_of, namer
 from antiphon.core.chunks import Token
 
 
-def choice_logprobs(tokens: Iterable[Token], view: View) -> ChoiceLogprobs:
+def choice_logprobs(tokens: Iterable[Token], presentation: PresentationOptions) -> ChoiceLogprobs:
     """The entries of these tokens, each with as many alternatives as were asked for."""
-    name, most = namer(view), view.logprobs or 0
+    name, most = namer(presentation), presentation.logprobs or 0
     return ChoiceLogprobs(
         [
             TokenLogprob(

@@ -1,14 +1,22 @@
-"""What clients send to Chat Completions.
+"""The wire types of Chat Completions: requests, then answers.
 
 Names and meanings are those of OpenAI's OpenAPI document
-(CreateChatCompletionRequest) and, where that has none, vLLM's. History is read
-most leniently: what an earlier answer got wrong must not end a conversation.
+(CreateChatCompletionRequest, CreateChatCompletionResponse,
+CreateChatCompletionStreamResponse) and, where that has none, vLLM's. History is
+read most leniently: what an earlier answer got wrong must not end a conversation.
+
+Answers have more than OpenAI's: `reasoning_content` and `reasoning`, the two names
+that clients know reasoning by; `stop_reason`, `token_ids` and the fields of the
+prompt as vLLM has them; `error` of a choice whose engine failed; `unmet`, the
+requirements that an answer does not meet.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLogprobs
 from antiphon.apis.request import (
     MAX_CHOICES,
     Alternatives,
@@ -16,10 +24,10 @@ from antiphon.apis.request import (
     Count,
     Effort,
     Metadata,
+    NonEmptyStr,
     Request,
     TokenLimit,
     Verbosity,
-    Words,
 )
 
 
@@ -72,7 +80,7 @@ class RequestMessage(Struct):
 class RequestFunction(Struct):
     """A function that the model may call."""
 
-    name: Words
+    name: NonEmptyStr
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -81,7 +89,7 @@ class RequestFunction(Struct):
 class ToolGrammar(Struct):
     """The grammar that the input of a custom tool follows."""
 
-    definition: Words
+    definition: NonEmptyStr
     syntax: Literal["lark", "regex"]
 
 
@@ -98,7 +106,7 @@ class GrammarInput(Struct, tag="grammar"):
 class RequestCustom(Struct):
     """A custom tool: one that takes text as it is."""
 
-    name: Words
+    name: NonEmptyStr
     description: str | None = None
     format: PlainInput | GrammarInput | None = None
 
@@ -214,3 +222,133 @@ class BatchRequest(ChatOptions, kw_only=True):
     """POST /v1/chat/completions/batch: several conversations, one answer to each."""
 
     messages: Annotated[list[Messages], Meta(min_length=1, max_length=MAX_CHOICES)]
+
+
+class TopLogprob(Struct):
+    """One of the most likely tokens. `bytes` are its own, also where they are no whole character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct):
+    """A token of the answer, and the most likely ones in its place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(Struct):
+    """The log probabilities of a choice's text. There are none of refusals: no model makes them apart."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class FunctionFragment(Struct, omit_defaults=True):
+    """A called function, or the next piece of its arguments."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class CustomFragment(Struct, omit_defaults=True):
+    """A called custom tool, or the next piece of its input."""
+
+    name: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+
+
+class ToolCallFragment(Struct):
+    """A call (in a full answer, without `index`) or the next piece of one."""
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionFragment | UnsetType = UNSET
+    custom: CustomFragment | UnsetType = UNSET
+
+
+class AnswerMessage(Struct):
+    """What the assistant said."""
+
+    role: str
+    content: str | None
+    refusal: None = None
+    annotations: tuple[()] = ()
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallFragment] | UnsetType = UNSET
+    function_call: FunctionFragment | UnsetType = UNSET
+
+
+class Choice(Struct):
+    """One answer."""
+
+    index: int
+    message: AnswerMessage
+    finish_reason: str
+    logprobs: ChoiceLogprobs | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    error: ChoiceError | UnsetType = UNSET
+    unmet: tuple[str, ...] | UnsetType = UNSET
+
+
+class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
+    """The body of a full answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: CompletionUsage
+    system_fingerprint: str | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
+    metadata: Mapping[str, str] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
+
+
+class Delta(Struct):
+    """What a chunk adds to a choice's message. `role` comes first, and once."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    refusal: UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCallFragment, ...] | UnsetType = UNSET
+    function_call: FunctionFragment | UnsetType = UNSET
+
+
+class ChunkChoice(Struct):
+    """What a chunk adds to one choice."""
+
+    index: int
+    delta: Delta
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    error: ChoiceError | UnsetType = UNSET
+    unmet: tuple[str, ...] | UnsetType = UNSET
+
+
+class ChatCompletionChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
+    """One event of a stream. `usage` is there, as null, if the client asked for usage at the end."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[ChunkChoice, ...]
+    usage: CompletionUsage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET

@@ -9,8 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from antiphon.apis.chat.body import CustomFragment, FunctionFragment, ToolCallFragment
-from antiphon.apis.chat.schema import CalledFunction, RequestMessage, ToolCall
+from antiphon.apis.chat.schema import (
+    CalledFunction,
+    CustomFragment,
+    FunctionFragment,
+    RequestMessage,
+    ToolCall,
+    ToolCallFragment,
+)
 from antiphon.apis.request import Metadata
 
 

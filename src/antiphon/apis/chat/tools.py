@@ -6,9 +6,8 @@ A tool that the server runs is named by its type; the model may know it as sever
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from antiphon.apis.chat.schema import (
     AllowedTools,
@@ -22,11 +21,15 @@ from antiphon.apis.chat.schema import (
     ToolReference,
     WebSearchOptions,
 )
-from antiphon.apis.custom_tools import TextForm, as_function
-from antiphon.apis.hosted import WEB_SEARCH, Hosts, canonical
+from antiphon.apis.custom_tools import InputFormat, as_function
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Hosts
 from antiphon.core.turn import Calling, Function, ToolChoice
+
+WEB_SEARCH = "web_search"
+"""What the older `web_search_options` ask for."""
+WEB_SEARCH_OPTIONS = "web_search_options"
 
 _MODES = {calling.value: calling for calling in Calling}
 _UNKNOWN_CHOICE = (
@@ -49,13 +52,34 @@ def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:
     if request.functions is not None or request.function_call is not None:
         return _legacy(request)
     functions = tuple(_offered(request, hosts))
-    choice = _choice(request.tool_choice, functions)
+    choice = _choice(request.tool_choice, functions, hosts)
     if request.parallel_tool_calls is False:
         choice = replace(choice, parallel=False)
     custom = frozenset(
         tool.custom.name for tool in request.tools or () if tool.custom and tool.type == "custom"
     )
     return Tools(functions, choice, custom)
+
+
+def requested_tools(request: ChatOptions) -> dict[str, dict[str, Any]]:
+    """The settings of tools that the server may run, by their place in the request."""
+    found = {
+        f"tools[{index}]": {name: value for name, value in asdict(tool).items() if value is not None}
+        for index, tool in enumerate(request.tools or ())
+    }
+    if request.web_search_options is not None:
+        found[WEB_SEARCH_OPTIONS] = _search_settings(request.web_search_options)
+    return found
+
+
+def _search_settings(options: WebSearchOptions) -> dict[str, Any]:
+    """The settings of the tool that the older way to ask for a search stands for."""
+    settings: dict[str, Any] = {"type": WEB_SEARCH}
+    if options.search_context_size is not None:
+        settings["search_context_size"] = options.search_context_size
+    if options.user_location is not None:
+        settings["user_location"] = {"type": "approximate", **asdict(options.user_location.approximate)}
+    return settings
 
 
 def _legacy(request: ChatOptions) -> Tools:
@@ -90,7 +114,7 @@ def _offered(request: ChatOptions, hosts: Hosts) -> Iterator[Function]:
     offers = [(f"tools[{index}]", tool) for index, tool in enumerate(request.tools or ())]
     for where, functions in [
         *((where, _functions(tool, where, hosts)) for where, tool in offers),
-        ("web_search_options", _web_search(request.web_search_options, hosts)),
+        (WEB_SEARCH_OPTIONS, _web_search(request.web_search_options, hosts)),
     ]:
         for function in functions:
             if function.name in seen:
@@ -105,13 +129,13 @@ def _functions(tool: RequestTool, where: str, hosts: Hosts) -> tuple[Function, .
     """What the model is offered of a tool."""
     if tool.type in ("function", "custom"):
         return (_function(tool, where),)
-    settings: dict[str, Any] = msgspec.structs.asdict(tool)
-    functions = hosts.offered({name: value for name, value in settings.items() if value is not None}, where)
-    if not functions and canonical(tool.type) in hosts.functions:
+    functions = hosts.functions.get(where, ())
+    if not functions and tool.type in hosts.types:
         message = f"Its settings keep this tool from the server. Leave it out of '{where}', or them."
         raise RequestError(message, param=where)
     if not functions:
-        known = ", ".join(f"'{type_}'" for type_ in ("function", "custom", *hosts.functions))
+        types = "function", "custom", *dict.fromkeys(hosts.types.values())
+        known = ", ".join(f"'{type_}'" for type_ in types)
         message = f"Tools of type '{tool.type}' are not run here. Use one of {known}."
         raise RequestError(message, param=f"{where}.type")
     return functions
@@ -119,18 +143,10 @@ def _functions(tool: RequestTool, where: str, hosts: Hosts) -> tuple[Function, .
 
 def _web_search(options: WebSearchOptions | None, hosts: Hosts) -> tuple[Function, ...]:
     """What the model is offered for the older way to ask for a search."""
-    if options is None:
-        return ()
-    settings: dict[str, Any] = {"type": WEB_SEARCH}
-    if options.search_context_size is not None:
-        settings["search_context_size"] = options.search_context_size
-    if options.user_location is not None:
-        place = msgspec.structs.asdict(options.user_location.approximate)
-        settings["user_location"] = {"type": "approximate", **place}
-    functions = hosts.offered(settings, "web_search_options")
-    if not functions:
+    functions = hosts.functions.get(WEB_SEARCH_OPTIONS, ())
+    if options is not None and not functions:
         message = "This server does not search the web. Give the model a tool of your own."
-        raise RequestError(message, param="web_search_options")
+        raise RequestError(message, param=WEB_SEARCH_OPTIONS)
     return functions
 
 
@@ -149,7 +165,7 @@ def _described(function: RequestFunction, where: str) -> Function:
     return Function(function.name, function.description, function.parameters or {}, function.strict, source)
 
 
-def _form(custom: RequestCustom) -> TextForm | None:
+def _form(custom: RequestCustom) -> InputFormat | None:
     match custom.format:
         case GrammarInput(grammar=grammar) if grammar.syntax == "regex":
             return Regex(grammar.definition)
@@ -167,51 +183,52 @@ def _refuse_duplicates(functions: tuple[Function, ...]) -> None:
         seen.add(function.name)
 
 
-def _choice(asked: str | ToolChoiceObject | None, offered: tuple[Function, ...]) -> ToolChoice:
+def _choice(wanted: str | ToolChoiceObject | None, offered: tuple[Function, ...], hosts: Hosts) -> ToolChoice:
     """Which calls are wanted of the tools that are offered."""
-    if asked is None:
+    if wanted is None:
         return ToolChoice()
-    if isinstance(asked, str) and asked not in _MODES:
+    if isinstance(wanted, str) and wanted not in _MODES:
         raise RequestError(_UNKNOWN_CHOICE, param="tool_choice")
-    if not offered and asked not in ("none", "auto"):
+    if not offered and wanted not in ("none", "auto"):
         message = "'tool_choice' is only allowed when 'tools' are specified."
         raise RequestError(message, param="tool_choice")
-    if isinstance(asked, str):
-        return ToolChoice(_MODES[asked])
-    if asked.type == "allowed_tools" and asked.allowed_tools:
-        return ToolChoice(_MODES[asked.allowed_tools.mode], frozenset(_allowed(asked.allowed_tools, offered)))
-    return ToolChoice(Calling.REQUIRED, _named(asked, offered), named=True)
+    if isinstance(wanted, str):
+        return ToolChoice(_MODES[wanted])
+    if wanted.type == "allowed_tools" and wanted.allowed_tools:
+        names = frozenset(_allowed(wanted.allowed_tools, offered, hosts))
+        return ToolChoice(_MODES[wanted.allowed_tools.mode], names)
+    return ToolChoice(Calling.REQUIRED, _named(wanted, offered, hosts), named=True)
 
 
-def _named(asked: ToolChoiceObject, offered: tuple[Function, ...]) -> frozenset[str]:
+def _named(wanted: ToolChoiceObject, offered: tuple[Function, ...], hosts: Hosts) -> frozenset[str]:
     """What the model knows the one tool by that must be called."""
-    match asked:
+    match wanted:
         case ToolChoiceObject(type="function", function=NamedTool(name=name)):
             return frozenset({_known(name, offered, "tool_choice.function.name")})
         case ToolChoiceObject(type="custom", custom=NamedTool(name=name)):
             return frozenset({_known(name, offered, "tool_choice.custom.name")})
         case ToolChoiceObject(type="function" | "custom" | "allowed_tools"):
-            param = f"tool_choice.{asked.type}"
+            param = f"tool_choice.{wanted.type}"
             raise RequestError(f"Missing required parameter: '{param}'.", param=param)
-    hosted = _hosted(asked.type, offered)
+    hosted = _hosted(wanted.type, offered, hosts)
     if not hosted:
         raise RequestError(_UNKNOWN_CHOICE, param="tool_choice.type")
     return hosted
 
 
-def _hosted(type_: str | None, offered: tuple[Function, ...]) -> frozenset[str]:
+def _hosted(type_: str | None, offered: tuple[Function, ...], hosts: Hosts) -> frozenset[str]:
     """What the model knows a tool of the server by: nothing, if it is not offered."""
-    wanted = canonical(type_ or "")
+    wanted = hosts.type_of(type_ or "")
     return frozenset(tool.name for tool in offered if tool.hosted and tool.hosted.type == wanted)
 
 
-def _allowed(allowed: AllowedTools, offered: tuple[Function, ...]) -> Iterator[str]:
+def _allowed(allowed: AllowedTools, offered: tuple[Function, ...], hosts: Hosts) -> Iterator[str]:
     for index, tool in enumerate(allowed.tools):
         where = f"tool_choice.allowed_tools.tools[{index}]"
         match tool:
             case ToolReference(function=NamedTool(name=name)) | ToolReference(custom=NamedTool(name=name)):
                 yield _known(name, offered, where)
-            case ToolReference(type=type_) if hosted := _hosted(type_, offered):
+            case ToolReference(type=type_) if hosted := _hosted(type_, offered, hosts):
                 yield from hosted
             case _:
                 message = (

@@ -5,12 +5,13 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.apis.completions.errors import PARAMETERS
 from antiphon.apis.completions.schema import CompletionRequest
-from antiphon.apis.envelope import DEFAULT_VIEW, View
+from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions
 from antiphon.apis.formats import answer_format
+from antiphon.apis.presentation import shared_presentation
 from antiphon.apis.request import MAX_CHOICES
 from antiphon.apis.sampling import check, sampling, stops
-from antiphon.apis.view import shared_view
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Turn
 
@@ -41,36 +42,39 @@ class Accepted(Struct, frozen=True):
 
     turns: tuple[Turn, ...]
     shape: Shape
-    view: View = DEFAULT_VIEW
+    presentation: PresentationOptions = DEFAULT_PRESENTATION
     request_id: str | None = None
 
 
-def accept(request: CompletionRequest, owner: str, house: View = DEFAULT_VIEW) -> Accepted:
-    """What the request asks for, on behalf of `owner`; `house` is the server's view. Raises RequestError."""
+def accept(
+    request: CompletionRequest, owner: str, defaults: PresentationOptions = DEFAULT_PRESENTATION
+) -> Accepted:
+    """What the request asks for, on behalf of `owner`; `defaults` is the server's. Raises RequestError."""
     check(request)
     prompts = _prompts(request.prompt)
     shape = _shape(request, len(prompts))
     max_tokens = request.max_tokens or DEFAULT_MAX_TOKENS
     # The best are found by their log probabilities, whether these are shown or not.
     logprobs = 0 if request.logprobs is None and shape.tried > shape.shown else request.logprobs
-    drawn = sampling(request, max_tokens=max_tokens, logprobs=logprobs)
-    if shape.echo and request.logprobs is not None and drawn.prompt_logprobs is None:
-        drawn = replace(drawn, prompt_logprobs=request.logprobs)
-    format_source, form = answer_format(request)
+    sampling_ = sampling(request, max_tokens=max_tokens, logprobs=logprobs)
+    if shape.echo and request.logprobs is not None and sampling_.prompt_logprobs is None:
+        sampling_ = replace(sampling_, prompt_logprobs=request.logprobs)
+    format_source, format_ = answer_format(request)
     turn = Turn(
         model=request.model,
-        format=form,
-        format_source=format_source,
-        sampling=drawn,
+        format=format_,
+        sampling=sampling_,
         stop=stops(request),
         stop_shown=bool(request.include_stop_str_in_output),
         choices=shape.tried,
         prompt_limit=request.truncate_prompt_tokens,
         owner=owner,
-        source="prompt",
+        parameters=PARAMETERS | {"format": format_source},
     )
     turns = tuple(replace(turn, prompt=prompt) for prompt in prompts)
-    return Accepted(turns, shape, shared_view(request, house, request.logprobs), request.request_id)
+    return Accepted(
+        turns, shape, shared_presentation(request, defaults, request.logprobs), request.request_id
+    )
 
 
 def _shape(request: CompletionRequest, prompts: int) -> Shape:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.apis.body import ChoiceError, CompletionUsage, PromptLogprobs
+from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLogprobs
 from antiphon.apis.request import Alternatives, Choices, Count, Request
 
 Prompts = Annotated[list[str | Count | list[Count]], Meta(min_length=1)]

@@ -4,18 +4,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.apis.responses.conversation import Unseal, to_core
-from antiphon.apis.responses.input import complete, read_items, resolved, to_stored
+from antiphon.apis.responses.input import complete, parse_items, resolved, to_stored
+from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.stored import StoredItem
 
 
 def accept_items(
-    items: Sequence[Any] | None, owner: str, referred: Mapping[str, bytes], unseal: Unseal
+    items: Sequence[Any] | None,
+    owner: str,
+    referred: Mapping[str, bytes],
+    unseal: Unseal,
+    presenters: Presenters = DEFAULT_PRESENTERS,
 ) -> tuple[StoredItem, ...]:
     """The items of a request, complete. Raises RequestError.
 
     Their ids are made of `owner`, which has to be new for each request. What a
     model could not be shown later is refused now.
     """
-    whole = complete(list(resolved(read_items(items or (), "items"), referred)), owner)
-    to_core(whole, unseal)
+    given = parse_items(items or (), "items", presenters.readers)
+    whole = complete(list(resolved(given, referred)), owner)
+    to_core(whole, unseal, presenters=presenters)
     return to_stored(whole)

@@ -25,7 +25,7 @@ class CreateConversation(Struct):
 
 
 class UpdateConversation(Struct):
-    """POST /v1/conversations/{id}. What was noted before is replaced."""
+    """POST /v1/conversations/{id}. The metadata before is replaced."""
 
     metadata: Metadata | None
 

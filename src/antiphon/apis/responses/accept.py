@@ -1,4 +1,4 @@
-"""A request → a turn, and all that the answer will say about the request. Every error names the parameter."""
+"""A request → a turn, and what the response returns of the request. Every error names the parameter."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,37 +6,37 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from antiphon.apis.hosted import Hosts
 from antiphon.apis.responses.conversation import Unseal, check_outputs, to_core
 from antiphon.apis.responses.echo import settings, summary_of
-from antiphon.apis.responses.formats import read_format
+from antiphon.apis.responses.formats import parse_format
 from antiphon.apis.responses.given import Given
-from antiphon.apis.responses.input import complete, read_input, resolved, to_stored
-from antiphon.apis.responses.output.thoughts import RAW, SUMMARY, ThoughtForm
+from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
+from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
+from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
+from antiphon.apis.responses.presenters.web_search import SOURCES
 from antiphon.apis.responses.resource import Settings
 from antiphon.apis.responses.schema import CreateResponse, Prompting
-from antiphon.apis.responses.shown import Shown
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
-from antiphon.apis.sampling import drawing, stops, variables
+from antiphon.apis.sampling import shared_sampling, stops, variables
 from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Hosts
 from antiphon.core.items import Item, Message, Role, Status, TextPart
 from antiphon.core.turn import Ending, Turn
 
 LOGPROBS = "message.output_text.logprobs"
-SEALED_THOUGHTS = "reasoning.encrypted_content"
-SOURCES = "web_search_call.action.sources"
+SEALED_REASONING = "reasoning.encrypted_content"
 INCLUDABLE = (
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
     "message.input_image.image_url",
     LOGPROBS,
-    SEALED_THOUGHTS,
+    SEALED_REASONING,
     SOURCES,
     "web_search_call.results",
 )
-"""What `include` may ask for. Of those without a name here, outputs of code are always told, others never."""
+"""The values of `include`. Of those without a name here, outputs of code always are, others never."""
 
 
 def _sealed_elsewhere(_: str) -> None:
@@ -49,8 +49,8 @@ class Context(Struct, frozen=True):
     `id` is that of the response to come; `owner` the identity behind the
     request. `history` are the payloads of the items before its input, oldest
     first, `referred` those of the items that its input refers to, by id.
-    `raw_thoughts` is how thoughts are shown if no summary is asked for. `hosts`
-    has the tools that the server runs.
+    `raw_reasoning` is how reasoning is shown if no summary is requested. `hosts`
+    has the tools that the server runs, `presenters` what shows their calls.
     """
 
     id: str
@@ -58,12 +58,23 @@ class Context(Struct, frozen=True):
     history: Sequence[bytes] = ()
     referred: Mapping[str, bytes] = {}
     unseal: Unseal = _sealed_elsewhere
-    raw_thoughts: ThoughtForm = RAW
+    raw_reasoning: ReasoningForm = RAW
     hosts: Hosts = Hosts()
+    presenters: Presenters = DEFAULT_PRESENTERS
+
+
+PARAMETERS = {
+    "conversation": "input",
+    "messages": "input",
+    "prompt": "input",
+    "reasoning_limit": "thinking_token_budget",
+    "template": "chat_template",
+}
+"""What this API calls what errors blame; see `Turn.parameters`."""
 
 
 class Conversation(NamedTuple):
-    """What was said before a request, and what it adds. `triggered`: it asks for all that to be compacted."""
+    """The items before a request, and those that it adds. `triggered`: it wants all of them compacted."""
 
     history: list[Given]
     items: list[Given]
@@ -75,7 +86,8 @@ class Accepted(Struct, frozen=True):
 
     `items` are those of its input, as they are stored. `compacts` says that
     the client wants a compaction in the place of an answer, `compact_from`
-    that one is due before the answer if the prompt has so many tokens.
+    that one is due before the answer if the prompt has so many tokens. `include` is what
+    else is wanted, `reasoning` how reasoning is shown, None to hide it.
     """
 
     id: str
@@ -83,23 +95,25 @@ class Accepted(Struct, frozen=True):
     items: tuple[StoredItem, ...]
     settings: Settings
     tools: Toolbox
-    shown: Shown
+    presenters: Presenters
+    include: frozenset[str]
+    reasoning: ReasoningForm | None
     compacts: bool = False
     compact_from: int | None = None
 
 
 def accept(request: CreateResponse, context: Context) -> Accepted:
-    """What the request asks for. Raises RequestError."""
+    """The request as a turn. Raises RequestError."""
     _refuse(request)
-    conversation = read_conversation(request, context)
+    conversation = parse_conversation(request, context)
     tools, include = toolbox(request.tools, context.hosts), _include(request)
     logprobs = (request.top_logprobs or 0) if LOGPROBS in include else None
     turn = msgspec.structs.replace(
         _turn(request, context, conversation, tools),
-        sampling=drawing(request, max_tokens=request.max_output_tokens, logprobs=logprobs),
+        sampling=shared_sampling(request, max_tokens=request.max_output_tokens, logprobs=logprobs),
         stop=stops(request),
         stop_shown=bool(request.include_stop_str_in_output),
-        thinking_limit=request.thinking_token_budget,
+        reasoning_limit=request.thinking_token_budget,
         tool_limit=request.max_tool_calls,
     )
     return Accepted(
@@ -108,7 +122,9 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
         to_stored(conversation.items),
         settings(request),
         tools,
-        _shown(request, context, include),
+        context.presenters,
+        include,
+        _reasoning_form(request, context),
         compacts=conversation.triggered,
         compact_from=_compact_from(request),
     )
@@ -117,42 +133,41 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
 def prompting(request: Prompting, context: Context) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
     tools = toolbox(request.tools, context.hosts)
-    return _turn(request, context, read_conversation(request, context), tools)
+    return _turn(request, context, parse_conversation(request, context), tools)
 
 
-def read_conversation(request: Prompting, context: Context) -> Conversation:
+def parse_conversation(request: Prompting, context: Context) -> Conversation:
     """All items that the request is about. Raises RequestError."""
     check_conflicts(request)
     source = "conversation" if request.conversation is not None else "previous_response_id"
     history = [Given(msgspec.json.decode(payload), source) for payload in context.history]
-    asked = list(resolved(read_input(request.input), context.referred))
-    items = complete(asked, context.id)
+    given = list(resolved(parse_input(request.input, context.presenters.readers), context.referred))
+    items = complete(given, context.id)
     check_outputs(history, items)
-    return Conversation(history, items, len(items) < len(asked))
+    return Conversation(history, items, len(items) < len(given))
 
 
 def _turn(request: Prompting, context: Context, conversation: Conversation, tools: Toolbox) -> Turn:
     shown = (
         *_instructions(request),
-        *to_core([*conversation.history, *conversation.items], context.unseal, tools),
+        *to_core([*conversation.history, *conversation.items], context.unseal, tools, context.presenters),
     )
     if not shown:
         message = "There is nothing to answer. Send 'input' with at least one message."
         raise RequestError(message, param="input")
-    format_source, form = read_format(request.text, request.structured_outputs)
+    format_source, form = parse_format(request.text, request.structured_outputs)
     return Turn(
         model=request.model,
         items=shown,
         tools=tools.functions,
         tool_choice=tool_choice(request.tool_choice, tools, request.parallel_tool_calls),
         format=form,
-        format_source=format_source,
         variables=_variables(request),
         template=request.chat_template,
         ending=_ending(shown),
         shorten=request.truncation == "auto",
         owner=context.owner,
-        source="input",
+        parameters=PARAMETERS | {"format": format_source},
     )
 
 
@@ -162,7 +177,7 @@ def _instructions(request: Prompting) -> tuple[Item, ...]:
 
 
 def _ending(items: Sequence[Item]) -> Ending:
-    """A message of the assistant's that is not whole is gone on with."""
+    """A message of the assistant's that is not whole is continued."""
     match items:
         case [*_, Message(role=Role.ASSISTANT, status=Status.INCOMPLETE)]:
             return Ending.CONTINUED
@@ -170,7 +185,7 @@ def _ending(items: Sequence[Item]) -> Ending:
 
 
 def _variables(request: Prompting) -> dict[str, Any]:
-    """What templates are told. The client's own variables win."""
+    """The variables of the template. The client's own win."""
     effort = request.reasoning.effort if request.reasoning else None
     verbosity = request.text.verbosity if request.text else None
     return variables(effort, verbosity) | (request.chat_template_kwargs or {})
@@ -180,7 +195,7 @@ def _variables(request: Prompting) -> dict[str, Any]:
 
 
 def _refuse(request: CreateResponse) -> None:
-    """Say no to what contradicts itself, and to what Antiphon cannot do."""
+    """Refuse what contradicts itself, and what Antiphon cannot do."""
     check_conflicts(request)
     if request.background and request.store is False:
         message = "A background response has to be stored. Leave out 'store' or 'background'."
@@ -222,14 +237,7 @@ def _compact_from(request: CreateResponse) -> int | None:
     return min(limits, default=None)
 
 
-# What is told back
-
-
-def _shown(request: CreateResponse, context: Context, include: frozenset[str]) -> Shown:
-    thoughts = SUMMARY if summary_of(request) else context.raw_thoughts
-    return Shown(
-        None if request.include_reasoning is False else thoughts,
-        logprobs=LOGPROBS in include,
-        sealed=SEALED_THOUGHTS in include,
-        sources=SOURCES in include,
-    )
+def _reasoning_form(request: CreateResponse, context: Context) -> ReasoningForm | None:
+    if request.include_reasoning is False:
+        return None
+    return SUMMARY if summary_of(request) else context.raw_reasoning

@@ -1,20 +1,22 @@
 """Makes a conversation short: the model sums it up, and the summary stands for it.
 
-What was said to the model is kept word for word. What it thought, said and
-called, and what its tools answered, becomes a summary that the client carries
-as a sealed item, and that the model is shown when the item comes back.
+Messages to the model are kept word for word. Its reasoning, messages and calls, and
+the results of its tools, become a summary that the client keeps as a sealed item, and
+that the model is shown when the item comes back.
 """
+
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Raw, Struct
 
-from antiphon.apis.responses.accept import Context, prompting, read_conversation
-from antiphon.apis.responses.conversation import summed_up
+from antiphon.apis.responses.accept import Context, parse_conversation, prompting
+from antiphon.apis.responses.conversation import summarized
 from antiphon.apis.responses.kinds import item_id
-from antiphon.apis.responses.output.thoughts import Seal
-from antiphon.apis.responses.resource import Compaction
+from antiphon.apis.responses.output.reasoning import Seal
+from antiphon.apis.responses.resource import Compaction, usage_of
 from antiphon.apis.responses.schema import CompactRequest
-from antiphon.apis.responses.usage import Tally
+from antiphon.core.events import Usage
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Ending, Sampling, ToolChoice, Turn
 
@@ -22,10 +24,10 @@ SUMMARY_REQUEST = """\
 Our conversation is getting long, and will be continued without what was said so far. Write down what is \
 needed to go on: what was asked for, what has been done and found out, with the names, paths, numbers and \
 decisions that matter, and what is left to do. Write nothing else."""
-"""What the model is asked, behind the conversation."""
+"""The last message of the turn that makes the summary."""
 
 
-class Compacting(Struct, frozen=True):
+class AcceptedCompaction(Struct, frozen=True):
     """A request to make a conversation short: the turn that sums it up, and the items that are kept."""
 
     id: str
@@ -33,24 +35,24 @@ class Compacting(Struct, frozen=True):
     kept: tuple[bytes, ...]
 
 
-def accept_compact(request: CompactRequest, context: Context) -> Compacting:
-    """What the request asks for. Raises RequestError."""
-    turn = summarising(prompting(request, context))  # which finds what is wrong with the items
-    history, items, _ = read_conversation(request, context)
+def accept_compact(request: CompactRequest, context: Context) -> AcceptedCompaction:
+    """The request as a turn. Raises RequestError."""
+    turn = summary_turn(prompting(request, context))  # which finds what is wrong with the items
+    history, items, _ = parse_conversation(request, context)
     kept = tuple(
         msgspec.json.encode(item.value)
         for item in (*history, *items)
         if item.value["type"] == "message" and item.value["role"] != Role.ASSISTANT.value
     )
-    return Compacting(context.id, turn, kept)
+    return AcceptedCompaction(context.id, turn, kept)
 
 
-def summarising(turn: Turn) -> Turn:
+def summary_turn(turn: Turn) -> Turn:
     """The turn that has the model sum up the conversation of this one."""
-    asked = Message(Role.USER, (TextPart(SUMMARY_REQUEST),))
+    request = Message(Role.USER, (TextPart(SUMMARY_REQUEST),))
     return msgspec.structs.replace(
         turn,
-        items=(*turn.items, asked),
+        items=(*turn.items, request),
         tools=(),
         tool_choice=ToolChoice(),
         format=None,
@@ -60,20 +62,24 @@ def summarising(turn: Turn) -> Turn:
     )
 
 
-def after(turn: Turn, summary: str) -> Turn:
+def turn_after(turn: Turn, summary: str) -> Turn:
     """The turn of a conversation that was summed up."""
-    return msgspec.structs.replace(turn, items=tuple(summed_up(turn.items, summary)))
+    return msgspec.structs.replace(turn, items=tuple(summarized(turn.items, summary)))
 
 
-def compaction(summary: str, seal: Seal) -> dict[str, str]:
-    """The fields of a compaction item, for `Responder.add`."""
+def compaction_fields(summary: str, seal: Seal) -> Mapping[str, str]:
+    """The fields of a compaction item, for `ResponseProjection.compacted`."""
     return {"encrypted_content": seal(summary)}
 
 
-def compacted(compacting: Compacting, summary: str, seal: Seal, created_at: int, tally: Tally) -> bytes:
+def compaction_body(
+    accepted: AcceptedCompaction, fields: Mapping[str, str], created_at: int, prompt_tokens: int, usage: Usage
+) -> bytes:
     """The body of the answer: what to send in the place of the conversation."""
-    assert tally.usage is not None
-    place = item_id("compaction", compacting.id, f"output.{len(compacting.kept)}")
-    item = msgspec.json.encode({"type": "compaction", "id": place, **compaction(summary, seal)})
-    output = [Raw(payload) for payload in (*compacting.kept, item)]
-    return msgspec.json.encode(Compaction(compacting.id, created_at, output, tally.usage))
+    item = {
+        "type": "compaction",
+        "id": item_id("compaction", accepted.id, f"output.{len(accepted.kept)}"),
+        **fields,
+    }
+    output = [Raw(payload) for payload in (*accepted.kept, msgspec.json.encode(item))]
+    return msgspec.json.encode(Compaction(accepted.id, created_at, output, usage_of(prompt_tokens, usage)))

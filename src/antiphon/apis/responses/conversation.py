@@ -1,25 +1,21 @@
 """Stored items → the conversation that the model is shown.
 
-What a model said, thought and called is shown as it was; so are calls that
-a server ran, if they were calls of functions, of code or of a shell: under the
-name that the model knows such a tool by, if it is offered one. Items that have no
-words (screenshots, images) are not shown, and neither are web searches: the item
-does not hold what was found. What stands before a compaction is not shown either,
-but for what was said to the model.
+Messages, reasoning and calls are shown as they were. Calls that a server ran are
+shown as its presenters read them back: under the name that the model knows such a
+tool by, if it is offered one. Items without text (screenshots, images) are not shown,
+and neither is what stands before a compaction, except for messages to the model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from antiphon.apis.custom_tools import to_arguments
-from antiphon.apis.hosted import CODE_INTERPRETER, SHELL
 from antiphon.apis.responses.given import Given, json_text
-from antiphon.apis.responses.output.actions import shell_arguments
-from antiphon.apis.responses.parts import read_parts
+from antiphon.apis.responses.parts import parse_parts
+from antiphon.apis.responses.presenters.presenter import output_item
+from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.tools import NO_TOOLS, Toolbox, flat_name
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
-from antiphon.core.turn import Function
 
 SUMMARY_INTRODUCTION = "This is a summary of our conversation so far:\n\n"
 """Stands before the summary that a compaction left."""
@@ -32,49 +28,44 @@ _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _ROLES = {role.value: role for role in Role}
 
 
-class Reading(NamedTuple):
-    """What an item is read with: how sealed text is opened, and the tools that the model is offered."""
-
-    unseal: Unseal
-    tools: Toolbox
-
-    def offered(self, type_: str) -> Function:
-        """The function that the model knows a tool of the server by; without one, what others call it."""
-        return next(iter(self.tools.hosted(type_)), Function(type_))
-
-
-Reader = Callable[[Given, Reading], Iterator[Item]]
+Reader = Callable[[Given, Unseal], Iterator[Item]]
 
 
 class Summary(Message, frozen=True):
-    """What a compaction left of what was said before it."""
+    """What a compaction left of the conversation before it."""
 
 
-def to_core(items: Iterable[Given], unseal: Unseal, tools: Toolbox = NO_TOOLS) -> tuple[Item, ...]:
+def to_core(
+    items: Iterable[Given],
+    unseal: Unseal,
+    tools: Toolbox = NO_TOOLS,
+    presenters: Presenters = DEFAULT_PRESENTERS,
+) -> tuple[Item, ...]:
     """What a model with these tools is shown of the items. Raises RequestError, naming the item."""
-    reading = Reading(unseal, tools)
     shown: list[Item] = []
     for item in items:
         type_ = item.value["type"]
         if type_ == "compaction":
-            shown = summed_up(shown, _opened(item, item.text("encrypted_content"), unseal))
+            shown = summarized(shown, _opened(item, item.text("encrypted_content"), unseal))
+        elif type_ in presenters.readers:
+            shown += presenters.readers[type_].read(item, tools)
         elif type_ in _READERS:
-            shown += _READERS[type_](item, reading)
+            shown += _READERS[type_](item, unseal)
     return tuple(shown)
 
 
-def summed_up(items: Sequence[Item], summary: str) -> list[Item]:
-    """A conversation with the summary of it in the place of all but what was said to the model.
+def summarized(items: Sequence[Item], summary: str) -> list[Item]:
+    """A conversation with a summary of it instead of all but the messages to the model.
 
-    It stands where the last of that stood: what is said behind it may still want an answer.
+    It stands after the last of the items that it replaces: what follows may still need an answer.
     """
-    stays = [_said_to_model(item) for item in items]
+    stays = [_is_to_model(item) for item in items]
     place = len(items) if all(stays) else len(items) - stays[::-1].index(False)
-    told = Summary(Role.USER, (TextPart(SUMMARY_INTRODUCTION + summary),))
-    return [*(item for item in items[:place] if _said_to_model(item)), told, *items[place:]]
+    summarizing = Summary(Role.USER, (TextPart(SUMMARY_INTRODUCTION + summary),))
+    return [*(item for item in items[:place] if _is_to_model(item)), summarizing, *items[place:]]
 
 
-def _said_to_model(item: Item) -> bool:
+def _is_to_model(item: Item) -> bool:
     """A compaction keeps it word for word. An earlier summary is part of the new one."""
     return isinstance(item, Message) and item.role is not Role.ASSISTANT and not isinstance(item, Summary)
 
@@ -90,22 +81,22 @@ def check_outputs(history: Iterable[Given], items: Iterable[Given]) -> None:
             raise RequestError(message, param=item.place("call_id"))
 
 
-def _message(item: Given, _: Reading) -> Iterator[Item]:
+def _message(item: Given, _: Unseal) -> Iterator[Item]:
     role = item.text("role")
     if role not in _ROLES:
         raise item.wrong("role", f"Use one of: {', '.join(_ROLES)}.")
     whole = item.value.get("status", "completed") == "completed"
     status = Status.COMPLETED if whole else Status.INCOMPLETE
     phase = item.text_or_none("phase")
-    yield Message(_ROLES[role], read_parts(item, "content"), phase=phase, status=status)
+    yield Message(_ROLES[role], parse_parts(item, "content"), phase=phase, status=status)
 
 
-def _reasoning(item: Given, reading: Reading) -> Iterator[Item]:
-    """What was thought: as it was shown, or else as it was sealed."""
+def _reasoning(item: Given, unseal: Unseal) -> Iterator[Item]:
+    """Reasoning: as it was shown, or else as it was sealed."""
     text = "".join(part.text("text") for part in item.objects("content"))
     sealed = item.text_or_none("encrypted_content")
     if not text and sealed is not None:
-        text = _opened(item, sealed, reading.unseal)
+        text = _opened(item, sealed, unseal)
     if not text:
         text = "\n\n".join(part.text("text") for part in item.objects("summary"))
     if text:
@@ -120,59 +111,33 @@ def _opened(item: Given, sealed: str, unseal: Unseal) -> str:
     return text
 
 
-def _function_call(item: Given, _: Reading) -> Iterator[Item]:
+def _function_call(item: Given, _: Unseal) -> Iterator[Item]:
     name = flat_name(item.text_or_none("namespace"), item.named("name"))
     yield FunctionCall(item.text("call_id"), name, item.text("arguments"))
 
 
-def _custom_call(item: Given, _: Reading) -> Iterator[Item]:
+def _custom_call(item: Given, _: Unseal) -> Iterator[Item]:
     name = flat_name(item.text_or_none("namespace"), item.named("name"))
     yield FunctionCall(item.text("call_id"), name, to_arguments(item.text("input")))
 
 
-def _output(item: Given, _: Reading) -> Iterator[Item]:
-    yield FunctionOutput(item.text("call_id"), read_parts(item, "output"))
+def _output(item: Given, _: Unseal) -> Iterator[Item]:
+    yield FunctionOutput(item.text("call_id"), parse_parts(item, "output"))
 
 
-# What servers ran
-
-
-def _mcp_call(item: Given, _: Reading) -> Iterator[Item]:
-    call_id = item.text("id")
-    yield FunctionCall(call_id, item.named("name"), json_text(item.value.get("arguments")))
-    answer = item.value.get("output") or item.value.get("error")
-    if answer:
-        yield _answer(call_id, json_text(answer))
-
-
-def _code_call(item: Given, reading: Reading) -> Iterator[Item]:
-    call_id, name = item.text("id"), reading.offered(CODE_INTERPRETER).name
-    yield FunctionCall(call_id, name, json_text({"code": item.text_or_none("code") or ""}))
-    logs = [output.text_or_none("logs") or "" for output in item.objects("outputs")]
-    yield _answer(call_id, "\n".join(logs))
-
-
-def _shell_call(item: Given, reading: Reading) -> Iterator[Item]:
-    function, action = reading.offered(SHELL), item.value.get("action")
-    if function.hosted and isinstance(action, dict):
-        action = shell_arguments(action, function.parameters.get("properties", {}))
-    yield FunctionCall(item.text("call_id"), function.name, json_text(action))
+# Tools of the client that have types of their own
 
 
 def _client_call(name: str, field: str) -> Reader:
-    def read(item: Given, _: Reading) -> Iterator[Item]:
+    def read(item: Given, _: Unseal) -> Iterator[Item]:
         yield FunctionCall(item.text("call_id"), name, json_text(item.value.get(field)))
 
     return read
 
 
-def _shell_output(item: Given, _: Reading) -> Iterator[Item]:
+def _client_output(item: Given, _: Unseal) -> Iterator[Item]:
     call_id = item.text_or_none("call_id") or item.text("id")
-    yield _answer(call_id, json_text(item.value.get("output") or ""))
-
-
-def _answer(call_id: str, text: str) -> FunctionOutput:
-    return FunctionOutput(call_id, (TextPart(text),))
+    yield output_item(call_id, json_text(item.value.get("output") or ""))
 
 
 _READERS: dict[str, Reader] = {
@@ -182,12 +147,8 @@ _READERS: dict[str, Reader] = {
     "function_call_output": _output,
     "custom_tool_call": _custom_call,
     "custom_tool_call_output": _output,
-    "mcp_call": _mcp_call,
-    "code_interpreter_call": _code_call,
     "local_shell_call": _client_call("local_shell", "action"),
-    "local_shell_call_output": _shell_output,
-    "shell_call": _shell_call,
-    "shell_call_output": _shell_output,
+    "local_shell_call_output": _client_output,
     "apply_patch_call": _client_call("apply_patch", "operation"),
-    "apply_patch_call_output": _shell_output,
+    "apply_patch_call_output": _client_output,
 }

@@ -1,16 +1,11 @@
-"""What a response says about its request: every setting, those that were not given with their defaults."""
+"""The request's settings in its response: every setting, those that were not given with their defaults."""
 
 from typing import TypeVar
 
 from msgspec import UNSET
 
 from antiphon.apis.responses.formats import echo_format
-from antiphon.apis.responses.resource import (
-    ConversationSettings,
-    ReasoningSettings,
-    Settings,
-    TextSettings,
-)
+from antiphon.apis.responses.resource import ConversationSettings, ReasoningSettings, Settings, TextSettings
 from antiphon.apis.responses.schema import CreateResponse, Reasoning
 from antiphon.apis.responses.tools import echo
 from antiphon.core.turn import Calling
@@ -52,7 +47,7 @@ def settings(request: CreateResponse) -> Settings:
 
 
 def summary_of(request: CreateResponse) -> str | None:
-    """How much of a summary of its thoughts the request asks for, if any."""
+    """The kind of reasoning summary that is requested, if any."""
     reasoning = request.reasoning or Reasoning()
     return reasoning.summary or reasoning.generate_summary
 

@@ -8,14 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Raw, Struct
 
-from antiphon.apis.responses.resource import (
-    Item,
-    OutputText,
-    ReasoningText,
-    Response,
-    ShellOutput,
-    SummaryText,
-)
+from antiphon.apis.responses.resource import OutputText, ReasoningText, Response, SummaryText
 
 
 class Event(Struct, tag_field="type"):
@@ -42,43 +35,19 @@ class Queued(ResponseEvent, tag="response.queued"):
 
 
 class InProgress(ResponseEvent, tag="response.in_progress"):
-    """The model is at it."""
+    """The model is working on it."""
 
 
 class Completed(ResponseEvent, tag="response.completed"):
-    """The model said all it had to say."""
+    """The model has finished."""
 
 
 class Incomplete(ResponseEvent, tag="response.incomplete"):
-    """The answer was cut: by a limit, or by who asked."""
+    """The answer was cut: by a limit, or by the client."""
 
 
 class Failed(ResponseEvent, tag="response.failed"):
     """There will be no more. An `error` event came before."""
-
-
-class ErrorPayload(Struct):
-    """An error as Open Responses has it inside the event, and everyone in the body of an HTTP error."""
-
-    type: str
-    code: str | None
-    message: str
-    param: str | None
-
-
-class ErrorEvent(Event, tag="error"):
-    """Both specifications in one: OpenAI's fields beside Open Responses' `error`."""
-
-    code: str | None
-    message: str
-    param: str | None
-    error: ErrorPayload
-
-
-class SocketError(ErrorEvent, tag="error"):
-    """The same on a WebSocket, where the HTTP status has no other place. It is no part of a stream."""
-
-    status: int
 
 
 # Its items
@@ -88,7 +57,7 @@ class ItemAdded(Event, tag="response.output_item.added"):
     """An item begins."""
 
     output_index: int
-    item: Item | Raw
+    item: Struct | Raw
 
 
 class ItemDone(Event, tag="response.output_item.done"):
@@ -136,25 +105,25 @@ class TextDone(PartEvent, tag="response.output_text.done"):
 
 
 class ReasoningTextDelta(PartEvent, tag="response.reasoning_text.delta"):
-    """More thoughts, as OpenAI names it."""
+    """More reasoning, as OpenAI names it."""
 
     delta: str
 
 
 class ReasoningTextDone(PartEvent, tag="response.reasoning_text.done"):
-    """The whole thought, as OpenAI names it."""
+    """The whole reasoning, as OpenAI names it."""
 
     text: str
 
 
 class ReasoningDelta(PartEvent, tag="response.reasoning.delta"):
-    """More thoughts, as Open Responses names it."""
+    """More reasoning, as Open Responses names it."""
 
     delta: str
 
 
 class ReasoningDone(PartEvent, tag="response.reasoning.done"):
-    """The whole thought, as Open Responses names it."""
+    """The whole reasoning, as Open Responses names it."""
 
     text: str
 
@@ -226,86 +195,10 @@ class InputDone(CallEvent, tag="response.custom_tool_call_input.done"):
     input: str
 
 
-# The server's tools
+class StageEvent(Struct):
+    """A call that the server runs has come to the stage that its type names."""
 
-
-class CodeInProgress(CallEvent, tag="response.code_interpreter_call.in_progress"):
-    """A program begins."""
-
-
-class CodeDelta(CallEvent, tag="response.code_interpreter_call_code.delta"):
-    """More of a program."""
-
-    delta: str
-
-
-class CodeDone(CallEvent, tag="response.code_interpreter_call_code.done"):
-    """The whole program."""
-
-    code: str
-
-
-class CodeInterpreting(CallEvent, tag="response.code_interpreter_call.interpreting"):
-    """The program is being run."""
-
-
-class CodeCompleted(CallEvent, tag="response.code_interpreter_call.completed"):
-    """The program was run."""
-
-
-class WebInProgress(CallEvent, tag="response.web_search_call.in_progress"):
-    """Something is to be done in the web."""
-
-
-class WebSearching(CallEvent, tag="response.web_search_call.searching"):
-    """It is being done."""
-
-
-class WebCompleted(CallEvent, tag="response.web_search_call.completed"):
-    """It was done."""
-
-
-class CommandEvent(Event):
-    """Something happened to a command of a shell call. Its item is that of the index."""
-
+    type: str
+    sequence_number: int
+    item_id: str
     output_index: int
-    command_index: int
-
-
-class CommandAdded(CommandEvent, tag="response.shell_call_command.added"):
-    """A command begins."""
-
-    command: str
-
-
-class CommandDelta(CommandEvent, tag="response.shell_call_command.delta"):
-    """More of a command."""
-
-    delta: str
-
-
-class CommandDone(CommandEvent, tag="response.shell_call_command.done"):
-    """The whole command."""
-
-    command: str
-
-
-class Printed(Struct):
-    """What a command printed since it was last told."""
-
-    stdout: str
-    stderr: str
-
-
-class ShellOutputDelta(CallEvent, tag="response.shell_call_output_content.delta"):
-    """More output of a command."""
-
-    command_index: int
-    delta: Printed
-
-
-class ShellOutputDone(CallEvent, tag="response.shell_call_output_content.done"):
-    """All output of a command."""
-
-    command_index: int
-    output: tuple[ShellOutput, ...]

@@ -1,6 +1,6 @@
 """What the text of an answer has to look like: `text.format`, or `structured_outputs`."""
 
-from antiphon.apis.formats import structured, the_one
+from antiphon.apis.formats import only_format, structured
 from antiphon.apis.request import StructuredOutputs
 from antiphon.apis.responses.given import Given, Object
 from antiphon.apis.responses.schema import Text
@@ -10,35 +10,35 @@ PLAIN: Object = {"type": "text"}
 SOURCE = "text.format"
 
 
-def read_format(text: Text | None, asked: StructuredOutputs | None) -> tuple[str, Format | None]:
-    """The format that a request asks for, None for plain text, and its parameter. Raises RequestError."""
+def parse_format(text: Text | None, outputs: StructuredOutputs | None) -> tuple[str, Format | None]:
+    """The format that a request requests, None for plain text, and its parameter. Raises RequestError."""
     given = text.format if text else None
     wanted = _format(Given(given, SOURCE)) if given is not None else None
     named = [] if wanted is None else [(SOURCE, wanted)]
-    return the_one([*named, *structured(asked)]) or (SOURCE, None)
+    return only_format([*named, *structured(outputs)]) or (SOURCE, None)
 
 
-def _format(asked: Given) -> Format | None:
-    match asked.text("type"):
+def _format(wanted: Given) -> Format | None:
+    match wanted.text("type"):
         case "text":
             return None
         case "json_object":
             return JsonObject()
         case "json_schema":
-            schema = asked.object_or_none("schema")
+            schema = wanted.object_or_none("schema")
             if schema is None:
-                raise asked.missing("schema")
-            strict = bool(asked.flag_or_none("strict"))
-            about = asked.text_or_none("description")
-            return JsonSchema(schema.value, strict, asked.named("name"), about)
-    raise asked.wrong("type", "Use 'text', 'json_object' or 'json_schema'.")
+                raise wanted.missing("schema")
+            strict = bool(wanted.flag_or_none("strict"))
+            about = wanted.text_or_none("description")
+            return JsonSchema(schema.value, strict, wanted.named("name"), about)
+    raise wanted.wrong("type", "Use 'text', 'json_object' or 'json_schema'.")
 
 
 def echo_format(text: Text | None) -> Object:
-    """The format as the response tells it back, with every field there."""
-    asked = (text.format if text else None) or PLAIN
-    if asked["type"] != "json_schema":
-        return asked
+    """The format as the response returns it, with every field."""
+    wanted = (text.format if text else None) or PLAIN
+    if wanted["type"] != "json_schema":
+        return wanted
     return {"description": None, "strict": False} | {
-        name: value for name, value in asked.items() if value is not None
+        name: value for name, value in wanted.items() if value is not None
     }

@@ -1,8 +1,8 @@
 """Reads what a client gave as free JSON: items, parts, tools.
 
 These come in dozens of shapes, and more each month, so they are not decoded
-into types: what Antiphon needs of them is asked for by name, and what is wrong
-is told with its place in the request, `input[2].content[0].text`. The rest
+into types: what Antiphon needs of them is looked up by name, and errors name the
+place in the request, `input[2].content[0].text`. The rest
 stays as it was given.
 """
 

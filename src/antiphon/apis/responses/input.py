@@ -5,13 +5,13 @@ out, is filled in: ids, statuses, content as parts. All else stays as it was
 given, so an item that no model sees here still is what the client sent.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from antiphon.apis.responses.given import Given, Object, given, json_text
-from antiphon.apis.responses.kinds import KINDS, REFERENCE, item_id
+from antiphon.apis.responses.kinds import KINDS, REFERENCE, item_id, kind_of
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import NotFoundError
 
@@ -19,36 +19,38 @@ MAX_ID = 256
 """Characters in the id that a client gives to an item: databases keep ids in an index."""
 
 TRIGGER = "compaction_trigger"
-"""Asks for the conversation to be compacted. It is no part of it."""
+"""Requests a compaction. It is no part of the conversation."""
 
-_NULLS_KEPT = frozenset(KINDS) - {
-    "message",
-    "reasoning",
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "custom_tool_call_output",
-    "compaction",
-}
-"""Types with fields that are required, and may be null."""
+_NULLS_DROPPED = frozenset(
+    {
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "compaction",
+    }
+)
+"""Types without fields that are required and may be null."""
 
 
-def read_input(input_: str | list[Any] | None) -> list[Given]:
-    """The items of an input, each of a known type. Raises RequestError."""
+def parse_input(input_: str | list[Any] | None, own_types: Container[str] = ()) -> list[Given]:
+    """The items of an input; see `parse_items`."""
     if isinstance(input_, str):
         return [Given({"type": "message", "role": "user", "content": input_}, "input")]
-    return read_items(input_ or (), "input")
+    return parse_items(input_ or (), "input", own_types)
 
 
-def read_items(items: Sequence[Any], where: str) -> list[Given]:
-    """Items, each of a known type. Raises RequestError."""
-    return [_typed(given(item, f"{where}[{index}]")) for index, item in enumerate(items)]
+def parse_items(items: Sequence[Any], where: str, own_types: Container[str] = ()) -> list[Given]:
+    """Items, each of a type that is in a specification, or one of the server's own. Raises RequestError."""
+    return [_typed(given(item, f"{where}[{index}]"), own_types) for index, item in enumerate(items)]
 
 
-def _typed(item: Given) -> Given:
+def _typed(item: Given, own_types: Container[str]) -> Given:
     """The item with its type."""
     type_ = item.text_or_none("type") or _implied_type(item.value)
-    if type_ not in KINDS and type_ != REFERENCE:
+    if type_ not in KINDS and type_ not in own_types and type_ != REFERENCE:
         raise item.wrong("type", f"There are no items of type '{type_}'.")
     return Given({**item.value, "type": type_}, item.where)
 
@@ -96,11 +98,11 @@ def to_stored(items: list[Given]) -> tuple[StoredItem, ...]:
 
 def _complete(item: Given, new_id: str) -> Object:
     type_ = item.value["type"]
-    nulls = type_ in _NULLS_KEPT
+    nulls = type_ not in _NULLS_DROPPED
     there = {name: value for name, value in item.value.items() if nulls or value is not None}
     id_ = _id(item) or new_id
     whole = {"type": type_, "id": id_} | _defaults(type_) | there | {"id": id_}
-    if KINDS[type_].has_status and whole.get("status") is None:
+    if kind_of(type_).has_status and whole.get("status") is None:
         whole["status"] = "completed"
     match type_:
         case "message":

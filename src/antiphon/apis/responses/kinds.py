@@ -1,7 +1,7 @@
 """The types of items there are, in either specification, and what their ids begin with.
 
-Ids are derived, not drawn: a response that is played again after a crash gives
-its items the ids that its readers have seen.
+Ids are derived, not random: a response that is replayed after a crash gives its items
+the ids that its readers have seen.
 """
 
 from hashlib import sha256
@@ -51,13 +51,33 @@ KINDS = {
     "compaction_trigger": Kind("cmpt", has_status=False),
 }
 
+CORE_TYPES = frozenset(
+    {
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "compaction",
+        "compaction_trigger",
+        "item_reference",
+    }
+)
+"""Types that mean the same with every server: what is left are calls and results of some tool."""
+
 REFERENCE = "item_reference"
 """Stands for an item that is stored: never stored itself."""
 
 
+def kind_of(type_: str) -> Kind:
+    """The kind of items of this type. Ids of one that is in no specification begin with the type."""
+    return KINDS.get(type_) or Kind(type_)
+
+
 def item_id(type_: str, owner: str, place: str) -> str:
     """The id of the item at this place of what `owner` is the id of."""
-    return f"{KINDS[type_].prefix}_{_digest(owner, place)}"
+    return f"{kind_of(type_).prefix}_{_digest(owner, place)}"
 
 
 def container_id(type_: str, owner: str) -> str:

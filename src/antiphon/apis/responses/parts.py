@@ -10,7 +10,7 @@ from antiphon.core.items import TextPart
 _TEXT_TYPES = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 
 
-def read_parts(item: Given, name: str) -> tuple[TextPart, ...]:
+def parse_parts(item: Given, name: str) -> tuple[TextPart, ...]:
     """The text of a field that is a string or an array of parts. Raises RequestError."""
     value = item.value.get(name)
     if isinstance(value, str):

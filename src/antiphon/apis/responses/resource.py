@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.responses.given import Object
 from antiphon.apis.responses.stored import StoredItem
+from antiphon.core import events
 
 # Parts
 
@@ -30,7 +31,7 @@ class LogProb(TopLogProb, gc=False):
 
 
 class OutputText(Struct, tag_field="type", tag="output_text"):
-    """Text that the model said. `logprobs` are encoded `LogProb`s: each is told four times."""
+    """Text by the model. `logprobs` are encoded `LogProb`s: each appears in four events."""
 
     text: str
     annotations: tuple[()] = ()
@@ -38,13 +39,13 @@ class OutputText(Struct, tag_field="type", tag="output_text"):
 
 
 class ReasoningText(Struct, tag_field="type", tag="reasoning_text"):
-    """Thoughts, as the model wrote them."""
+    """Reasoning, as the model wrote it."""
 
     text: str
 
 
 class SummaryText(Struct, tag_field="type", tag="summary_text"):
-    """Thoughts, where a client asked for a summary of them."""
+    """Reasoning, where a client requested a summary of it."""
 
     text: str
 
@@ -53,7 +54,7 @@ class SummaryText(Struct, tag_field="type", tag="summary_text"):
 
 
 class OutputMessage(Struct, tag_field="type", tag="message"):
-    """Something said by the model. `phase` is there if the model has one."""
+    """A message by the model. `phase` is there if the model has one."""
 
     id: str
     status: str
@@ -63,7 +64,7 @@ class OutputMessage(Struct, tag_field="type", tag="message"):
 
 
 class ReasoningItem(Struct, tag_field="type", tag="reasoning"):
-    """Something thought by the model. `encrypted_content` is there if it was asked for."""
+    """Reasoning by the model. `encrypted_content` is there if it was requested."""
 
     id: str
     status: str
@@ -94,126 +95,6 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
     namespace: str | UnsetType = UNSET
 
 
-# What the server's tools did
-
-
-class Logs(Struct, tag_field="type", tag="logs"):
-    """All that a program printed."""
-
-    logs: str
-
-
-class CodeCallItem(Struct, tag_field="type", tag="code_interpreter_call"):
-    """A program that the server ran. Before it has ended there are no outputs."""
-
-    id: str
-    status: str
-    container_id: str
-    code: str
-    outputs: tuple[Logs, ...] = ()
-
-
-class Source(Struct, tag_field="type", tag="url"):
-    """A page that a search found."""
-
-    url: str
-
-
-class SearchAction(Struct, tag_field="type", tag="search"):
-    """The web was searched. `sources` are there if they were asked for."""
-
-    query: str
-    queries: tuple[str, ...]
-    sources: tuple[Source, ...] | UnsetType = UNSET
-
-
-class OpenPageAction(Struct, tag_field="type", tag="open_page"):
-    """A page was opened; null if nobody knows which."""
-
-    url: str | None
-
-
-class FindAction(Struct, tag_field="type", tag="find_in_page"):
-    """A page was searched for a text; empty if nobody knows which."""
-
-    url: str
-    pattern: str
-
-
-WebAction = SearchAction | OpenPageAction | FindAction
-
-
-class WebCallItem(Struct, tag_field="type", tag="web_search_call"):
-    """Something that the server did in the web."""
-
-    id: str
-    status: str
-    action: WebAction
-
-
-class ShellAction(Struct):
-    """Commands, and their limits, in milliseconds and characters, null if the model gave none."""
-
-    commands: tuple[str, ...]
-    timeout_ms: int | None
-    max_output_length: int | None
-
-
-class Container(Struct, tag_field="type", tag="container_reference"):
-    """Where commands are run."""
-
-    container_id: str
-
-
-class ShellCallItem(Struct, tag_field="type", tag="shell_call"):
-    """Commands that the server runs."""
-
-    id: str
-    status: str
-    call_id: str
-    action: ShellAction
-    environment: Container
-
-
-class Exit(Struct, tag_field="type", tag="exit"):
-    """A command ended by itself."""
-
-    exit_code: int
-
-
-class Timeout(Struct, tag_field="type", tag="timeout"):
-    """The time of a command was up."""
-
-
-class ShellOutput(Struct):
-    """What a command printed, and how it ended."""
-
-    stdout: str
-    stderr: str
-    outcome: Exit | Timeout
-
-
-class ShellOutputItem(Struct, tag_field="type", tag="shell_call_output"):
-    """What came of a shell call."""
-
-    id: str
-    status: str
-    call_id: str
-    output: tuple[ShellOutput, ...]
-    max_output_length: int | None
-
-
-Item = (
-    OutputMessage
-    | ReasoningItem
-    | FunctionCallItem
-    | CustomCallItem
-    | CodeCallItem
-    | WebCallItem
-    | ShellCallItem
-    | ShellOutputItem
-)
-
 # The response
 
 
@@ -243,6 +124,18 @@ class Usage(Struct):
     total_tokens: int
 
 
+def usage_of(prompt_tokens: int, usage: events.Usage) -> Usage:
+    """The usage of a response whose first prompts had so many tokens."""
+    prompts, output = prompt_tokens + usage.prompt_tokens, usage.completion_tokens
+    return Usage(
+        prompts,
+        InputTokensDetails(usage.cached_tokens),
+        output,
+        OutputTokensDetails(usage.reasoning_tokens),
+        prompts + output,
+    )
+
+
 class IncompleteDetails(Struct):
     """Why a response is not whole: `max_output_tokens` or `content_filter`."""
 
@@ -257,7 +150,7 @@ class ResponseError(Struct):
 
 
 class ReasoningSettings(Struct, frozen=True):
-    """How much the model was to think, and what to show of it."""
+    """How much the model was to reason, and what to show of it."""
 
     effort: str | None = None
     summary: str | None = None
@@ -277,7 +170,7 @@ class ConversationSettings(Struct, frozen=True):
 
 
 class Settings(Struct):
-    """What a response was asked for, told back. A number that was not given is OpenAI's default."""
+    """The settings of the request, returned. A number that was not given is OpenAI's default."""
 
     model: str
     instructions: str | None = None
@@ -307,7 +200,7 @@ class Settings(Struct):
 
 
 class Response(Settings, kw_only=True, tag_field="object", tag="response"):
-    """The response object. `unmet` says which demands the answer does not meet, if there are any."""
+    """The response object. `unmet` lists the demands that the answer does not meet, if there are any."""
 
     id: str
     created_at: int

@@ -3,14 +3,23 @@
 Requests are read leniently: unknown fields are ignored, null means absent.
 Names and meanings are those of OpenAI's OpenAPI document (CreateResponse,
 TokenCountsBody, CompactResponseMethodPublicBody); beside them are the parameters
-that all APIs share (`Drawing`). Items and tools stay JSON here: see `given`.
+that all APIs share (`SamplingParams`). Items and tools stay JSON here: see `given`.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.apis.request import Alternatives, Count, Drawing, Effort, Metadata, TokenLimit, Verbosity, Words
+from antiphon.apis.request import (
+    Alternatives,
+    Count,
+    Effort,
+    Metadata,
+    NonEmptyStr,
+    SamplingParams,
+    TokenLimit,
+    Verbosity,
+)
 from antiphon.apis.responses.given import Object
 
 Detail = Literal["auto", "concise", "detailed"]
@@ -19,7 +28,7 @@ Id = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
 
 
 class Reasoning(Struct):
-    """How much to think, and what to show of it. `generate_summary` is the old name of `summary`."""
+    """How much to reason, and what to show of it. `generate_summary` is the old name of `summary`."""
 
     effort: Effort | None = None
     summary: Detail | None = None
@@ -52,13 +61,13 @@ class ContextManagement(Struct):
     compact_threshold: TokenLimit | None = None
 
 
-class Prompting(Drawing, kw_only=True):
+class Prompting(SamplingParams, kw_only=True):
     """What all requests about a conversation have in common.
 
     How tokens are drawn is part of it, so that a request for an answer can be measured as it is.
     """
 
-    model: Words
+    model: NonEmptyStr
     input: str | list[Any] | None = None
     instructions: str | None = None
     previous_response_id: Id | None = None
@@ -103,14 +112,14 @@ class CreateResponse(Prompting, kw_only=True):
     prompt: Object | None = None
     moderation: Object | None = None
 
-    # Hints, told back and otherwise ignored
+    # Hints, returned and otherwise ignored
     service_tier: str | None = None
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     user: str | None = None
 
-    # What is shown, and how long to think
+    # What is shown, and how long to reason
     top_logprobs: Alternatives | None = None
     thinking_token_budget: Count | None = None
     include_reasoning: bool | None = None

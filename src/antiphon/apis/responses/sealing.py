@@ -1,8 +1,8 @@
-"""Seals text that a client keeps for the server: thoughts, and summaries of conversations.
+"""Seals text that a client keeps for the server: reasoning, and summaries of conversations.
 
 A sealed text can be read by this server alone, and only for the owner it was
 sealed for. Sealing is deterministic (AES-SIV, RFC 5297): a response that is
-played again after a crash seals its thoughts to the same bytes, which a random
+replayed after a crash seals its reasoning to the same bytes, which a random
 nonce would not give. What this shows is that two texts of one owner are equal,
 and nothing else.
 """

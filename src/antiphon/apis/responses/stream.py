@@ -1,114 +1,321 @@
 """A turn's events → the wire events of a response, and the response object: one object makes both.
 
-The response is the fold of its own stream: the items in it are the bytes that
-`response.output_item.done` told. Nothing here looks at a clock or at dice, so
-events that are pushed again, in the same order and any batches, give the same
-bytes.
+The response is the fold of its own stream: the items in it are the bytes of its
+`response.output_item.done` events. Nothing here looks at a clock before the end, or
+at an RNG, so events that are pushed again, in the same order and any batches, give
+the same bytes.
+
+An item that a limit cut is incomplete, and the last. Only the event after its end
+tells whether it was cut, so its status is written when that comes. A call whose
+arguments the model broke, but was not cut in, is completed: the client gets what the
+model wrote, and can tell it what is wrong.
+
+A call that the server runs stays open until its result is received. Others begin
+meanwhile, so items are done in another order than they begin in; their place in the
+output is that of their beginning.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, assert_never
+
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from antiphon.apis.responses import events as wire
-from antiphon.apis.responses.accept import Accepted
-from antiphon.apis.responses.given import Object
-from antiphon.apis.responses.output.thoughts import Seal
-from antiphon.apis.responses.output.writer import Writer
-from antiphon.apis.responses.resource import IncompleteDetails, Response, ResponseError
-from antiphon.apis.responses.stored import StoredItem
-from antiphon.apis.responses.usage import Tally
-from antiphon.core.chunks import FinishReason
-from antiphon.core.errors import AntiphonError, EngineBusyError, EngineError, RequestError
-from antiphon.core.events import Event, Finished, Usage
+from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, Accepted
+from antiphon.apis.responses.errors import ErrorEvent, error_fields, response_error_code
+from antiphon.apis.responses.kinds import item_id
+from antiphon.apis.responses.output.calls import OpenCustomCall, OpenFunctionCall
+from antiphon.apis.responses.output.item import (
+    COMPLETED,
+    INCOMPLETE,
+    Frame,
+    ItemPosition,
+    OpenItem,
+    SequenceNumbers,
+    encode,
+)
+from antiphon.apis.responses.output.message import OpenMessage, OpenScoredMessage
+from antiphon.apis.responses.output.reasoning import OpenReasoning, Seal
+from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall
+from antiphon.apis.responses.resource import IncompleteDetails, Response, ResponseError, usage_of
+from antiphon.apis.responses.stored import StoredItem, pack
+from antiphon.apis.responses.tools import CUSTOM
+from antiphon.core.accumulator import DELTAS
+from antiphon.core.chunks import FinishReason, Token
+from antiphon.core.errors import AntiphonError
+from antiphon.core.events import (
+    ArgumentsDelta,
+    CallEnded,
+    CallStarted,
+    Event,
+    Finished,
+    Malformed,
+    Markup,
+    ReasoningDelta,
+    ReasoningEnded,
+    ReasoningStarted,
+    TextDelta,
+    TextEnded,
+    TextStarted,
+    ToolCallsPending,
+    ToolResultReceived,
+    Usage,
+)
+from antiphon.core.items import Message, Role, TextPart
 
 
-class Responder:
-    """Answers a request that was accepted.
+class ResponseProjection:
+    """Projects the events of one answer; each method gives the wire events that it adds to the stream.
 
-    Each method gives the payloads that it adds to the stream. First comes
-    `queue`, for a response that has to wait, then `start`, or `start` alone;
-    then `push`, for as many generations as it takes; then one of `finish`,
-    `fail` and `cancel`. `created_at` is in seconds since the epoch. `seal`
-    makes thoughts unreadable for the client, if it asked for them so.
+    First comes `queue`, for a response that waits for a worker, or `begin`; then `push`; then one of
+    `finish`, `fail` and `cancel`, before which whoever pushes has ended what was open. `created_at` is in
+    seconds since the epoch, as `clock` gives them. `seal` makes reasoning unreadable for the
+    client, if it asked for it so. A response that was `queued` begins as one.
     """
 
-    def __init__(self, accepted: Accepted, created_at: int, seal: Seal | None = None) -> None:
-        self._id = accepted.id
+    def __init__(
+        self,
+        accepted: Accepted,
+        created_at: int,
+        clock: Callable[[], float],
+        seal: Seal | None = None,
+        *,
+        queued: bool = False,
+    ) -> None:
+        self._accepted = accepted
         self._settings = msgspec.structs.asdict(accepted.settings)
-        self._writer = Writer(
-            accepted.id, accepted.tools, accepted.shown, seal if accepted.shown.sealed else None
-        )
         self._created_at = created_at
+        self._clock = clock
+        self._seal = seal if SEALED_REASONING in accepted.include else None
+        self._queued = queued
+        self._numbers = SequenceNumbers()
+        self._compaction: Mapping[str, str] | None = None
+        self._prompt_tokens = 0
+        self._usage: Usage | None = None  # of what is over
+        self._end: Finished | None = None
         self._completed_at: int | None = None
         self._error: ResponseError | None = None
-        self._incomplete: IncompleteDetails | None = None
-        self._tally = Tally()
-        self._end: Finished | None = None
-        self._unmet: tuple[str, ...] = ()
+        # One entry for each item that has a place in the output
+        self._output: list[StoredItem | None] = []  # None while it is open
+        self._tokens: list[list[tuple[Token, ...]]] = []  # that it was written with
+        # What the model is writing
+        self._open: OpenItem | None = None  # None also for what is hidden
+        self._frame: Frame | None = None  # of its deltas, if they are made here
+        self._ended = False  # it is whole; whether it was cut is not known yet
+        self._written: list[tuple[Token, ...]] = []  # the tokens since the last item was whole
+        self._running: list[Presenter] = []  # calls without a result
         self.status = ""
         """One of the statuses of a response, empty before there is one."""
+        self.done = 0
+        """How many items are finished."""
 
     @property
     def items(self) -> list[StoredItem]:
-        """The output, for the store."""
-        return self._writer.items
+        """The items that are finished, with their tokens, for the store."""
+        return [
+            msgspec.structs.replace(item, tokens=pack(spans))
+            for item, spans in zip(self._output, self._tokens, strict=True)
+            if item is not None
+        ]
 
-    @property
-    def resource(self) -> bytes:
-        """The response object as it is now."""
-        return msgspec.json.encode(self._response())
+    def body(self) -> bytes:
+        """The response object as it is now, with the items that are finished."""
+        return encode(self._response())
+
+    # Before the first event
+
+    def prompted(self, prompts: Sequence[Any]) -> None:
+        """These are the prompts that the answer begins with, each with its `ids`."""
+        self._prompt_tokens += sum(len(prompt.ids) for prompt in prompts)
+
+    def compacted(self, fields: Mapping[str, str], prompt_tokens: int, usage: Usage) -> None:
+        """The conversation was summed up before the answer: the fields of the item, and what it cost."""
+        self._compaction = fields
+        self._prompt_tokens += prompt_tokens
+        self._count(usage)
 
     def queue(self) -> list[bytes]:
         """It waits for a worker."""
         self.status = "queued"
-        return [self._tell(wire.Created), self._tell(wire.Queued)]
+        return [self._response_event(wire.Created), self._response_event(wire.Queued)]
 
-    def start(self) -> list[bytes]:
+    def begin(self) -> list[bytes]:
         """The model gets to work."""
-        waited, self.status = self.status, "in_progress"
-        created = [] if waited else [self._tell(wire.Created)]
-        return [*created, self._tell(wire.InProgress)]
+        lines = self.queue() if self._queued and not self.status else []
+        created, self.status = bool(self.status), "in_progress"
+        lines += [] if created else [self._response_event(wire.Created)]
+        lines.append(self._response_event(wire.InProgress))
+        if self._compaction is not None:
+            lines += self._add("compaction", self._compaction)
+        return lines
 
-    def count_prompt(self, tokens: int) -> None:
-        """A generation begins, with so many tokens of prompt."""
-        self._tally.prompt_tokens += tokens
+    # Events
 
-    def count(self, usage: Usage) -> None:
-        """A generation is over of which nothing is shown."""
-        self._tally.add(usage)
+    def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
+        """The next events of the answer: a response has one choice."""
+        out: list[bytes] = []
+        for event in events:
+            # The frequent ones first, and without a call that could be spared.
+            if type(event) in DELTAS:
+                self._written.append(event.tokens)
+                frame = self._frame
+                if frame is not None:
+                    text: str = event.text  # type: ignore[union-attr]
+                    if text:
+                        head, middle, tail = frame
+                        number = self._numbers.next
+                        self._numbers.next = number + 1
+                        out.append(b"%b%d%b%b%b" % (head, number, middle, encode(text), tail))
+                elif self._open is not None:
+                    self._open.add(event, out)  # type: ignore[arg-type]
+            else:
+                self._push_rare(event, out)
+        return out
 
-    def push(self, events: list[Event]) -> list[bytes]:
-        """The next events of the generation. Another generation may follow its end."""
-        payloads = self._writer.push(events)
-        if events and isinstance(end := events[-1], Finished):
-            self._end = end
-            self._tally.add(end.usage)
-            self._unmet += end.unmet
-        return payloads
+    def _push_rare(self, event: Event, out: list[bytes]) -> None:
+        if self._ended:
+            self._close(_status(event), out)
+        self._written.append(event.tokens)
+        match event:
+            case TextStarted() | ReasoningStarted() | CallStarted():
+                self._start(self._new(event), out)
+            case TextEnded() | ReasoningEnded() | CallEnded():
+                self._end_item(event, out)
+            case ToolCallsPending():
+                self._end_generation()
+            case ToolResultReceived():
+                self._receive(event, out)
+            case Finished():
+                self._end_answer(event, out)
+            case Markup() | Malformed():
+                pass
+            case TextDelta() | ReasoningDelta() | ArgumentsDelta():
+                raise AssertionError("frequent events are handled before")
+            case _:
+                assert_never(event)
 
-    def add(self, type_: str, fields: Object) -> list[bytes]:
-        """An item that the server made itself, such as a compaction, whole."""
-        return self._writer.add(type_, fields)
+    def _new(self, event: TextStarted | ReasoningStarted | CallStarted) -> OpenItem | None:
+        """What the model begins to write, None if it is hidden."""
+        accepted, numbers = self._accepted, self._numbers
+        match event:
+            case TextStarted():
+                make = OpenScoredMessage if LOGPROBS in accepted.include else OpenMessage
+                return make(numbers, self._position("message"), event.phase)
+            case ReasoningStarted():
+                form = accepted.reasoning
+                return form and OpenReasoning(numbers, self._position("reasoning"), form, self._seal)
+        tool = accepted.tools.find(event.name)
+        if tool.function.hosted is not None:
+            presenter = accepted.presenters.of(tool.type)
+            call = ToolCall(event.call_id, tool.function.hosted, accepted.id, accepted.include)
+            return presenter(numbers, self._position(presenter.type), call)
+        if tool.type == CUSTOM:
+            return OpenCustomCall(numbers, self._position("custom_tool_call"), event.call_id, tool)
+        return OpenFunctionCall(numbers, self._position("function_call"), event.call_id, tool)
 
-    def finish(self, now: int) -> list[bytes]:
-        """The last generation is over; `now` is in seconds since the epoch."""
-        reason = self._end.reason if self._end else FinishReason.STOP
-        if reason is FinishReason.ERROR:
-            assert self._end is not None
-            return self.fail(EngineError(self._end.error))
-        if reason is FinishReason.LENGTH:
-            self._incomplete = IncompleteDetails("max_output_tokens")
-            return self._close("incomplete", wire.Incomplete)
-        self._completed_at = now
-        return self._close("completed", wire.Completed)
+    def _start(self, item: OpenItem | None, out: list[bytes]) -> None:
+        self._open = item
+        if item is not None:
+            self._frame = item.frame
+            self._output.append(None)
+            self._tokens.append([])
+            out += item.start()
+
+    def _end_item(self, event: TextEnded | ReasoningEnded | CallEnded, out: list[bytes]) -> None:
+        """The model has written an item."""
+        if self._open is None:
+            return
+        assert event.item is not None
+        self._frame = None
+        out += self._open.end(event.item)
+        self._ended = True
+        if isinstance(event, CallEnded) and event.complete:
+            self._close(COMPLETED, out)
+
+    def _close(self, status: str, out: list[bytes]) -> None:
+        """The status of what the model has written is known. It is finished, if it waits for no result."""
+        item = self._open
+        assert item is not None
+        self._open, self._ended = None, False
+        self._tokens[item.position.output_index], self._written = self._written, []
+        if isinstance(item, Presenter) and status == COMPLETED:
+            self._running.append(item)
+            out += item.run()
+            if item.result_type is None:
+                return
+        self._finish_item(item, status, out)
+
+    def _receive(self, event: ToolResultReceived, out: list[bytes]) -> None:
+        """A call was run. What came of it may be an item of its own."""
+        call = next(call for call in self._running if call.call.id == event.call_id)
+        self._running.remove(call)
+        call.result = event.result
+        if call.result_type is None:
+            self._finish_item(call, COMPLETED, out)
+            return
+        item = call.result_item(self._position(call.result_type))
+        self._output.append(None)
+        self._tokens.append([])
+        out += item.start()
+        self._finish_item(item, COMPLETED, out)
+
+    def _finish_item(self, item: OpenItem, status: str, out: list[bytes]) -> None:
+        self._output[item.position.output_index], lines = item.close(status)
+        out += lines
+        self.done += 1
+
+    def _end_generation(self) -> None:
+        """What the model wrote after its last item belongs to that."""
+        if self._output:
+            last = max((index for index, spans in enumerate(self._tokens) if spans), default=-1)
+            self._tokens[last] += self._written
+            self._written = []
+
+    def _end_answer(self, event: Finished, out: list[bytes]) -> None:
+        """An answer of nothing is an empty message: clients look for one. Calls get no result any more."""
+        self._end = event
+        self._count(event.usage)
+        if not self._output and event.reason is not FinishReason.ERROR:
+            empty = OpenMessage(self._numbers, self._position("message"), None)
+            self._start(empty, out)
+            out += empty.end(Message(Role.ASSISTANT, (TextPart(""),)))
+            self._close(_status(event), out)
+        for call in self._running:
+            if call.result_type is None:
+                self._finish_item(call, INCOMPLETE, out)
+        self._running.clear()
+        self._end_generation()
+
+    def _position(self, type_: str) -> ItemPosition:
+        """The position of the next item."""
+        index = len(self._output)
+        return ItemPosition(item_id(type_, self._accepted.id, f"output.{index}"), index)
+
+    def _add(self, type_: str, fields: Mapping[str, str]) -> list[bytes]:
+        """An item that no model wrote, whole."""
+        id_, index = self._position(type_)
+        payload = encode({"type": type_, "id": id_, **fields})
+        self._output.append(StoredItem(id_, type_, payload))
+        self._tokens.append([])
+        self.done += 1
+        encode_event, item = self._numbers.encode, Raw(payload)
+        return [encode_event(wire.ItemAdded, index, item), encode_event(wire.ItemDone, index, item)]
+
+    # After the last event
+
+    def finish(self) -> list[bytes]:
+        """The answer came to its own end."""
+        if self._end is not None and self._end.reason is FinishReason.LENGTH:
+            return [self._terminal_event("incomplete", wire.Incomplete)]
+        self._completed_at = int(self._clock())
+        return [self._terminal_event("completed", wire.Completed)]
 
     def fail(self, error: AntiphonError) -> list[bytes]:
         """It cannot be finished."""
-        self._error = ResponseError(_code(error), error.message)
-        abandoned = self._writer.abandon()
-        payload = wire.ErrorPayload(error.type, error.code, error.message, error.param)
-        told = self._writer.numbers.encode(wire.ErrorEvent, error.code, error.message, error.param, payload)
-        return [*abandoned, told, *self._close("failed", wire.Failed)]
+        self._error = ResponseError(response_error_code(error), error.message)
+        event = self._numbers.encode(ErrorEvent, *error_fields(error))
+        return [event, self._terminal_event("failed", wire.Failed)]
 
     def cancel(self) -> list[bytes]:
         """It is not wanted any more.
@@ -116,36 +323,35 @@ class Responder:
         Neither specification has an event for it, and clients stop at one that they do not know;
         of those they know, `response.incomplete` fits. The status says what happened.
         """
-        return self._close("cancelled", wire.Incomplete)
+        return [self._terminal_event("cancelled", wire.Incomplete)]
 
-    def _close(self, status: str, event: type[wire.ResponseEvent]) -> list[bytes]:
-        abandoned = self._writer.abandon()
+    def _terminal_event(self, status: str, event: type[wire.ResponseEvent]) -> bytes:
         self.status = status
-        return [*abandoned, self._tell(event)]
+        return self._response_event(event)
 
-    def _tell(self, event: type[wire.ResponseEvent]) -> bytes:
-        return self._writer.numbers.encode(event, self._response())
+    def _response_event(self, event: type[wire.ResponseEvent]) -> bytes:
+        return self._numbers.encode(event, self._response())
 
     def _response(self) -> Response:
+        cut = self.status == "incomplete"
         return Response(
             **self._settings,
-            id=self._id,
+            id=self._accepted.id,
             created_at=self._created_at,
             status=self.status,
             completed_at=self._completed_at,
             error=self._error,
-            incomplete_details=self._incomplete,
-            output=self._writer.snapshot(),
-            usage=self._tally.usage,
-            unmet=self._unmet or UNSET,
+            incomplete_details=IncompleteDetails("max_output_tokens") if cut else None,
+            output=[Raw(item.payload) for item in self._output if item is not None],
+            usage=None if self._usage is None else usage_of(self._prompt_tokens, self._usage),
+            unmet=(self._end and self._end.unmet) or UNSET,
         )
 
+    def _count(self, usage: Usage) -> None:
+        self._usage = usage if self._usage is None else self._usage + usage
 
-def _code(error: AntiphonError) -> str:
-    """The error's code, of those that OpenAI's document knows for a response."""
-    match error:
-        case EngineBusyError():
-            return "rate_limit_exceeded"
-        case RequestError():
-            return "invalid_prompt"
-    return "server_error"
+
+def _status(after: Event) -> str:
+    """The status of an item with this event after its end."""
+    cut = isinstance(after, Finished) and after.reason is not FinishReason.STOP
+    return INCOMPLETE if cut else COMPLETED

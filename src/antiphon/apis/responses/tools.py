@@ -4,7 +4,7 @@ Functions are offered as they are. A custom tool is offered as a function with
 one string. The tools of a namespace are offered under flat names,
 `namespace__name`, and are called by both names towards the client. Tools that
 the server runs are offered as the functions that they have for this model. Those
-that it does not run (file search, MCP, …) are told back and not offered: a
+that it does not run (file search, MCP, …) are returned in the response and not offered: a
 client that lists them by habit works without them.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from antiphon.apis.custom_tools import TextForm, as_function
-from antiphon.apis.hosted import Hosts, canonical
+from antiphon.apis.custom_tools import InputFormat, as_function
 from antiphon.apis.responses.given import Given, Object, given
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Hosts
 from antiphon.core.turn import Calling, Function, ToolChoice
 
 FUNCTION = "function"
@@ -41,12 +41,13 @@ class Tool(Struct, frozen=True):
 class Toolbox:
     """The tools that the model is offered, by the names that it knows them by."""
 
-    def __init__(self, tools: dict[str, Tool]) -> None:
+    def __init__(self, tools: dict[str, Tool], hosts: Hosts) -> None:
         self._tools = tools
+        self._hosts = hosts
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """What the model is told of them."""
+        """As the model is offered them."""
         return tuple(tool.function for tool in self._tools.values())
 
     def find(self, name: str) -> Tool:
@@ -55,7 +56,12 @@ class Toolbox:
 
     def hosted(self, type_: str) -> tuple[Function, ...]:
         """What the model is offered of a tool that the server runs."""
-        return tuple(tool.function for tool in self._tools.values() if tool.type == type_)
+        wanted = self._hosts.type_of(type_)
+        return tuple(tool.function for tool in self._tools.values() if tool.type == wanted)
+
+    def offered(self, type_: str) -> Function:
+        """The function that the model knows a tool of the server by; without one, what others call it."""
+        return next(iter(self.hosted(type_)), Function(type_))
 
     def named(self, choice: Given) -> str:
         """The flat name of the tool that a tool choice names. Raises RequestError without exactly one."""
@@ -76,7 +82,7 @@ class Toolbox:
         return bool(self._tools)
 
 
-NO_TOOLS = Toolbox({})
+NO_TOOLS = Toolbox({}, Hosts())
 
 
 def flat_name(namespace: str | None, name: str) -> str:
@@ -85,7 +91,7 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def toolbox(tools: list[Any] | None, hosts: Hosts) -> Toolbox:
-    """The tools of a request, those among them that the server runs. Raises RequestError."""
+    """The tools of a request, with what `hosts` has of those that the server runs. Raises RequestError."""
     found: dict[str, Tool] = {}
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
@@ -94,7 +100,16 @@ def toolbox(tools: list[Any] | None, hosts: Hosts) -> Toolbox:
             if name in found:
                 raise RequestError(_twins(found[name], offered), param=where.where)
             found[name] = offered
-    return Toolbox(found)
+    return Toolbox(found, hosts)
+
+
+def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
+    """The settings of tools that the server may run, by their place in the request."""
+    return {
+        f"tools[{index}]": tool
+        for index, tool in enumerate(tools or ())
+        if isinstance(tool, dict) and isinstance(tool.get("type"), str)
+    }
 
 
 def _twins(first: Tool, second: Tool) -> str:
@@ -118,8 +133,8 @@ def _offered(tool: Given, hosts: Hosts) -> Iterator[Tool]:
             for inner in tool.objects("tools"):
                 yield _tool(inner, namespace)
         case type_:
-            for function in hosts.offered(tool.value, tool.where):
-                yield Tool(canonical(type_), function.name, UNSET, function)
+            for function in hosts.functions.get(tool.where, ()):
+                yield Tool(hosts.type_of(type_), function.name, UNSET, function)
 
 
 def _tool(tool: Given, namespace: str | None) -> Tool:
@@ -137,7 +152,7 @@ def _tool(tool: Given, namespace: str | None) -> Tool:
     return Tool(type_, name, namespace or UNSET, function)
 
 
-def _text_form(tool: Given) -> TextForm | None:
+def _text_form(tool: Given) -> InputFormat | None:
     """What the text of a custom tool has to look like."""
     form = tool.object_or_none("format")
     if form is None or form.value.get("type", "text") == "text":
@@ -153,7 +168,7 @@ def _text_form(tool: Given) -> TextForm | None:
 
 
 def echo(tools: list[Object] | None) -> list[Object]:
-    """The tools as the response tells them back: those of functions with every field there."""
+    """The tools as the response returns them: functions with every field."""
     nothing = {"description": None, "parameters": None, "strict": None}
     return [nothing | tool if tool["type"] == FUNCTION else tool for tool in tools or ()]
 
@@ -165,7 +180,7 @@ def tool_choice(choice: object, tools: Toolbox, parallel: bool | None) -> ToolCh
     """Which calls the answer may have, and whether it must have one. Raises RequestError."""
     wanted = _choice(choice, tools)
     if wanted.calling is Calling.REQUIRED and not tools:
-        message = "'tool_choice' asks for a call, but 'tools' has none that the model can call."
+        message = "'tool_choice' requires a call, but 'tools' has none that the model can call."
         raise RequestError(message, param="tool_choice")
     return replace(wanted, parallel=parallel is not False)
 
@@ -195,7 +210,7 @@ def _allowed(wanted: Given, tools: Toolbox) -> frozenset[str]:
     type_ = wanted.text("type")
     if type_ in (FUNCTION, CUSTOM):
         return frozenset({tools.named(wanted)})
-    names = frozenset(function.name for function in tools.hosted(canonical(type_)))
+    names = frozenset(function.name for function in tools.hosted(type_))
     if not names:
         message = f"Tools of type '{type_}' are not offered to the model. Use one of those that are."
         raise wanted.wrong("type", message)

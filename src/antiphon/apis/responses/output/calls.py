@@ -1,51 +1,58 @@
-"""Calls: of functions, with JSON, and of custom tools, with text as it is."""
+"""Calls that the client answers: of functions, with JSON, and of custom tools, with text as it is."""
 
-from antiphon.apis.custom_tools import InputReader
+from antiphon.apis.custom_tools import InputReader, to_input
 from antiphon.apis.responses.events import ArgumentsDelta, ArgumentsDone, InputDelta, InputDone
-from antiphon.apis.responses.output.open_item import Numbers, OpenItem, Place, frame
+from antiphon.apis.responses.output.item import ItemPosition, OpenItem, SequenceNumbers, frame
 from antiphon.apis.responses.resource import CustomCallItem, FunctionCallItem
 from antiphon.apis.responses.tools import Tool
 from antiphon.core.events import Delta
+from antiphon.core.items import FunctionCall, Item
 
 
-class FunctionCallOpen(OpenItem):
+class OpenFunctionCall(OpenItem):
     """A call of a function."""
 
-    def __init__(self, numbers: Numbers, place: Place, call_id: str, tool: Tool) -> None:
-        super().__init__(numbers, place, frame(ArgumentsDelta, *place))
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call_id: str, tool: Tool) -> None:
+        super().__init__(numbers, position)
+        self.frame = frame(ArgumentsDelta, *position)
         self._call_id = call_id
         self._tool = tool
 
     def item(self, status: str) -> FunctionCallItem:
-        """The call, with its arguments as far as they are known."""
+        """The call."""
         tool = self._tool
-        return FunctionCallItem(self.place.id, status, self._call_id, tool.name, self.text, tool.namespace)
+        return FunctionCallItem(self.position.id, status, self._call_id, tool.name, self.text, tool.namespace)
 
-    def done(self) -> list[bytes]:
+    def end(self, item: Item) -> list[bytes]:
         """All arguments."""
-        return [self.numbers.encode(ArgumentsDone, *self.place, self._tool.name, self.text)]
+        assert isinstance(item, FunctionCall)
+        self.text = item.arguments
+        return [self.numbers.encode(ArgumentsDone, *self.position, self._tool.name, self.text)]
 
 
-class CustomCallOpen(OpenItem):
+class OpenCustomCall(OpenItem):
     """A call of a custom tool: the model writes JSON, the client gets the text in it."""
 
-    def __init__(self, numbers: Numbers, place: Place, call_id: str, tool: Tool) -> None:
-        super().__init__(numbers, place, frame(InputDelta, *place))
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call_id: str, tool: Tool) -> None:
+        super().__init__(numbers, position)
+        self._frame = frame(InputDelta, *position)
         self._call_id = call_id
         self._tool = tool
         self._reader = InputReader()
 
     def item(self, status: str) -> CustomCallItem:
-        """The call, with its input as far as it is known."""
+        """The call."""
         tool = self._tool
-        return CustomCallItem(self.place.id, status, self._call_id, tool.name, self.text, tool.namespace)
+        return CustomCallItem(self.position.id, status, self._call_id, tool.name, self.text, tool.namespace)
 
     def add(self, event: Delta, out: list[bytes]) -> None:
         """Append what more arguments add to the input, if anything."""
         text = self._reader.read(event.text)
         if text:
-            self.write(text, out)
+            out.append(self.numbers.delta(self._frame, text))
 
-    def done(self) -> list[bytes]:
+    def end(self, item: Item) -> list[bytes]:
         """All input."""
-        return [self.numbers.encode(InputDone, *self.place, self.text)]
+        assert isinstance(item, FunctionCall)
+        self.text = to_input(item.arguments)
+        return [self.numbers.encode(InputDone, *self.position, self.text)]

@@ -6,21 +6,20 @@ from typing import Any
 import pytest
 
 from antiphon.apis.responses.stored import unpack
-from antiphon.apis.responses.stream import Responder
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import EngineError
 from antiphon.core.events import (
-    Answered,
     CallEnded,
     CallStarted,
     Event,
     Finished,
     Markup,
-    Paused,
+    ToolCallsPending,
+    ToolResultReceived,
     Usage,
 )
-from antiphon.core.outcome import Found, Opened, Outcome
-from tests.apis.responses.served import (
+from antiphon.core.tool_result import Found, Opened, ToolResult
+from tests.apis.responses.hosted import (
     BROKEN,
     FOUND,
     OPENED,
@@ -30,27 +29,33 @@ from tests.apis.responses.served import (
     SOUND,
     SOURCED,
     TIMED_OUT,
+    answering_with_tools,
     call,
     checked,
     numbered,
-    serving,
 )
-from tests.apis.responses.support import streamed, types
+from tests.apis.responses.support import Answering, streamed, types
 from tests.apis.responses.test_stream import CALL, LENGTH, STOP, TEXT, THOUGHT
 
 
 def whole(*events: Event, **fields: Any) -> dict[str, Any]:
     """The response that these events make; its stream is checked."""
-    answering = serving(**fields)
+    answering = answering_with_tools(**fields)
     payloads = streamed(answering, events)
     response = checked(payloads)
-    assert json.loads(answering.resource) == response
+    assert json.loads(answering.body()) == response
     return response
 
 
-def item_of(name: str, outcome: Outcome, arguments: Any = None, **fields: Any) -> dict[str, Any]:
+def item_of(name: str, result: ToolResult, arguments: Any = None, **fields: Any) -> dict[str, Any]:
     """The first item of an answer with one call, without what identifies it."""
-    events = [*call("call_1", name, arguments), Paused(), Answered("call_1", outcome), *TEXT, STOP]
+    events = [
+        *call("call_1", name, arguments),
+        ToolCallsPending(),
+        ToolResultReceived("call_1", result),
+        *TEXT,
+        STOP,
+    ]
     item: dict[str, Any] = whole(*events, **fields)["output"][0]
     return {key: value for key, value in item.items() if key not in ("id", "container_id", "environment")}
 
@@ -59,12 +64,12 @@ def item_of(name: str, outcome: Outcome, arguments: Any = None, **fields: Any) -
 
 
 def test_a_program_is_streamed_and_done_when_it_was_run() -> None:
-    answering = serving()
-    answering.start()
+    answering = answering_with_tools()
+    answering.begin()
     ran = call("call_1", "python")
 
-    before, end = types(answering.push(ran[:-1])), types(answering.push([ran[-1], Paused()]))
-    after = types(answering.push([Answered("call_1", PRINTED)]))
+    before, end = types(answering.push(ran[:-1])), types(answering.push([ran[-1], ToolCallsPending()]))
+    after = types(answering.push([ToolResultReceived("call_1", PRINTED)]))
 
     assert before == [
         "output_item.added",
@@ -77,12 +82,12 @@ def test_a_program_is_streamed_and_done_when_it_was_run() -> None:
 
 
 def test_a_search_is_announced_when_it_is_known_what_is_searched_for() -> None:
-    answering = serving()
-    answering.start()
+    answering = answering_with_tools()
+    answering.begin()
     searched = call("call_1", "browser.search")
 
     assert answering.push(searched[:-1]) == []
-    assert json.loads(answering.resource)["output"] == []
+    assert json.loads(answering.body())["output"] == []
     announced = answering.push(searched[-1:])
     assert types(announced) == [
         "output_item.added",
@@ -94,19 +99,19 @@ def test_a_search_is_announced_when_it_is_known_what_is_searched_for() -> None:
         "query": "cats",
         "queries": ["cats"],
     }
-    assert types(answering.push([Paused()])) == []
-    assert types(answering.push([Answered("call_1", SEARCHED)])) == [
+    assert types(answering.push([ToolCallsPending()])) == []
+    assert types(answering.push([ToolResultReceived("call_1", SEARCHED)])) == [
         "web_search_call.completed",
         "output_item.done",
     ]
 
 
 def test_a_command_is_an_item_and_its_output_another() -> None:
-    answering = serving()
-    answering.start()
+    answering = answering_with_tools()
+    answering.begin()
 
-    asked = answering.push([*call("call_1", "container.exec"), Paused()])
-    answered = answering.push([Answered("call_1", RAN)])
+    asked = answering.push([*call("call_1", "container.exec"), ToolCallsPending()])
+    answered = answering.push([ToolResultReceived("call_1", RAN)])
 
     assert types(asked) == [
         "output_item.added",
@@ -136,21 +141,21 @@ def test_a_program_with_what_it_printed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "outcome", "action"),
+    ("name", "result", "action"),
     [
         ("browser.search", SEARCHED, {"type": "search", "query": "cats", "queries": ["cats"]}),
         ("browser.open", OPENED, {"type": "open_page", "url": "https://a.example/"}),
-        ("browser.open", Outcome("", Opened(None)), {"type": "open_page", "url": None}),
+        ("browser.open", ToolResult("", Opened(None)), {"type": "open_page", "url": None}),
         ("browser.find", FOUND, {"type": "find_in_page", "url": "https://a.example/", "pattern": "cat"}),
         (
             "browser.find",
-            Outcome("", Found(None, "cat")),
+            ToolResult("", Found(None, "cat")),
             {"type": "find_in_page", "url": "", "pattern": "cat"},
         ),
     ],
 )
-def test_what_was_done_in_the_web(name: str, outcome: Outcome, action: dict[str, Any]) -> None:
-    assert item_of(name, outcome) == {"type": "web_search_call", "status": "completed", "action": action}
+def test_what_was_done_in_the_web(name: str, result: ToolResult, action: dict[str, Any]) -> None:
+    assert item_of(name, result) == {"type": "web_search_call", "status": "completed", "action": action}
 
 
 @pytest.mark.parametrize(
@@ -213,17 +218,20 @@ def test_commands(arguments: Any, commands: list[str], timeout: int | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("outcome", "output"),
+    ("result", "output"),
     [
         (RAN, {"stdout": "a\n", "stderr": "b", "outcome": {"type": "exit", "exit_code": 3}}),
         (TIMED_OUT, {"stdout": "a", "stderr": "", "outcome": {"type": "timeout"}}),
         (BROKEN, {"stdout": "", "stderr": "It is no JSON.", "outcome": {"type": "exit", "exit_code": 126}}),
     ],
 )
-def test_what_came_of_a_command(outcome: Outcome, output: dict[str, Any]) -> None:
+def test_what_came_of_a_command(result: ToolResult, output: dict[str, Any]) -> None:
     arguments = {"commands": ["ls"], "max_output_length": 9}
     asked, answered = whole(
-        *call("call_1", "container.exec", arguments), Paused(), Answered("call_1", outcome), STOP
+        *call("call_1", "container.exec", arguments),
+        ToolCallsPending(),
+        ToolResultReceived("call_1", result),
+        STOP,
     )["output"]
 
     assert answered.pop("id") != asked["id"]
@@ -242,7 +250,7 @@ def test_broken_arguments_show_what_can_be_shown(name: str, arguments: Any) -> N
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     broken = [CallStarted("call_1", name, hosted=True), *_said(text), CallEnded(complete=False)]
 
-    item = whole(*broken, Paused(), Answered("call_1", BROKEN), *TEXT, STOP)["output"][0]
+    item = whole(*broken, ToolCallsPending(), ToolResultReceived("call_1", BROKEN), *TEXT, STOP)["output"][0]
 
     assert item["status"] == ("completed" if name == "container.exec" else "failed")
     if name == "python":
@@ -259,7 +267,12 @@ def test_containers_are_those_of_the_response() -> None:
     events = [
         *(event for number in range(2) for event in call(f"call_{number}", "python")),
         *call("call_2", "container.exec"),
-        *(Paused(), Answered("call_0", PRINTED), Answered("call_1", PRINTED), Answered("call_2", RAN)),
+        *(
+            ToolCallsPending(),
+            ToolResultReceived("call_0", PRINTED),
+            ToolResultReceived("call_1", PRINTED),
+            ToolResultReceived("call_2", RAN),
+        ),
     ]
     one, two, shell, _ = whole(*events, STOP)["output"]
 
@@ -272,16 +285,19 @@ def test_containers_are_those_of_the_response() -> None:
 
 
 def test_a_call_waits_while_others_begin() -> None:
-    answering = serving()
-    payloads = answering.start()
-    payloads += answering.push([*TEXT, *call("a", "python"), *call("b", "browser.search"), *CALL, Paused()])
+    answering = answering_with_tools()
+    payloads = answering.begin()
+    payloads += answering.push(
+        [*TEXT, *call("a", "python"), *call("b", "browser.search"), *CALL, ToolCallsPending()]
+    )
 
-    running = json.loads(answering.resource)["output"]
-    assert [item["status"] for item in running] == ["completed", "in_progress", "in_progress", "completed"]
+    running = json.loads(answering.body())["output"]
+    assert [item["type"] for item in running] == ["message", "function_call"]
+    assert answering.projection.done == 2
     assert [item.type for item in answering.items] == ["message", "function_call"]
 
-    payloads += answering.push([Answered("a", PRINTED), Answered("b", SEARCHED), STOP])
-    response = checked(payloads + answering.finish(0))
+    payloads += answering.push([ToolResultReceived("a", PRINTED), ToolResultReceived("b", SEARCHED), STOP])
+    response = checked(payloads + answering.finish())
     assert [item["type"] for item in response["output"]] == [
         *("message", "code_interpreter_call", "web_search_call", "function_call"),
     ]
@@ -289,9 +305,11 @@ def test_a_call_waits_while_others_begin() -> None:
 
 
 def test_outputs_of_shells_stand_behind_the_calls() -> None:
-    asked = [*call("a", "container.exec"), *call("b", "container.exec"), Paused()]
+    asked = [*call("a", "container.exec"), *call("b", "container.exec"), ToolCallsPending()]
 
-    output = whole(*asked, Answered("a", RAN), Answered("b", TIMED_OUT), *TEXT, STOP)["output"]
+    output = whole(*asked, ToolResultReceived("a", RAN), ToolResultReceived("b", TIMED_OUT), *TEXT, STOP)[
+        "output"
+    ]
 
     assert [(item["type"], item.get("call_id")) for item in output] == [
         ("shell_call", "a"),
@@ -308,7 +326,7 @@ def test_outputs_of_shells_stand_behind_the_calls() -> None:
 def test_the_usage_of_all_generations_is_counted_once() -> None:
     end = Finished(FinishReason.STOP, Usage(9, 2, 1, 50), unmet=("no call",))
 
-    response = whole(*call("a", "python"), Paused(), Answered("a", PRINTED), *TEXT, end)
+    response = whole(*call("a", "python"), ToolCallsPending(), ToolResultReceived("a", PRINTED), *TEXT, end)
 
     assert response["unmet"] == ["no call"]
     assert response["usage"] == {
@@ -321,9 +339,15 @@ def test_the_usage_of_all_generations_is_counted_once() -> None:
 
 
 def test_the_tokens_of_a_call_are_those_of_its_item() -> None:
-    said = [Markup("<"), *call("a", "python"), *call("b", "container.exec"), Markup(">"), Paused(">")]
-    answered = [Answered("a", PRINTED), Answered("b", RAN)]
-    answering = serving(include_reasoning=False)
+    said = [
+        Markup("<"),
+        *call("a", "python"),
+        *call("b", "container.exec"),
+        Markup(">"),
+        ToolCallsPending(">"),
+    ]
+    answered = [ToolResultReceived("a", PRINTED), ToolResultReceived("b", RAN)]
+    answering = answering_with_tools(include_reasoning=False)
     events = numbered([*said, *answered, *THOUGHT, Markup("|"), STOP])
 
     checked(streamed(answering, events))
@@ -358,14 +382,14 @@ def test_calls_that_nobody_answers_because_a_limit_cut_the_generation() -> None:
     assert statuses == ["incomplete", "failed", "completed", "incomplete"]
 
 
-@pytest.mark.parametrize("end", [Responder.cancel, lambda answering: answering.fail(EngineError())])
+@pytest.mark.parametrize("end", [Answering.cancel, lambda answering: answering.fail(EngineError())])
 def test_a_response_that_ends_while_tools_run(end: Any) -> None:
-    answering = serving()
-    payloads = answering.start()
+    answering = answering_with_tools()
+    payloads = answering.begin()
     payloads += answering.push(
         [*call("a", "python"), *call("b", "browser.open"), *call("c", "container.exec")]
     )
-    payloads += answering.push([Paused()])
+    payloads += answering.push([ToolCallsPending()])
 
     response = checked(payloads + end(answering))
 

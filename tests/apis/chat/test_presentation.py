@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.apis.chat.answer import Answer
-from antiphon.apis.chat.stream import Stream
-from antiphon.apis.envelope import UsageReports, View
+from antiphon.apis.chat.answer import ChatCompletionBuilder
+from antiphon.apis.chat.stream import ChatCompletionStream
+from antiphon.apis.envelope import PresentationOptions, UsageReports
 from antiphon.core.chunks import Candidate, FinishReason, Token
 from antiphon.core.events import Event, Finished, TextDelta, TextEnded, TextStarted, Usage
 from tests.apis.chat.support import ENVELOPE, accumulated, answered, said, streamed
 from tests.openai_schema import validate
 
-THOUGHTFUL = ["<think>", "hm", "</think>", "So", " be", "", "👋"]
+REASONING = ["<think>", "hm", "</think>", "So", " be", "", "👋"]
 CALLING = ["Now", "<tool_call>", '{"name": "f", ', '"arguments": {"a": 1}}', "</tool_call>"]
 
 
@@ -25,21 +25,23 @@ def spoken(*tokens: Token) -> list[Event]:
     return [TextStarted(), TextDelta(text, text, tokens), TextEnded(), end]
 
 
-def both(events: list[Event], view: View) -> tuple[dict[str, Any], dict[str, Any]]:
+def both(events: list[Event], presentation: PresentationOptions) -> tuple[dict[str, Any], dict[str, Any]]:
     """The choice of the full answer, and what the stream adds up to."""
-    return answered([events], view)["choices"][0], accumulated(streamed(events, view), view)[0]
+    return answered([events], presentation)["choices"][0], accumulated(
+        streamed(events, presentation), presentation
+    )[0]
 
 
 # Log probabilities
 
 
 def test_log_probabilities_are_those_of_visible_text() -> None:
-    for choice in both(said(THOUGHTFUL), View(logprobs=1)):
+    for choice in both(said(REASONING), PresentationOptions(logprobs=1)):
         entries = choice["logprobs"]["content"]
         assert [entry["token"] for entry in entries] == ["So", " be", "\ufffd", "👋"]
         assert [len(entry["top_logprobs"]) for entry in entries] == [1, 1, 1, 1]
         assert choice["logprobs"]["refusal"] is None
-    for choice in both(said(CALLING), View(logprobs=1)):
+    for choice in both(said(CALLING), PresentationOptions(logprobs=1)):
         assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["Now"]
 
 
@@ -47,7 +49,7 @@ def test_an_entry_has_text_bytes_and_alternatives() -> None:
     top = (Candidate(3, "é", -0.5), Candidate(4, "", -1.5, b"\xc3"), Candidate(5, "x", -math.inf))
     events = spoken(Token(3, "é", -0.5, top))
 
-    for choice in both(events, View(logprobs=3)):
+    for choice in both(events, PresentationOptions(logprobs=3)):
         assert choice["logprobs"]["content"] == [
             {
                 "token": "é",
@@ -64,21 +66,24 @@ def test_an_entry_has_text_bytes_and_alternatives() -> None:
 
 @pytest.mark.parametrize("value", [None, -math.inf, math.nan, -1e300])
 def test_what_is_no_number_in_json_is_very_unlikely(value: float | None) -> None:
-    for choice in both(spoken(Token(3, "a", value)), View(logprobs=0)):
+    for choice in both(spoken(Token(3, "a", value)), PresentationOptions(logprobs=0)):
         assert choice["logprobs"]["content"][0]["logprob"] == -9999.0
 
 
 def test_tokens_go_by_id_if_the_client_wants() -> None:
     events = spoken(Token(3, "a", -0.5, (Candidate(4, "b", -1.0),)))
 
-    for choice in both(events, View(logprobs=1, tokens_as_ids=True)):
+    for choice in both(events, PresentationOptions(logprobs=1, tokens_as_ids=True)):
         [entry] = choice["logprobs"]["content"]
         assert (entry["token"], entry["bytes"]) == ("token_id:3", [97])
         assert [other["token"] for other in entry["top_logprobs"]] == ["token_id:4"]
 
 
 def test_log_probabilities_come_with_their_text() -> None:
-    chunks = [json.loads(payload)["choices"][0] for payload in streamed(said(THOUGHTFUL), View(logprobs=0))]
+    chunks = [
+        json.loads(payload)["choices"][0]
+        for payload in streamed(said(REASONING), PresentationOptions(logprobs=0))
+    ]
 
     shown = [
         (chunk["delta"]["content"], chunk["logprobs"]["content"]) for chunk in chunks if chunk["logprobs"]
@@ -90,21 +95,21 @@ def test_log_probabilities_come_with_their_text() -> None:
     ]
 
 
-# Thoughts
+# Reasoning
 
 
 @pytest.mark.parametrize(
     "names", [("reasoning_content", "reasoning"), ("reasoning",), ("reasoning_content",), ()]
 )
-def test_thoughts_go_by_the_names_that_are_wanted(names: tuple[str, ...]) -> None:
-    for choice in both(said(THOUGHTFUL), View(reasoning=names)):
-        thoughts = {key: text for key, text in choice["message"].items() if key.startswith("reasoning")}
-        assert thoughts == dict.fromkeys(names, "hm")
+def test_reasoning_goes_by_the_names_that_are_wanted(names: tuple[str, ...]) -> None:
+    for choice in both(said(REASONING), PresentationOptions(reasoning=names)):
+        shown = {key: text for key, text in choice["message"].items() if key.startswith("reasoning")}
+        assert shown == dict.fromkeys(names, "hm")
         assert choice["message"]["content"] == "So be👋"
 
 
-def test_the_tokens_of_hidden_thoughts_are_hidden() -> None:
-    for choice in both(said(THOUGHTFUL), View(reasoning=(), token_ids=True)):
+def test_the_tokens_of_hidden_reasoning_are_hidden() -> None:
+    for choice in both(said(REASONING), PresentationOptions(reasoning=(), token_ids=True)):
         assert choice["token_ids"] == [0, 2, 3, 4, 5, 6]
 
 
@@ -112,7 +117,7 @@ def test_the_tokens_of_hidden_thoughts_are_hidden() -> None:
 
 
 def test_the_call_of_an_old_request() -> None:
-    for choice in both(said(CALLING), View(legacy=True)):
+    for choice in both(said(CALLING), PresentationOptions(legacy=True)):
         assert choice["message"]["function_call"] == {"name": "f", "arguments": '{"a": 1}'}
         assert (choice["finish_reason"], choice["message"]["content"]) == ("function_call", "Now")
 
@@ -120,7 +125,7 @@ def test_the_call_of_an_old_request() -> None:
 def test_the_call_of_a_custom_tool() -> None:
     call = ["<tool_call>", '{"name": "sh", "argu', 'ments": {"input": "l', "s \\", 'u00e9"}}', "</tool_call>"]
 
-    for choice in both(said(call), View(custom=frozenset({"sh"}))):
+    for choice in both(said(call), PresentationOptions(custom=frozenset({"sh"}))):
         assert choice["message"]["tool_calls"] == [
             {"id": "call_0", "type": "custom", "custom": {"name": "sh", "input": "ls é"}}
         ]
@@ -131,21 +136,21 @@ def test_the_call_of_a_custom_tool() -> None:
 
 
 def test_token_ids_are_all_that_the_model_wrote() -> None:
-    view = View(token_ids=True)
-    for choice in both(said(CALLING), view):
+    presentation = PresentationOptions(token_ids=True)
+    for choice in both(said(CALLING), presentation):
         assert choice["token_ids"] == [0, 1, 2, 3, 4]
-    first, *rest = [json.loads(payload) for payload in streamed(said(CALLING), view)]
-    assert first["prompt_token_ids"] == [5, 6] == answered([said(CALLING)], view)["prompt_token_ids"]
+    first, *rest = [json.loads(payload) for payload in streamed(said(CALLING), presentation)]
+    assert first["prompt_token_ids"] == [5, 6] == answered([said(CALLING)], presentation)["prompt_token_ids"]
     assert not any("prompt_token_ids" in chunk for chunk in rest)
     assert [chunk["choices"][0]["token_ids"] for chunk in rest] == [[0], [1, 2], [3], [4]]
 
 
 def test_the_prompt_is_shown_if_the_client_wants() -> None:
-    view = View(prompt_text=True, prompt_logprobs=True)
+    presentation = PresentationOptions(prompt_text=True, prompt_logprobs=True)
     events = said(["a"])
 
-    body = answered([events], view)
-    first, *_ = [json.loads(payload) for payload in streamed(events, view)]
+    body = answered([events], presentation)
+    first, *_ = [json.loads(payload) for payload in streamed(events, presentation)]
 
     assert body["prompt_text"] == first["prompt_text"] == "Hi"
     assert body["prompt_logprobs"] == [
@@ -159,18 +164,22 @@ def test_the_prompt_is_shown_if_the_client_wants() -> None:
 
 
 def test_usage_grows_from_chunk_to_chunk() -> None:
-    chunks = [json.loads(payload) for payload in streamed(said(THOUGHTFUL), View(usage=UsageReports.EACH))]
+    chunks = [
+        json.loads(payload)
+        for payload in streamed(said(REASONING), PresentationOptions(usage=UsageReports.EACH))
+    ]
 
     used = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert used == sorted(used)
     assert (used[0], used[-1]) == (0, 7)
-    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {7}
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {2}
     assert chunks[-1]["choices"] == []
-    assert chunks[-1]["usage"] == chunks[-2]["usage"] == answered([said(THOUGHTFUL)])["usage"]
+    assert chunks[-1]["usage"] == chunks[-2]["usage"] == answered([said(REASONING)])["usage"]
 
 
 def test_usage_of_a_chunk_counts_every_choice() -> None:
-    stream = Stream(ENVELOPE, 2, View(usage=UsageReports.EACH))
+    stream = ChatCompletionStream(ENVELOPE, 2, PresentationOptions(usage=UsageReports.EACH))
+    stream.begin()
     stream.push(0, [TextDelta("a", "a", (Token(1, "a"),))])
     [chunk] = stream.push(1, [TextDelta("b", "b", (Token(2, "b"),))])
 
@@ -181,11 +190,11 @@ def test_usage_of_a_chunk_counts_every_choice() -> None:
 
 
 def test_an_echo_comes_first_and_is_no_token_of_the_answer() -> None:
-    view = View(echo="As I said: ", logprobs=0, token_ids=True)
-    for choice in both(said(["So"]), view):
+    presentation = PresentationOptions(echo="As I said: ", logprobs=0, token_ids=True)
+    for choice in both(said(["So"]), presentation):
         assert choice["message"]["content"] == "As I said: So"
         assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["So"]
-    for choice in both(said(CALLING[1:]), View(echo="Now")):
+    for choice in both(said(CALLING[1:]), PresentationOptions(echo="Now")):
         assert choice["message"]["content"] == "Now"
 
 
@@ -193,11 +202,17 @@ def test_padding_hides_lengths() -> None:
     texts = ["a", "bb", "ccc", "d" * 20, '"', "é"]
     events: list[Event] = [TextDelta(text, text) for text in texts]
 
-    padded = Stream(ENVELOPE, 1, View(padded=True)).push(0, events)[1:]
+    streams = [
+        ChatCompletionStream(ENVELOPE, 1, PresentationOptions(padded=padded)) for padded in (True, False)
+    ]
+    for stream in streams:
+        stream.begin()
+
+    padded, plain = [stream.push(0, events) for stream in streams]
 
     assert [json.loads(chunk)["choices"][0]["delta"]["content"] for chunk in padded] == texts
     assert len({len(chunk) for chunk in padded}) == 1
-    assert "obfuscation" not in json.loads(Stream(ENVELOPE, 1).push(0, events)[1])
+    assert "obfuscation" not in json.loads(plain[0])
 
 
 def test_a_choice_that_failed_says_so_and_the_others_stand() -> None:
@@ -205,7 +220,7 @@ def test_a_choice_that_failed_says_so_and_the_others_stand() -> None:
     end = Finished(FinishReason.ERROR, Usage(), error="The model failed to answer. Try again.")
     told = {"message": end.error, "type": "server_error", "param": None, "code": "engine_error"}
 
-    for choice in both([*failed, end], View()):
+    for choice in both([*failed, end], PresentationOptions()):
         assert (choice["finish_reason"], choice["error"]) == ("error", told)
         assert choice["message"]["content"] == "a"
     body = answered([[*failed, end], said(["fine"])])
@@ -213,27 +228,35 @@ def test_a_choice_that_failed_says_so_and_the_others_stand() -> None:
     validate("CreateChatCompletionResponse", body)
 
 
+def test_the_stream_of_an_answer_that_is_given_up_has_no_finish_reason() -> None:
+    events = [*said(["a"])[:-1], Finished(FinishReason.ERROR, Usage())]
+
+    chunks = [json.loads(payload) for payload in streamed(events)]
+
+    assert {part["finish_reason"] for chunk in chunks for part in chunk["choices"]} == {None}
+
+
 def test_demands_that_are_not_met_are_told() -> None:
     end = Finished(FinishReason.STOP, Usage(), unmet=("the answer is no JSON",))
 
-    for choice in both([end], View()):
+    for choice in both([end], PresentationOptions()):
         assert choice["unmet"] == ["the answer is no JSON"]
-    for choice in both(said(["a"]), View()):
+    for choice in both(said(["a"]), PresentationOptions()):
         assert "unmet" not in choice
 
 
 @pytest.mark.parametrize("stop", [None, "STOP", 7])
 def test_the_stop_that_matched_is_told(stop: str | int | None) -> None:
-    for choice in both([Finished(FinishReason.STOP, Usage(), stop)], View()):
+    for choice in both([Finished(FinishReason.STOP, Usage(), stop)], PresentationOptions()):
         assert choice["stop_reason"] == stop
 
 
 def test_what_a_request_and_a_server_say_of_themselves_comes_back() -> None:
-    view = View(service_tier="default", metadata={"a": "b"})
+    presentation = PresentationOptions(service_tier="default", metadata={"a": "b"})
     envelope = replace(ENVELOPE, system_fingerprint="fp_1")
 
-    body = answered([said(["a"])], view, envelope)
-    chunks = [json.loads(payload) for payload in streamed(said(["a"]), view, envelope=envelope)]
+    body = answered([said(["a"])], presentation, envelope)
+    chunks = [json.loads(payload) for payload in streamed(said(["a"]), presentation, envelope=envelope)]
 
     assert (body["service_tier"], body["system_fingerprint"], body["metadata"]) == (
         "default",
@@ -247,4 +270,4 @@ def test_what_a_request_and_a_server_say_of_themselves_comes_back() -> None:
 
 def test_a_body_without_its_last_event_cannot_be_had() -> None:
     with pytest.raises(RuntimeError):
-        Answer(ENVELOPE, 1).body()
+        ChatCompletionBuilder(ENVELOPE, 1).body()

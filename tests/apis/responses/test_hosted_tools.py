@@ -8,15 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.apis import wire
-from antiphon.apis.hosted import Hosts
 from antiphon.apis.responses.accept import Context, prompting
 from antiphon.apis.responses.schema import CountTokens
+from antiphon.apis.responses.tools import requested_tools
 from antiphon.core.errors import RequestError
-from antiphon.core.events import Answered, Event, Paused
+from antiphon.core.events import Event, ToolCallsPending, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, TextPart
 from antiphon.core.turn import Calling, Function, ToolChoice, Turn
-from tests.apis.responses.served import CONTEXT, EXEC, HOSTED, OWN, PRINTED, PYTHON, RAN, SHELL, TOOLS, call
-from tests.apis.responses.support import ID, OWNER, accepted, responder, streamed
+from tests.acting import Offers, hosts_for
+from tests.apis.responses.hosted import EXEC, HOSTED, OWN, PRINTED, PYTHON, RAN, SHELL, TOOLS, call
+from tests.apis.responses.support import ID, OWNER, accepted, answering_to, streamed
 from tests.apis.responses.test_stream import STOP
 
 SEARCHES = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
@@ -24,17 +25,17 @@ WEB = frozenset({"browser.search", "browser.open", "browser.find"})
 LOCAL = {"type": "shell", "environment": {"type": "local"}}
 
 
-def turn(context: Mapping[str, Any] = CONTEXT, **fields: Any) -> Turn:
-    return accepted({**context}, **fields).turn
+def turn(context: Mapping[str, Any] | None = None, *, offers: Offers = HOSTED, **fields: Any) -> Turn:
+    return accepted(context, offers=offers, **fields).turn
 
 
 def offered(*tools: Any) -> dict[str, Function]:
     return {tool.name: tool for tool in turn(tools=[*tools]).tools}
 
 
-def refused(context: Mapping[str, Any] = CONTEXT, **fields: Any) -> RequestError:
+def refused(**fields: Any) -> RequestError:
     with pytest.raises(RequestError) as caught:
-        turn(context, **fields)
+        turn(**fields)
     assert caught.value.status == 400
     return caught.value
 
@@ -72,36 +73,26 @@ def test_a_web_search_has_several_names(type_: str) -> None:
     ],
 )
 def test_what_the_server_does_not_run_is_told_back_and_not_offered(tool: Any) -> None:
-    answering = responder(CONTEXT, tools=[tool])
+    answering = answering_to(offers=HOSTED, tools=[tool])
 
     assert offered(tool) == {}
-    assert json.loads(answering.resource)["tools"] == [tool]
+    assert json.loads(answering.body())["tools"] == [tool]
 
 
 def test_a_server_without_tools_offers_none() -> None:
-    assert turn({}, tools=TOOLS).tools == ()
+    assert turn(offers={}, tools=TOOLS).tools == ()
 
 
 def test_a_prompt_that_is_measured_is_offered_the_same() -> None:
     body = json.dumps({"model": "m", "input": "Hello", "tools": TOOLS}).encode()
-    context = Context(ID, OWNER, hosts=Hosts(HOSTED))
+    requested = wire.decode(body, CountTokens)
+    context = Context(ID, OWNER, hosts=hosts_for(HOSTED, requested_tools(requested.tools)))
 
-    assert prompting(wire.decode(body, CountTokens), context).tools == turn(tools=TOOLS).tools
+    assert prompting(requested, context).tools == turn(tools=TOOLS).tools
 
 
 def test_a_tool_may_be_refused() -> None:
-    seen: list[Any] = []
-
-    def check(type_: str, settings: Mapping[str, Any], where: str) -> None:
-        seen.append((type_, settings, where))
-        if "filters" in settings:
-            raise RequestError("There are none.", param=f"{where}.filters")
-
-    context = {"hosts": Hosts(HOSTED, check)}
-    preview = {"type": "web_search_preview"}
-    turn(context, tools=[OWN, preview, LOCAL])
-    assert seen == [("web_search", preview, "tools[1]")]
-    assert refused(context, tools=[preview | {"filters": {}}]).param == "tools[0].filters"
+    assert refused(tools=[OWN, {"type": "web_search_preview", "filters": {}}]).param == "tools[1].filters"
 
 
 @pytest.mark.parametrize(
@@ -163,18 +154,18 @@ def test_how_many_calls_the_server_answers() -> None:
 
 def items_of(name: str, answered: Event, hosted: Mapping[str, Any]) -> tuple[Item, ...]:
     """What a model with these tools is shown of a call that was answered."""
-    answering = responder(CONTEXT, tools=TOOLS)
-    streamed(answering, [*call("call_1", name), Paused(), answered, STOP])
+    answering = answering_to(offers=HOSTED, tools=TOOLS)
+    streamed(answering, [*call("call_1", name), ToolCallsPending(), answered, STOP])
     history = [item.payload for item in answering.items]
     tools = [{"type": type_} for type_ in hosted]
-    return turn({"hosts": Hosts(hosted), "history": history}, input=[], tools=tools).items
+    return turn({"history": history}, offers=hosted, input=[], tools=tools).items
 
 
 @pytest.mark.parametrize(
     ("hosted", "name"), [(HOSTED, "python"), ({"web_search": HOSTED["web_search"]}, "code_interpreter")]
 )
 def test_a_program_is_shown_under_the_name_that_the_model_knows(hosted: Mapping[str, Any], name: str) -> None:
-    asked, answer = items_of("python", Answered("call_1", PRINTED), hosted)
+    asked, answer = items_of("python", ToolResultReceived("call_1", PRINTED), hosted)
 
     assert isinstance(asked, FunctionCall)
     assert (asked.name, asked.arguments) == (name, '{"code":"print(6 * 7)"}')
@@ -196,7 +187,7 @@ def test_a_program_is_shown_under_the_name_that_the_model_knows(hosted: Mapping[
 def test_commands_are_shown_as_the_model_writes_them(
     hosted: Mapping[str, Any], name: str, arguments: dict[str, Any]
 ) -> None:
-    asked, answer = items_of("container.exec", Answered("call_1", RAN), hosted)
+    asked, answer = items_of("container.exec", ToolResultReceived("call_1", RAN), hosted)
 
     assert isinstance(asked, FunctionCall)
     assert (asked.call_id, asked.name, json.loads(asked.arguments)) == ("call_1", name, arguments)

@@ -8,13 +8,11 @@ from msgspec.structs import replace
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from antiphon.apis.hosted import Hosts
-from antiphon.apis.responses.stream import Responder
 from antiphon.core.chunks import Token
-from antiphon.core.events import Answered, ArgumentsDelta, CallEnded, CallStarted, Event
-from antiphon.core.outcome import Executed, Found, Opened, Outcome, Printed, Searched
+from antiphon.core.events import ArgumentsDelta, CallEnded, CallStarted, Event, ToolResultReceived
+from antiphon.core.tool_result import Executed, Found, Opened, Printed, Searched, ToolResult
 from antiphon.core.turn import Function, Hosted
-from tests.apis.responses.support import responder
+from tests.apis.responses.support import Answering, answering_to
 from tests.openai_schema import OPENAI_RESPONSES, validate, validate_event
 from tests.response_invariants import check
 
@@ -35,7 +33,6 @@ HOSTED: Mapping[str, tuple[Function, ...]] = {
     "web_search": (SEARCH, OPEN, FIND),
     "shell": (EXEC,),
 }
-CONTEXT = {"hosts": Hosts(HOSTED)}
 TOOLS = [
     {"type": "code_interpreter", "container": {"type": "auto"}},
     {"type": "web_search"},
@@ -43,13 +40,13 @@ TOOLS = [
 ]
 OWN = {"type": "function", "name": "f"}
 
-PRINTED = Outcome("42\n", Printed("42\n"))
-SEARCHED = Outcome("1. A", Searched("cats", ("https://a.example/", "https://b.example/")))
-OPENED = Outcome("A page.", Opened("https://a.example/"))
-FOUND = Outcome("Here.", Found("https://a.example/", "cat"))
-RAN = Outcome("a", Executed("a\n", "b", 3))
-TIMED_OUT = Outcome("Too long.", Executed("a", "", None), failed=True)
-BROKEN = Outcome("It is no JSON.", failed=True)
+PRINTED = ToolResult("42\n", Printed("42\n"))
+SEARCHED = ToolResult("1. A", Searched("cats", ("https://a.example/", "https://b.example/")))
+OPENED = ToolResult("A page.", Opened("https://a.example/"))
+FOUND = ToolResult("Here.", Found("https://a.example/", "cat"))
+RAN = ToolResult("a", Executed("a\n", "b", 3))
+TIMED_OUT = ToolResult("Too long.", Executed("a", "", None), failed=True)
+BROKEN = ToolResult("It is no JSON.", failed=True)
 
 SOUND = {
     "python": ({"code": "print(6 * 7)"}, PRINTED),
@@ -72,13 +69,13 @@ def call(call_id: str, name: str, arguments: Any = None, *, broken: bool = False
 def numbered(events: Sequence[Event]) -> list[Event]:
     """The events, each that the model wrote with a token, numbered from 0."""
     return [
-        event if isinstance(event, Answered) else replace(event, tokens=(Token(number, ""),))
+        event if isinstance(event, ToolResultReceived) else replace(event, tokens=(Token(number, ""),))
         for number, event in enumerate(events)
     ]
 
 
-def serving(**fields: Any) -> Responder:
-    return responder(CONTEXT, **({"tools": [*TOOLS, OWN]} | fields))
+def answering_with_tools(**fields: Any) -> Answering:
+    return answering_to(offers=HOSTED, **({"tools": [*TOOLS, OWN]} | fields))
 
 
 def checked(payloads: Sequence[bytes]) -> dict[str, Any]:

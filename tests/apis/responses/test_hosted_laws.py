@@ -8,11 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.apis.responses.stored import unpack
-from antiphon.apis.responses.stream import Responder
 from antiphon.core.errors import EngineError
-from antiphon.core.events import Answered, Event, Markup, Paused, TextDelta, TextEnded, TextStarted
-from antiphon.core.outcome import Outcome
-from tests.apis.responses.served import (
+from antiphon.core.events import (
+    Event,
+    Markup,
+    TextDelta,
+    TextEnded,
+    TextStarted,
+    ToolCallsPending,
+    ToolResultReceived,
+)
+from antiphon.core.tool_result import ToolResult
+from tests.apis.responses.hosted import (
     BROKEN,
     FOUND,
     OPENED,
@@ -22,17 +29,17 @@ from tests.apis.responses.served import (
     SOUND,
     SOURCED,
     TIMED_OUT,
+    answering_with_tools,
     call,
     checked,
     numbered,
-    serving,
 )
-from tests.apis.responses.support import batches, streamed
+from tests.apis.responses.support import Answering, batches, streamed
 from tests.apis.responses.test_stream import CALL, LENGTH, STOP, TEXT, THOUGHT
 from tests.openai_schema import OPENAI_RESPONSES, validate
 from tests.response_invariants import check
 
-OUTCOMES = st.sampled_from([PRINTED, SEARCHED, OPENED, FOUND, RAN, TIMED_OUT, BROKEN, Outcome("")])
+OUTCOMES = st.sampled_from([PRINTED, SEARCHED, OPENED, FOUND, RAN, TIMED_OUT, BROKEN, ToolResult("")])
 SAID = st.sampled_from(
     [TEXT, THOUGHT, [Markup("~")], [TextStarted("commentary"), TextDelta("é", "é"), TextEnded()]]
 )
@@ -48,37 +55,41 @@ def generations(draw: st.DrawFn) -> list[Event]:
         for number, name in enumerate(asked):
             events += draw(SAID)
             events += call(f"{generation}.{number}", name, broken=draw(st.booleans()))
-        events.append(Paused())
-        events += [Answered(f"{generation}.{number}", draw(OUTCOMES)) for number in range(len(asked))]
+        events.append(ToolCallsPending())
+        events += [
+            ToolResultReceived(f"{generation}.{number}", draw(OUTCOMES)) for number in range(len(asked))
+        ]
     last = [draw(SAID), call("last", draw(st.sampled_from(list(SOUND))), broken=True), CALL, []]
     cut = draw(st.sampled_from(last))
     return numbered([*events, *draw(SAID), *cut, LENGTH if cut is last[1] else STOP])
 
 
+@pytest.mark.no_cover
 @settings(deadline=None, max_examples=40)
 @given(generations(), st.integers(1, 9), OPTIONS)
 def test_every_stream_is_sound_however_its_events_are_cut(
     events: list[Event], size: int, options: dict[str, Any]
 ) -> None:
-    answering = serving(**options)
+    answering = answering_with_tools(**options)
     payloads = streamed(answering, events, size=size)
 
-    assert payloads == streamed(serving(**options), events), "the same events in other batches"
+    assert payloads == streamed(answering_with_tools(**options), events), "the same events in other batches"
     response = checked(payloads)
     assert [json.loads(item.payload) for item in answering.items] == response["output"]
     wanted = [token.id for event in events for token in event.tokens]
     assert [id_ for item in answering.items for id_ in unpack(item.tokens)] == wanted
 
 
+@pytest.mark.no_cover
 @settings(deadline=None, max_examples=40)
 @given(generations(), st.data())
 def test_a_stream_may_end_anywhere(events: list[Event], data: st.DataObject) -> None:
-    answering = serving()
-    payloads = answering.start()
+    answering = answering_with_tools()
+    payloads = answering.begin()
     for batch in batches(events[: data.draw(st.integers(0, len(events)))], 3):
         payloads += answering.push(batch)
-        validate("Response", answering.resource, OPENAI_RESPONSES)
-    how = data.draw(st.sampled_from([Responder.cancel, lambda self: self.fail(EngineError())]))
+        validate("Response", answering.body(), OPENAI_RESPONSES)
+    how = data.draw(st.sampled_from([Answering.cancel, lambda self: self.fail(EngineError())]))
 
     checked(payloads + how(answering))
 
@@ -86,10 +97,20 @@ def test_a_stream_may_end_anywhere(events: list[Event], data: st.DataObject) -> 
 # The checker
 
 SEVERAL = streamed(
-    serving(),
+    answering_with_tools(),
     [
-        *(*call("a", "python"), *call("b", "browser.search"), *call("c", "container.exec"), Paused()),
-        *(Answered("a", PRINTED), Answered("b", SEARCHED), Answered("c", RAN), STOP),
+        *(
+            *call("a", "python"),
+            *call("b", "browser.search"),
+            *call("c", "container.exec"),
+            ToolCallsPending(),
+        ),
+        *(
+            ToolResultReceived("a", PRINTED),
+            ToolResultReceived("b", SEARCHED),
+            ToolResultReceived("c", RAN),
+            STOP,
+        ),
     ],
 )
 

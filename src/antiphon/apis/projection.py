@@ -1,0 +1,96 @@
+"""What the projections of OpenAI's two older APIs share: `run.drive.Projection`, in two halves."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from antiphon.apis.chunks import DONE
+from antiphon.apis.envelope import Envelope
+from antiphon.apis.errors import encode_error
+from antiphon.core.accumulator import Output, output_of
+from antiphon.core.chunks import Token
+from antiphon.core.errors import AntiphonError
+from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextDelta, TextEnded
+from antiphon.core.items import Item
+
+
+class SilentProjection:
+    """The half of a projection that only folds events, and shows none."""
+
+    def begin(self) -> list[bytes]:
+        """There are no wire events."""
+        return []
+
+    finish = begin
+
+    def fail(self, error: AntiphonError) -> list[bytes]:
+        """There are no wire events: the error is raised."""
+        return []
+
+    cancel = begin
+
+
+class _Enveloped:
+    """An answer in an envelope."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        self._envelope = envelope
+
+    def prompted(self, prompts: Iterable[Any]) -> None:
+        """The prompts are known, each with a `text` and `ids`."""
+        self._envelope = self._envelope.around(prompts)
+
+
+class StreamProjection(_Enveloped):
+    """A stream of payloads, which has no body."""
+
+    def fail(self, error: AntiphonError) -> list[bytes]:
+        """What ends a stream that failed."""
+        return [encode_error(error), DONE]
+
+    def cancel(self) -> list[bytes]:
+        """What ends a stream that is not wanted any more."""
+        return [DONE]
+
+    def body(self) -> bytes:
+        """A stream has none."""
+        return b""
+
+
+class BodyProjection(_Enveloped, SilentProjection):
+    """A full answer, which has no events."""
+
+
+class ChoiceResult:
+    """What one choice of a full answer comes to: its items, its end, and those tokens that are shown.
+
+    `tokens` are those of the visible text, where `with_tokens`.
+    """
+
+    __slots__ = ("_end", "_items", "_with_tokens", "ids", "tokens")
+
+    def __init__(self, *, with_tokens: bool) -> None:
+        self._with_tokens = with_tokens
+        self._items: list[Item] = []
+        self._end: Finished | None = None
+        self.tokens: list[Token] = []
+        self.ids: list[int] = []
+
+    def push(self, events: list[Event]) -> None:
+        """Take the next events. Items come with the events that end them."""
+        for event in events:
+            match event:
+                case TextDelta():
+                    if self._with_tokens:
+                        self.tokens += event.tokens
+                case TextEnded(item=item) | ReasoningEnded(item=item) | CallEnded(item=item):
+                    assert item is not None
+                    self._items.append(item)
+                case Finished():
+                    self._end = event
+
+    @property
+    def output(self) -> Output:
+        """The choice as a whole. Raises RuntimeError before `Finished`."""
+        if self._end is None:
+            raise RuntimeError("a choice has no output before it is finished")
+        return output_of(self._items, self._end)

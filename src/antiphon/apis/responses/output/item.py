@@ -1,0 +1,119 @@
+"""What all items that are being written have in common.
+
+Deltas are frequent, so they are made by joining bytes: an event with marks in
+the place of its number and its text is encoded once per item and cut at the
+marks. So a delta comes from the same wire type as every other event.
+"""
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from antiphon.apis.responses.events import ItemAdded, ItemDone
+from antiphon.apis.responses.stored import StoredItem
+from antiphon.core import items
+from antiphon.core.events import Delta
+
+IN_PROGRESS = "in_progress"
+COMPLETED = "completed"
+INCOMPLETE = "incomplete"
+
+_MARK = secrets.token_hex(16)  # in no name that a client or a model may choose
+_ENCODED_MARK = msgspec.json.encode(_MARK)
+_NUMBER = b'"sequence_number":'
+encode = msgspec.json.Encoder().encode
+
+
+class Frame(NamedTuple):
+    """The bytes before the number, between number and text, and after the text of a delta."""
+
+    head: bytes
+    middle: bytes
+    tail: bytes
+
+
+class SequenceNumbers:
+    """The sequence numbers of one response."""
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def encode(self, event: Callable[..., Struct], *fields: object) -> bytes:
+        """The next event of the stream, with these fields."""
+        payload = encode(event(self.next, *fields))
+        self.next += 1
+        return payload
+
+    def delta(self, frame: Frame, text: str) -> bytes:
+        """The next event of the stream, a delta with this text."""
+        number = self.next
+        self.next = number + 1
+        return b"%b%d%b%b%b" % (frame.head, number, frame.middle, encode(text), frame.tail)
+
+
+def frame(event: Callable[..., Struct], *fields: object) -> Frame:
+    """The frame of events like this one, whose text comes after these fields."""
+    before, tail = encode(event(0, *fields, _MARK)).split(_ENCODED_MARK)
+    head, number, middle = before.partition(_NUMBER)
+    return Frame(head + number, middle[1:], tail)
+
+
+class ItemPosition(NamedTuple):
+    """Where an item stands: its id, and its index in the output."""
+
+    id: str
+    output_index: int
+
+
+class OpenItem(ABC):
+    """An item that is being written: `start`, its deltas, `end` with all of it, `close` with its status.
+
+    Each gives the events that it adds to the stream. `frame` makes the deltas of an item
+    that shows the text as it is; without one, `add` makes them.
+    """
+
+    frame: Frame | None = None
+
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition) -> None:
+        self.numbers = numbers
+        self.position = position
+        self.text = ""  # all of it, once it is known
+
+    @abstractmethod
+    def item(self, status: str) -> Struct:
+        """The item as it is with this status: `in_progress` before it has any content."""
+
+    def start(self) -> list[bytes]:
+        """It begins."""
+        return [self.added()]
+
+    def add(self, event: Delta, out: list[bytes]) -> None:
+        """Append the events for a delta: none, unless the item has its own."""
+        return
+
+    def end(self, item: items.Item) -> list[bytes]:
+        """All of it was written; `item` has the text."""
+        return []
+
+    def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
+        """It stays as it is now."""
+        last = self.last(status)
+        payload = encode(last)
+        type_ = last.__struct_config__.tag
+        assert isinstance(type_, str)
+        done = self.numbers.encode(ItemDone, self.position.output_index, Raw(payload))
+        return StoredItem(self.position.id, type_, payload), [done]
+
+    def last(self, status: str) -> Struct:
+        """The item as it stays."""
+        return self.item(status)
+
+    def added(self) -> bytes:
+        """The event that announces it."""
+        return self.numbers.encode(ItemAdded, self.position.output_index, self.item(IN_PROGRESS))

@@ -1,0 +1,75 @@
+"""Messages: text, with or without the log probabilities of its tokens."""
+
+from collections.abc import Iterable
+
+from msgspec import UNSET, Raw, UnsetType
+
+from antiphon.apis.logprobs import bytes_of, logprob_of, text_of
+from antiphon.apis.responses.events import ContentPartAdded, ContentPartDone, TextDelta, TextDone
+from antiphon.apis.responses.output.item import (
+    IN_PROGRESS,
+    ItemPosition,
+    OpenItem,
+    SequenceNumbers,
+    encode,
+    frame,
+)
+from antiphon.apis.responses.resource import LogProb, OutputMessage, OutputText, TopLogProb
+from antiphon.core.chunks import Token
+from antiphon.core.events import Delta
+from antiphon.core.items import Item, Message
+
+
+class OpenMessage(OpenItem):
+    """A message of one part. `phase` is the model's name for it, if it has one."""
+
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, phase: str | None) -> None:
+        super().__init__(numbers, position)
+        self.frame = frame(TextDelta, *position, 0)
+        self._phase: str | UnsetType = UNSET if phase is None else phase
+        self._logprobs: list[Raw] = []
+
+    def item(self, status: str) -> OutputMessage:
+        """The message; one that has only begun has no part yet."""
+        content = () if status == IN_PROGRESS else (self._part(),)
+        return OutputMessage(self.position.id, status, content, phase=self._phase)
+
+    def start(self) -> list[bytes]:
+        """The message, then its part."""
+        return [self.added(), self.numbers.encode(ContentPartAdded, *self.position, 0, self._part())]
+
+    def end(self, item: Item) -> list[bytes]:
+        """The whole text, then its part."""
+        assert isinstance(item, Message)
+        self.text = item.text
+        return [
+            self.numbers.encode(TextDone, *self.position, 0, self.text, self._logprobs),
+            self.numbers.encode(ContentPartDone, *self.position, 0, self._part()),
+        ]
+
+    def _part(self) -> OutputText:
+        return OutputText(self.text, logprobs=self._logprobs)
+
+
+class OpenScoredMessage(OpenMessage):
+    """A message with the log probabilities of its tokens."""
+
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, phase: str | None) -> None:
+        super().__init__(numbers, position, phase)
+        self.frame = None
+
+    def add(self, event: Delta, out: list[bytes]) -> None:
+        """Append a delta with the tokens that begin in it."""
+        logprobs = to_logprobs(event.tokens)
+        self._logprobs += logprobs
+        out.append(self.numbers.encode(TextDelta, *self.position, 0, event.text, logprobs))
+
+
+def to_logprobs(tokens: Iterable[Token]) -> list[Raw]:
+    """An encoded `LogProb` for each token."""
+    return [Raw(encode(_logprob(token))) for token in tokens]
+
+
+def _logprob(token: Token) -> LogProb:
+    top = [TopLogProb(text_of(other), logprob_of(other), bytes_of(other)) for other in token.top]
+    return LogProb(text_of(token), logprob_of(token), bytes_of(token), top)

@@ -1,0 +1,93 @@
+"""Reasoning items, and where in them a client finds the reasoning."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from antiphon.apis.responses import events as wire
+from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers, frame
+from antiphon.apis.responses.resource import ReasoningItem, ReasoningText, SummaryText
+from antiphon.core.items import Item, Reasoning
+
+Seal = Callable[[str], str]
+"""Makes of a text one that only this server can read."""
+
+
+class ReasoningForm(NamedTuple):
+    """How reasoning is shown: the field of the item, the part in it, and the events about the part."""
+
+    field: str
+    part: type[ReasoningText] | type[SummaryText]
+    added: type[wire.Event]
+    delta: type[wire.Event]
+    done: type[wire.Event]
+    part_done: type[wire.Event]
+
+
+RAW = ReasoningForm(
+    "content",
+    ReasoningText,
+    wire.ContentPartAdded,
+    wire.ReasoningTextDelta,
+    wire.ReasoningTextDone,
+    wire.ContentPartDone,
+)
+"""As they are, in the events of OpenAI, which its clients know."""
+
+RAW_OPEN_RESPONSES = RAW._replace(delta=wire.ReasoningDelta, done=wire.ReasoningDone)
+"""As they are, in the events of Open Responses. Neither specification knows the names of the other."""
+
+SUMMARY = ReasoningForm(
+    "summary",
+    SummaryText,
+    wire.SummaryPartAdded,
+    wire.SummaryTextDelta,
+    wire.SummaryTextDone,
+    wire.SummaryPartDone,
+)
+"""As the summary that the client requested.
+
+An open model hides nothing, so its reasoning is its own summary: many clients show
+a summary and nothing else. It is not given twice: an item that has a summary has no
+content.
+"""
+
+
+class OpenReasoning(OpenItem):
+    """A reasoning item. With `seal`, it ends with its text in a form that the client may send back."""
+
+    def __init__(
+        self, numbers: SequenceNumbers, position: ItemPosition, form: ReasoningForm, seal: Seal | None
+    ) -> None:
+        super().__init__(numbers, position)
+        self.frame = frame(form.delta, *position, 0)
+        self._form = form
+        self._seal = seal
+
+    def item(self, status: str) -> ReasoningItem:
+        """The item; one that has only begun has no part yet."""
+        item = ReasoningItem(self.position.id, status)
+        setattr(item, self._form.field, () if status == IN_PROGRESS else (self._part(),))
+        return item
+
+    def last(self, status: str) -> ReasoningItem:
+        """The item with its text sealed, if that is wanted."""
+        item = self.item(status)
+        if self._seal is not None:
+            item.encrypted_content = self._seal(self.text)
+        return item
+
+    def start(self) -> list[bytes]:
+        """The item, then its part."""
+        return [self.added(), self.numbers.encode(self._form.added, *self.position, 0, self._part())]
+
+    def end(self, item: Item) -> list[bytes]:
+        """The whole text, then its part."""
+        assert isinstance(item, Reasoning)
+        self.text = item.text
+        return [
+            self.numbers.encode(self._form.done, *self.position, 0, self.text),
+            self.numbers.encode(self._form.part_done, *self.position, 0, self._part()),
+        ]
+
+    def _part(self) -> ReasoningText | SummaryText:
+        return self._form.part(self.text)

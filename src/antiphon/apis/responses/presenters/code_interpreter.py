@@ -1,0 +1,105 @@
+"""`code_interpreter`: programs that the server runs, as Responses shows them."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from antiphon.apis.custom_tools import InputReader, to_input
+from antiphon.apis.responses.events import CallEvent
+from antiphon.apis.responses.given import Given, json_text
+from antiphon.apis.responses.kinds import container_id
+from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
+from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item
+from antiphon.apis.responses.tools import Toolbox
+from antiphon.core.events import Delta
+from antiphon.core.items import FunctionCall, Item
+from antiphon.core.tool_result import Printed, ToolResult
+
+TOOL = "code_interpreter"
+ARGUMENT = "code"
+"""The one argument of the tool's function."""
+
+
+class CodeDelta(CallEvent, tag="response.code_interpreter_call_code.delta"):
+    """More of a program."""
+
+    delta: str
+
+
+class CodeDone(CallEvent, tag="response.code_interpreter_call_code.done"):
+    """The whole program."""
+
+    code: str
+
+
+class Logs(Struct, tag_field="type", tag="logs"):
+    """All that a program printed."""
+
+    logs: str
+
+
+class CodeCallItem(Struct, tag_field="type", tag="code_interpreter_call"):
+    """A program that the server ran. Before it has ended there are no outputs."""
+
+    id: str
+    status: str
+    container_id: str
+    code: str
+    outputs: tuple[Logs, ...] = ()
+
+
+class CodePresenter(Presenter):
+    """A program that is run: the model writes JSON, the client gets the program in it."""
+
+    type = "code_interpreter_call"
+
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: ToolCall) -> None:
+        super().__init__(numbers, position, call)
+        self._frame = frame(CodeDelta, *position)
+        self._container = container_id(TOOL, call.response_id)
+        self._reader = InputReader(ARGUMENT)
+
+    @classmethod
+    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+        """A call of the function that the model knows the tool by, and what was printed."""
+        call_id, name = item.text("id"), tools.offered(TOOL).name
+        yield FunctionCall(call_id, name, json_text({ARGUMENT: item.text_or_none("code") or ""}))
+        logs = [output.text_or_none("logs") or "" for output in item.objects("outputs")]
+        yield output_item(call_id, "\n".join(logs))
+
+    def item(self, status: str) -> CodeCallItem:
+        """The program, with what it printed."""
+        outputs = () if self.result is None else (Logs(_logs(self.result)),)
+        return CodeCallItem(self.position.id, self.status_of(status), self._container, self.text, outputs)
+
+    def start(self) -> list[bytes]:
+        """The item, and that it is at work."""
+        return [self.added(), self.stage("in_progress")]
+
+    def add(self, event: Delta, out: list[bytes]) -> None:
+        """Append what more arguments add to the program, if anything."""
+        text = self._reader.read(event.text)
+        if text:
+            out.append(self.numbers.delta(self._frame, text))
+
+    def end(self, item: Item) -> list[bytes]:
+        """The program, as far as it was written."""
+        assert isinstance(item, FunctionCall)
+        self.text = to_input(item.arguments, ARGUMENT)
+        return [self.numbers.encode(CodeDone, *self.position, self.text)]
+
+    def run(self) -> list[bytes]:
+        """It is being run."""
+        return [self.stage("interpreting")]
+
+    def completed(self) -> list[bytes]:
+        """It was run. There is no event for what failed."""
+        return [] if self.failed else [self.stage("completed")]
+
+
+def _logs(result: ToolResult) -> str:
+    """What a program printed, or why it was not run."""
+    match result:
+        case ToolResult(details=Printed(logs), failed=False):
+            return logs
+    return result.text

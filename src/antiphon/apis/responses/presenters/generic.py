@@ -1,0 +1,111 @@
+"""The default presenter: any tool's call as an `mcp_call`.
+
+Of the items that clients know, this is the one made for tools that are not known beforehand: a
+name, arguments as JSON text, and an output or an error as text. SDKs parse and accumulate it,
+user interfaces have a view for it, and clients do not take it for a call that they have to
+answer, as they would take a `function_call`. The `server_label` is the tool's label, or its type.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.apis.responses.events import CallEvent
+from antiphon.apis.responses.given import Given, json_text
+from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
+from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item
+from antiphon.apis.responses.tools import Toolbox
+from antiphon.core.items import FunctionCall, Item
+
+
+class McpArgumentsDelta(CallEvent, tag="response.mcp_call_arguments.delta"):
+    """More arguments."""
+
+    delta: str
+
+
+class McpArgumentsDone(CallEvent, tag="response.mcp_call_arguments.done"):
+    """All arguments."""
+
+    arguments: str
+
+
+class McpText(Struct, tag_field="type", tag="text"):
+    """Text, as MCP has it."""
+
+    text: str
+
+
+class McpError(Struct, tag_field="type", tag="mcp_tool_execution_error"):
+    """Why a call failed."""
+
+    content: tuple[McpText, ...]
+
+
+class McpCallItem(Struct, tag_field="type", tag="mcp_call"):
+    """A call of any tool."""
+
+    id: str
+    status: str
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: McpError | None = None
+    approval_request_id: str | None = None
+
+
+class GenericPresenter(Presenter):
+    """A call of any tool."""
+
+    type = "mcp_call"
+
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: ToolCall) -> None:
+        super().__init__(numbers, position, call)
+        self.frame = frame(McpArgumentsDelta, *position)
+
+    @classmethod
+    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+        """A call, under the name that the model knows its function by if it is offered, and its result."""
+        call_id, name = item.text("id"), item.named("name")
+        for function in tools.functions:
+            hosted = function.hosted
+            if hosted and (hosted.server, hosted.action) == (item.value.get("server_label"), name):
+                name = function.name
+        yield FunctionCall(call_id, name, json_text(item.value.get("arguments")))
+        answer = item.value.get("output") or _error_text(item.value.get("error"))
+        if answer:
+            yield output_item(call_id, json_text(answer))
+
+    def item(self, status: str) -> McpCallItem:
+        """The call, with what came of it."""
+        hosted, result = self.call.hosted, self.result
+        shown = McpCallItem(self.position.id, self.status_of(status), hosted.server, hosted.action, self.text)
+        if result is not None and result.failed:
+            shown.error = McpError((McpText(result.text),))
+        elif result is not None:
+            shown.output = result.text
+        return shown
+
+    def start(self) -> list[bytes]:
+        """The item, and that it is at work."""
+        return [self.added(), self.stage("in_progress")]
+
+    def end(self, item: Item) -> list[bytes]:
+        """The arguments, as far as they were written."""
+        assert isinstance(item, FunctionCall)
+        self.text = item.arguments
+        return [self.numbers.encode(McpArgumentsDone, *self.position, self.text)]
+
+    def completed(self) -> list[bytes]:
+        """It was run, or failed."""
+        return [self.stage("failed" if self.failed else "completed")]
+
+
+def _error_text(error: Any) -> Any:
+    """The text of an error as `McpError` has it; any other is shown as it is."""
+    content = error.get("content") if isinstance(error, dict) else None
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        return error
+    return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str)) or error

@@ -1,0 +1,110 @@
+"""What every presenter is: it shows one call of a tool that the server runs, and reads such calls back.
+
+A presenter is an open item with more to its life: when the model has written the call
+(`end`), the server runs it (`run`), and its result is received before it is closed.
+Other items may begin and end meanwhile. A limit may cut it anywhere.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
+
+from msgspec import Struct
+
+from antiphon.apis.responses.events import StageEvent
+from antiphon.apis.responses.given import Given
+from antiphon.apis.responses.output.item import ItemPosition, OpenItem, SequenceNumbers
+from antiphon.apis.responses.stored import StoredItem
+from antiphon.apis.responses.tools import Toolbox
+from antiphon.core import items
+from antiphon.core.items import FunctionCall, FunctionOutput, TextPart
+from antiphon.core.tool_result import ToolResult
+from antiphon.core.turn import Hosted
+
+FAILED = "failed"
+
+
+class ToolCall(Struct, frozen=True):
+    """A call, as its presenter needs to know it. `include` is what the request wants included."""
+
+    id: str
+    hosted: Hosted
+    response_id: str
+    include: frozenset[str] = frozenset()
+
+
+class Presenter(OpenItem):
+    """Shows a call. By default nothing is shown of it before its arguments are whole.
+
+    `type` is that of its items. `result_type` is there if the result of a call is shown as an item of
+    its own; the call's is closed then when the model has written it. An item type that is in no
+    specification is fine: clients skip what they do not know.
+    """
+
+    type: ClassVar[str]
+    result_type: ClassVar[str | None] = None
+
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: ToolCall) -> None:
+        super().__init__(numbers, position)
+        self.call = call
+        self.result: ToolResult | None = None
+        """What came of the call, once it is known."""
+
+    @classmethod
+    def item_types(cls) -> tuple[str, ...]:
+        """The types of items that it shows calls and results as, and reads back."""
+        return (cls.type,) if cls.result_type is None else (cls.type, cls.result_type)
+
+    @classmethod
+    def read(cls, item: Given, tools: Toolbox) -> Iterator[items.Item]:
+        """What a model with these tools is shown of an item in a conversation: nothing, unless overridden.
+
+        Raises RequestError, naming the item.
+        """
+        return iter(())
+
+    def start(self) -> list[bytes]:
+        """The model begins to write the call."""
+        return []
+
+    def end(self, item: items.Item) -> list[bytes]:
+        """The model has written the call, or as much of it as there will be."""
+        assert isinstance(item, FunctionCall)
+        self.text = item.arguments
+        return [self.added()]
+
+    def run(self) -> list[bytes]:
+        """The call is whole, and the server runs it."""
+        return []
+
+    def completed(self) -> list[bytes]:
+        """The call was run, and `result` says what came of it."""
+        return []
+
+    def result_item(self, position: ItemPosition) -> OpenItem:
+        """The item that shows the result, if there is one: it is started and closed at once."""
+        raise NotImplementedError
+
+    def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
+        """It stays as it is now."""
+        before = [] if self.result is None else self.completed()
+        stored, done = super().close(status)
+        return stored, before + done
+
+    def stage(self, name: str) -> bytes:
+        """The event that the item has come to a stage, such as `in_progress`."""
+        return self.numbers.encode(partial(StageEvent, f"response.{self.type}.{name}"), *self.position)
+
+    @property
+    def failed(self) -> bool:
+        """The call was run, and failed."""
+        return self.result is not None and self.result.failed
+
+    def status_of(self, status: str) -> str:
+        """The status of the item: one whose call was run may have failed."""
+        return FAILED if self.failed else status
+
+
+def output_item(call_id: str, text: str) -> FunctionOutput:
+    """What the model is shown of the result of a call."""
+    return FunctionOutput(call_id, (TextPart(text),))

@@ -1,0 +1,238 @@
+"""`shell`: a call is an item, and what comes of it another."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.apis.responses.events import CallEvent, Event
+from antiphon.apis.responses.given import Given, json_text
+from antiphon.apis.responses.kinds import container_id
+from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers
+from antiphon.apis.responses.presenters.presenter import Presenter, output_item
+from antiphon.apis.responses.stored import StoredItem
+from antiphon.apis.responses.tools import Toolbox
+from antiphon.core import shell_commands
+from antiphon.core.items import FunctionCall, Item, object_in
+from antiphon.core.tool_result import Executed, ToolResult
+
+TOOL = "shell"
+NOT_RUN = 126
+"""The exit code that shells give for a command that could not be run."""
+LOGIN_SHELL = ("bash", "-lc")
+"""What runs a command line where a tool wants programs with their arguments."""
+
+_SHELLS = frozenset({"bash", "sh"})
+_SCRIPTS = frozenset({"-c", "-lc"})
+
+
+class CommandEvent(Event):
+    """Something happened to a command of a shell call. Its item is that of the index."""
+
+    output_index: int
+    command_index: int
+
+
+class CommandAdded(CommandEvent, tag="response.shell_call_command.added"):
+    """A command begins."""
+
+    command: str
+
+
+class CommandDelta(CommandEvent, tag="response.shell_call_command.delta"):
+    """More of a command."""
+
+    delta: str
+
+
+class CommandDone(CommandEvent, tag="response.shell_call_command.done"):
+    """The whole command."""
+
+    command: str
+
+
+class OutputDelta(Struct):
+    """What a command printed since the last delta."""
+
+    stdout: str
+    stderr: str
+
+
+class ShellOutputDelta(CallEvent, tag="response.shell_call_output_content.delta"):
+    """More output of a command."""
+
+    command_index: int
+    delta: OutputDelta
+
+
+class ShellAction(Struct):
+    """Commands, and their limits, in milliseconds and characters, null if the model gave none."""
+
+    commands: tuple[str, ...]
+    timeout_ms: int | None
+    max_output_length: int | None
+
+
+class Container(Struct, tag_field="type", tag="container_reference"):
+    """Where commands are run."""
+
+    container_id: str
+
+
+class ShellCallItem(Struct, tag_field="type", tag="shell_call"):
+    """Commands that the server runs."""
+
+    id: str
+    status: str
+    call_id: str
+    action: ShellAction
+    environment: Container
+
+
+class Exit(Struct, tag_field="type", tag="exit"):
+    """A command ended by itself."""
+
+    exit_code: int
+
+
+class Timeout(Struct, tag_field="type", tag="timeout"):
+    """The time of a command was up."""
+
+
+class ShellOutput(Struct):
+    """What a command printed, and how it ended."""
+
+    stdout: str
+    stderr: str
+    outcome: Exit | Timeout
+
+
+class ShellOutputItem(Struct, tag_field="type", tag="shell_call_output"):
+    """What came of a shell call."""
+
+    id: str
+    status: str
+    call_id: str
+    output: tuple[ShellOutput, ...]
+    max_output_length: int | None
+
+
+class ShellOutputDone(CallEvent, tag="response.shell_call_output_content.done"):
+    """All output of a command."""
+
+    command_index: int
+    output: tuple[ShellOutput, ...]
+
+
+class ShellPresenter(Presenter):
+    """Commands for a shell. Like a call that the client answers, it is done when it is written."""
+
+    type = "shell_call"
+    result_type = "shell_call_output"
+
+    @classmethod
+    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+        """A call of the function that the model knows the tool by, and its result."""
+        if item.value["type"] == cls.result_type:
+            call_id = item.text_or_none("call_id") or item.text("id")
+            yield output_item(call_id, json_text(item.value.get("output") or ""))
+            return
+        function, action = tools.offered(TOOL), item.value.get("action")
+        if function.hosted and isinstance(action, dict):
+            action = shell_arguments(action, function.parameters.get("properties", {}))
+        yield FunctionCall(item.text("call_id"), function.name, json_text(action))
+
+    def item(self, status: str) -> ShellCallItem:
+        """The commands; none before they have been streamed."""
+        action = self._action
+        shown = replace(action, commands=()) if status == IN_PROGRESS else action
+        container = Container(container_id(TOOL, self.call.response_id))
+        return ShellCallItem(self.position.id, status, self.call.id, shown, container)
+
+    def end(self, item: Item) -> list[bytes]:
+        """The item, and each command."""
+        assert isinstance(item, FunctionCall)
+        self._action = shell_action(item.arguments)
+        out = [self.added()]
+        for number, command in enumerate(self._action.commands):
+            position = self.position.output_index, number
+            out += [
+                self.numbers.encode(CommandAdded, *position, ""),
+                self.numbers.encode(CommandDelta, *position, command),
+                self.numbers.encode(CommandDone, *position, command),
+            ]
+        return out
+
+    def result_item(self, position: ItemPosition) -> "OpenShellOutput":
+        """What the commands printed."""
+        assert self.result is not None
+        limit = self._action.max_output_length
+        return OpenShellOutput(self.numbers, position, self.call.id, _output(self.result), limit)
+
+
+class OpenShellOutput(OpenItem):
+    """What came of a shell call. It is there at once, and whole. `limit` is that of its characters."""
+
+    def __init__(
+        self,
+        numbers: SequenceNumbers,
+        position: ItemPosition,
+        call_id: str,
+        output: ShellOutput,
+        limit: int | None,
+    ) -> None:
+        super().__init__(numbers, position)
+        self._call_id = call_id
+        self._output = output
+        self._limit = limit
+
+    def item(self, status: str) -> ShellOutputItem:
+        """The output; none before it has been streamed."""
+        output = () if status == IN_PROGRESS else (self._output,)
+        return ShellOutputItem(self.position.id, status, self._call_id, output, self._limit)
+
+    def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
+        """All that was printed, in one piece."""
+        printed = OutputDelta(self._output.stdout, self._output.stderr)
+        content = [
+            self.numbers.encode(ShellOutputDelta, *self.position, 0, printed),
+            self.numbers.encode(ShellOutputDone, *self.position, 0, (self._output,)),
+        ]
+        stored, done = super().close(status)
+        return stored, content + done
+
+
+def shell_action(arguments: str) -> ShellAction:
+    """The command lines of a call, as they are run, and its limits."""
+    parsed = shell_commands.parse(object_in(arguments) or {})
+    commands = (*parsed.lines, *([_command_line(parsed.words)] if parsed.words else []))
+    return ShellAction(commands, parsed.timeout_ms, parsed.max_output_length)
+
+
+def shell_arguments(action: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call with this action, for a function with these properties."""
+    if "cmd" not in properties:
+        return {name: value for name, value in action.items() if value is not None}
+    parsed = shell_commands.parse(action)
+    words = [*LOGIN_SHELL, "\n".join(parsed.lines)]
+    return {"cmd": words} if parsed.timeout_ms is None else {"cmd": words, "timeout": parsed.timeout_ms}
+
+
+def _command_line(words: tuple[str, ...]) -> str:
+    """The words of a command as a shell reads them; only the script, if they call a shell with one."""
+    match words:
+        case (shell, flag, script) if shell.rpartition("/")[2] in _SHELLS and flag in _SCRIPTS:
+            return script
+    return shlex.join(words)
+
+
+def _output(result: ToolResult) -> ShellOutput:
+    """What a command printed; why it was not run, if it was not."""
+    match result.details:
+        case Executed(stdout, stderr, None):
+            return ShellOutput(stdout, stderr, Timeout())
+        case Executed(stdout, stderr, int(code)):
+            return ShellOutput(stdout, stderr, Exit(code))
+    return ShellOutput("", result.text, Exit(NOT_RUN))
