@@ -1,23 +1,35 @@
-"""What the tests of this folder share: engines that do as they are told, a projection, a store that goes away."""
+"""What tests of answers share: turns, chunks, engines that push what they are told to, and what keeps events."""
 
-import json
-from collections.abc import AsyncGenerator, Iterable, Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from antiphon.core.accumulator import Accumulator, Output
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
-from antiphon.core.errors import AntiphonError, StoreError
-from antiphon.core.events import Event, Finished, TextDelta, TextEnded
+from antiphon.core.errors import AntiphonError
+from antiphon.core.events import Event
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Turn
-from antiphon.engines.engine import Engine, Generation, ModelCard, Prompt
+from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.run.answer_source import AnswerSource
 from antiphon.run.model import Model
-from antiphon.run.service import Service
-from antiphon.store.records import ItemRecord, ResponseStatus
-from antiphon.store.store import Store
+from antiphon.run.models import Service
+from antiphon.run.replay import ReplayContext
+
+PATIENCE = 20.0
+"""Seconds until a condition that must come true counts as missed."""
 
 STOP = Finish(FinishReason.STOP)
 PROMPT = Prompt("Q:", (1, 2))
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for a condition that comes true by itself."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def turn(text: str = "Hi", **options: Any) -> Turn:
@@ -37,39 +49,119 @@ def chunks(text: str) -> list[Chunk]:
     return [*map(chunk, first), chunk(last, finish=STOP)]
 
 
-def generation(**options: Any) -> Generation:
-    return Generation(PROMPT, **{"max_tokens": 100, **options})
+def request(**options: Any) -> GenerationRequest:
+    return GenerationRequest(PROMPT, **{"max_tokens": 100, **options})
 
 
-class Speaker:
-    """An engine that says these batches, one generation after the other. `asked` is what it was asked for."""
+def fold(events: Iterable[Event]) -> Output:
+    """The answer that these events make."""
+    folded = Accumulator()
+    folded.extend(events)
+    return folded.output
 
-    card = ModelCard("speaker", 1000)
 
-    def __init__(self, *answers: Iterable[Sequence[Chunk] | Exception]) -> None:
-        self._answers = [list(answer) for answer in answers]
-        self.asked: list[Generation] = []
-        self.closed = 0
+def raw(events: Iterable[Event]) -> str:
+    """The model's text behind these events."""
+    return "".join(event.raw for event in events)
+
+
+# Engines
+
+
+class _Tokenizer:
+    """What both engines have: every character is a token."""
+
+    card = ModelCard("speaker", 100_000)
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
-    async def tokenize(self, text: str) -> list[int]:
-        return [ord(char) for char in text]
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        return [ord(char) for piece in pieces for char in piece]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         return "".join(map(chr, ids))
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
-        self.asked.append(generation)
-        try:
-            for said in self._answers[len(self.asked) - 1]:
-                if isinstance(said, Exception):
-                    raise said
-                yield list(said)
-        finally:
-            self.closed += 1
+
+class Speaker(_Tokenizer):
+    """An engine that pushes these steps, one generation after the other; an error is a failure.
+
+    `asked` is what it was asked for. `over` counts the generations that ended, or were cancelled.
+    """
+
+    def __init__(self, *answers: Iterable[Sequence[Chunk] | AntiphonError]) -> None:
+        self._answers = [deque(answer) for answer in answers]
+        self.asked: list[GenerationRequest] = []
+        self.over = 0
+
+    @property
+    def load(self) -> Load:
+        return Load(running=len(self.asked) - self.over)
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        self.asked.append(request)
+        return _Speech(self, self._answers[len(self.asked) - 1], receiver)
+
+
+class _Speech:
+    """One generation of a speaker: a step in each turn of the event loop."""
+
+    def __init__(
+        self, engine: Speaker, steps: deque[Sequence[Chunk] | AntiphonError], receiver: Receiver
+    ) -> None:
+        self._engine = engine
+        self._steps = steps
+        self._receiver = receiver
+        self._over = False
+        asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        if self._over or not self._steps:
+            return
+        said = self._steps.popleft()
+        if isinstance(said, AntiphonError):
+            self.cancel()
+            self._receiver.fail(said)
+            return
+        if said[-1].finish is not None:
+            self.cancel()
+        asyncio.get_running_loop().call_soon(self._step)
+        self._receiver.push(list(said))
+
+    def cancel(self) -> None:
+        if not self._over:
+            self._over = True
+            self._engine.over += 1
+
+
+class Handheld(_Tokenizer):
+    """An engine whose generations are pushed by the test: `receivers` are theirs, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[GenerationRequest] = []
+        self.receivers: list[Receiver] = []
+        self.working: set[int] = set()
+
+    @property
+    def load(self) -> Load:
+        return Load(running=len(self.working))
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        number = len(self.asked)
+        self.asked.append(request)
+        self.receivers.append(receiver)
+        self.working.add(number)
+        return _Held(self, number)
+
+
+class _Held:
+    def __init__(self, engine: Handheld, number: int) -> None:
+        self._engine = engine
+        self._number = number
+
+    def cancel(self) -> None:
+        self._engine.working.discard(self._number)
 
 
 async def scripted(*lines: dict[str, Any], **options: Any) -> Model:
@@ -83,90 +175,73 @@ async def served(engine: Engine) -> Model:
     return service.model("scripted")
 
 
-class Diary:
-    """A projection that writes one line for each delta of text, as simple as may be."""
-
-    def __init__(self) -> None:
-        self.status = ResponseStatus.IN_PROGRESS
-        self.done = 0
-        self.text = ""
-        self._number = 0
-
-    def _line(self, **fields: Any) -> bytes:
-        line = json.dumps({"n": self._number, **fields}).encode()
-        self._number += 1
-        return line
-
-    def begin(self) -> list[bytes]:
-        return [self._line(begins=True)]
-
-    def count_prompt(self, tokens: int) -> None:
-        self.prompt_tokens = tokens
-
-    def push(self, events: list[Event]) -> list[bytes]:
-        lines = []
-        for event in events:
-            match event:
-                case TextDelta(text):
-                    self.text += text
-                    lines.append(self._line(text=text))
-                case TextEnded():
-                    self.done += 1
-                    lines.append(self._line(item=self.text))
-                case Finished(reason):
-                    lines.append(self._line(ends=reason))
-        return lines
-
-    def _end(self, status: ResponseStatus, **fields: Any) -> list[bytes]:
-        self.status = status
-        return [self._line(status=status, **fields)]
-
-    def finish(self) -> list[bytes]:
-        return self._end(ResponseStatus.COMPLETED)
-
-    def fail(self, error: Exception) -> list[bytes]:
-        told = error.message if isinstance(error, AntiphonError) else "?"
-        return self._end(ResponseStatus.FAILED, error=told)
-
-    def cancel(self) -> list[bytes]:
-        return self._end(ResponseStatus.CANCELLED)
-
-    def body(self) -> bytes:
-        return json.dumps({"status": self.status, "text": self.text}).encode()
-
-    def output(self) -> tuple[ItemRecord, ...]:
-        return (ItemRecord("item", "message", self.text.encode(), 0.0),) if self.text else ()
+# What keeps events
 
 
-class Outage:
-    """A store that can be taken away: `away` refuses all, `writes` counts what came to it."""
+class Heard:
+    """An output that keeps what is pushed: `batches` as they came. `hold` and `resume` as a client does.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.away = False
-        self.calls: list[str] = []
+    `leave_after` is the number of events after which the one who listens has heard enough.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        part = getattr(self._store, name)
-        return _Part(self, name, part) if name in ("responses", "log", "jobs") else part
+    def __init__(self, leave_after: float = float("inf")) -> None:
+        self.paused = False
+        self.prompts: list[Prompt] = []
+        self.batches: list[tuple[int, list[Event]]] = []
+        self.enough = asyncio.Event()
+        self._leave_after = leave_after
+        self._waiting: list[Callable[[], None]] = []
 
-    async def close(self) -> None:
-        """Whoever made the store closes it: several workers may share it."""
+    def prompted(self, prompts: Sequence[Prompt]) -> None:
+        self.prompts += prompts
+
+    def push(self, choice: int, events: list[Event]) -> None:
+        self.batches.append((choice, [*events]))
+        if len(self.events) >= self._leave_after:
+            self.enough.set()
+
+    def emit(self, events: list[Event]) -> None:
+        """Where a single generation puts its events."""
+        self.push(0, events)
+
+    def on_resume(self, call: Callable[[], None]) -> None:
+        self._waiting.append(call)
+
+    def resume(self) -> None:
+        self.paused = False
+        while self._waiting:
+            self._waiting.pop(0)()
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for _, events in self.batches for event in events]
+
+    @property
+    def choices(self) -> dict[int, list[Event]]:
+        """The events of each choice."""
+        said: dict[int, list[Event]] = {}
+        for choice, events in self.batches:
+            said.setdefault(choice, []).extend(events)
+        return said
 
 
-class _Part:
-    def __init__(self, outage: Outage, name: str, part: Any) -> None:
-        self._outage = outage
-        self._name = name
-        self._part = part
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._part, name)
-
-        async def call(*args: Any) -> Any:
-            self._outage.calls.append(f"{self._name}.{name}")
-            if self._outage.away:
-                raise StoreError
-            return await method(*args)
-
-        return call
+async def answered(
+    asked: Turn | Sequence[Turn],
+    model: Model,
+    context: ReplayContext = ReplayContext(),  # noqa: B008 (frozen)
+    leave_after: float = float("inf"),
+) -> Heard:
+    """What comes of these turns. Who hears so many events leaves then."""
+    heard = Heard(leave_after)
+    turns = [asked] if isinstance(asked, Turn) else asked
+    running = asyncio.create_task(AnswerSource(turns, model, context).run(heard))
+    leaving = asyncio.create_task(heard.enough.wait())
+    try:
+        await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+    finally:
+        for task in (running, leaving):
+            task.cancel()
+        await asyncio.gather(running, leaving, return_exceptions=True)
+    return heard

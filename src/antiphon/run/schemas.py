@@ -17,8 +17,8 @@ from antiphon.core.errors import RequestError
 from antiphon.core.turn import Function
 
 MAX_FAULTS = 5
-"""Faults of one text that are told."""
-MAX_TOLD = 300
+"""Faults of one text that are reported."""
+MAX_MESSAGE = 300
 """Characters of each: it may quote what is wrong."""
 
 _DRAFTS = "json-schema.org/draft"
@@ -38,7 +38,7 @@ class Schema:
                 plain, validate_formats=True, retriever=_nothing_elsewhere
             )
         except ValueError as error:
-            raise RequestError(f"This is no valid JSON Schema: {_told(error)}.", param=param) from error
+            raise RequestError(f"This is no valid JSON Schema: {_message(error)}.", param=param) from error
 
     def faults(self, text: str) -> Iterator[str]:
         """What is wrong with `text` as JSON of this schema, each with its place if that is not the whole."""
@@ -50,7 +50,7 @@ class Schema:
         try:
             for error in islice(self._validator.iter_errors(value), MAX_FAULTS):
                 where = "".join(f"/{step}" for step in error.instance_path)
-                yield f"{where and f' at {where}'}: {_told(error)}."
+                yield f"{where and f' at {where}'}: {_message(error)}."
         except ValueError:  # it gives up on what is nested some hundred deep
             yield ": nested too deeply to be checked."
 
@@ -73,10 +73,10 @@ def schemas_of(format_: Format | None, tools: tuple[Function, ...]) -> Schemas:
     return Schemas(None, strict)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """The fault in a line, without a stop at its end."""
     line = str(getattr(error, "message", error)).splitlines()[0]
-    return line[:MAX_TOLD].rstrip(".")
+    return line[:MAX_MESSAGE].rstrip(".")
 
 
 def _nothing_elsewhere(uri: str) -> NoReturn:

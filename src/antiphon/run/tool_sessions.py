@@ -1,4 +1,4 @@
-"""The server's tools at work for one answer. Nothing that a tool does breaks an answer off."""
+"""Runs the server's tools for one answer. Nothing that a tool does ends an answer."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -9,20 +9,20 @@ import structlog
 
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.items import FunctionCall, Status, object_in
-from antiphon.core.outcome import Outcome
+from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import ServerTool, Session
 
 CLOSING = 5.0
 """Seconds that a tool may take to free what it holds; the end of the answer waits for it."""
 
-_BROKEN = "The arguments of this call are not a JSON object. Call it again, with valid JSON."
-_STUMBLED = "This tool does not work at the moment. Go on without it."
+_NO_OBJECT = "The arguments of this call are not a JSON object. Call it again, with valid JSON."
+_FAILED = "This tool does not work at the moment. Go on without it."
 
 log = structlog.get_logger()
 
 
-class Sessions:
+class ToolSessions:
     """Runs the calls of one answer, one after the other. A tool begins to work with its first call.
 
     `stopping` is set when the server stops: nothing is waited for then.
@@ -34,7 +34,7 @@ class Sessions:
         self._tools = tools
         self._stopping = stopping
         self._hosted = {function.name: function.hosted for function in offered if function.hosted}
-        self._open: dict[str, Session] = {}
+        self._open: dict[tuple[str, str], Session] = {}  # by `Hosted.key`
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> None:
@@ -43,12 +43,8 @@ class Sessions:
     async def __aexit__(self, *exception: Any) -> None:
         await self._stack.__aexit__(*exception)
 
-    def host(self, name: str) -> bool:
-        """The server runs this function."""
-        return name in self._hosted
-
-    async def run(self, call: FunctionCall) -> Outcome:
-        """Do what the model asks for. Raises EngineNotReadyError if the server stops before it is done."""
+    async def run(self, call: FunctionCall) -> ToolResult:
+        """Run what the model called. Raises EngineNotReadyError if the server stops before it is done."""
         running = asyncio.create_task(self._do(call))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -61,39 +57,39 @@ class Sessions:
                 task.cancel()
             await asyncio.gather(running, stopping, return_exceptions=True)
 
-    async def _do(self, call: FunctionCall) -> Outcome:
+    async def _do(self, call: FunctionCall) -> ToolResult:
         arguments = _arguments(call)
         if arguments is None:
-            return Outcome(_BROKEN, failed=True)
+            return ToolResult(_NO_OBJECT, failed=True)
         hosted = self._hosted[call.name]
-        with _noted(hosted.type):
+        with _logged(hosted.type):
             return await self._session(hosted).run(hosted.action, arguments)
-        return Outcome(_STUMBLED, failed=True)
+        return ToolResult(_FAILED, failed=True)
 
-    async def recall(self, call: FunctionCall, outcome: Outcome) -> None:
-        """Let the tool take up what it did on a server that is gone."""
+    async def recall(self, call: FunctionCall, result: ToolResult) -> None:
+        """Let the tool restore what it did on a server that is gone."""
         hosted, arguments = self._hosted[call.name], _arguments(call)
         if arguments is not None:
-            with _noted(hosted.type):
-                await self._session(hosted).recall(hosted.action, arguments, outcome)
+            with _logged(hosted.type):
+                await self._session(hosted).recall(hosted.action, arguments, result)
 
     def _session(self, hosted: Hosted) -> Session:
-        if hosted.type not in self._open:
+        if hosted.key not in self._open:
             session = self._tools[hosted.type].open(hosted.settings)
             self._stack.push_async_callback(_close, hosted.type, session)
-            self._open[hosted.type] = session
-        return self._open[hosted.type]
+            self._open[hosted.key] = session
+        return self._open[hosted.key]
 
 
 async def _close(type_: str, session: Session) -> None:
-    with _noted(type_):
+    with _logged(type_):
         async with asyncio.timeout(CLOSING):
             await session.close()
 
 
 @contextmanager
-def _noted(type_: str) -> Iterator[None]:
-    """A tool that breaks its contract is for the log: it is no reason to break off an answer."""
+def _logged(type_: str) -> Iterator[None]:
+    """A tool that breaks its contract is logged: it is no reason to end an answer."""
     try:
         yield
     except Exception:

@@ -1,31 +1,30 @@
-"""Answers of several generations: what the model is told of the tools it called, and when it ends."""
+"""The tool loop: what the model is told of the tools it called, and when the answer ends."""
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from antiphon.core.chunks import FinishReason
-from antiphon.core.errors import EngineError
-from antiphon.core.events import Answered, CallStarted, Event, Finished, Paused
-from antiphon.core.fold import Fold, Output
+from antiphon.core.errors import EngineError, EngineNotReadyError
+from antiphon.core.events import CallStarted, Event, Finished, ToolCallsPending, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, Status, TextPart
-from antiphon.core.outcome import Outcome
+from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Calling, Ending, Function, Sampling, ToolChoice, Turn
-from antiphon.run.loop import start
+from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.model import Model
-from antiphon.run.round import Recording, prepare
-from antiphon.run.rounds import Rounds
-from antiphon.run.service import Service
-from antiphon.run.tape import Tape, read_entries
+from antiphon.run.models import Service
+from antiphon.run.prepare import prepare
+from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
+from antiphon.run.tool_loop import ToolLoop
 from tests.acting import PYTHON, ActingTool, TakingTurns, hermes_turns
-from tests.run.support import turn
+from tests.laws import merge
+from tests.run.support import Heard, answered, fold, raw, turn
 
 OWN = Function("noon", "The client's.", {"type": "object", "properties": {}})
 
@@ -45,24 +44,12 @@ async def model_of(*answers: str, tool: ActingTool, **options: Any) -> tuple[Mod
 
 
 async def said(
-    asked: Turn, model: Model, recording: Recording | None = None, until: int = 100_000
+    asked: Turn,
+    model: Model,
+    context: ReplayContext = ReplayContext(),  # noqa: B008 (frozen)
+    leave_after: float = float("inf"),
 ) -> list[Event]:
-    run = await start(asked, model=model, recording=recording)
-    events: list[Event] = []
-    async with aclosing(run.batches) as batches:
-        async for batch in batches:
-            for _, more in batch:
-                events += more
-            if len(events) >= until:
-                break
-    return events
-
-
-def fold(events: Sequence[Event]) -> Output:
-    folded = Fold()
-    for event in events:
-        folded.push(event)
-    return folded.output
+    return (await answered(asked, model, context, leave_after)).events
 
 
 def asking(**options: Any) -> Turn:
@@ -82,11 +69,13 @@ async def test_the_model_goes_on_with_what_the_tool_said() -> None:
     assert output.text == "Let me see.\n\nIt is 42."
     assert (output.calls, output.reason) == ((), FinishReason.STOP)
     assert tool.done == [("open", {}), ("python", {"code": "print(42)"}), ("close", None)]
-    kinds = [type(event) for event in events if isinstance(event, Paused | Answered | Finished)]
-    assert kinds == [Paused, Answered, Finished]
+    kinds = [
+        type(event) for event in events if isinstance(event, ToolCallsPending | ToolResultReceived | Finished)
+    ]
+    assert kinds == [ToolCallsPending, ToolResultReceived, Finished]
 
 
-async def test_the_next_prompt_holds_the_call_and_its_outcome_and_its_tokens_count() -> None:
+async def test_the_next_prompt_holds_the_call_and_its_result_and_its_tokens_count() -> None:
     model, engine = await model_of(RUN, "It is 42.", tool=ActingTool())
     asked = asking()
     first = await model.prompt(asked)
@@ -102,11 +91,11 @@ async def test_the_next_prompt_holds_the_call_and_its_outcome_and_its_tokens_cou
 async def test_the_raw_text_of_all_generations_is_kept() -> None:
     model, _ = await model_of(f"A{RUN}", f"B{RUN}", "C", tool=ActingTool())
     events = await said(asking(), model)
-    assert "".join(event.raw for event in events) == f"A{RUN}B{RUN}C"
+    assert raw(events) == f"A{RUN}B{RUN}C"
 
 
 async def test_several_calls_are_answered_in_their_order() -> None:
-    tool = ActingTool(outcomes=[Outcome("one"), Outcome("two"), Outcome("?")])
+    tool = ActingTool(results=[ToolResult("one"), ToolResult("two"), ToolResult("?")])
     model, _ = await model_of(f"{RUN}\n{RUN}", "Done.", tool=tool)
     output = fold(await said(asking(), model))
     assert [item.text for item in output.items if isinstance(item, FunctionOutput)] == ["one", "two"]
@@ -143,14 +132,14 @@ async def test_arguments_that_are_no_json_are_told_to_the_model() -> None:
 
 
 async def test_a_tool_that_raises_does_not_break_the_answer() -> None:
-    model, engine = await model_of(RUN, "Then not.", tool=ActingTool(outcomes=[OSError("secret path")]))
+    model, engine = await model_of(RUN, "Then not.", tool=ActingTool(results=[OSError("secret path")]))
     output = fold(await said(asking(), model))
     assert output.text == "Then not."
     assert "secret" not in engine.seen[1].prompt.text
 
 
 async def test_leaving_stops_the_tool() -> None:
-    tool = ActingTool(outcomes=[None])
+    tool = ActingTool(results=[None])
     model, _ = await model_of(RUN, tool=tool)
     task = asyncio.create_task(said(asking(), model))
     await tool.running.wait()
@@ -190,7 +179,7 @@ async def test_calls_are_limited() -> None:
 
 
 async def test_a_conversation_that_becomes_too_long_ends_the_answer() -> None:
-    tool = ActingTool(outcomes=[Outcome("x " * 5000)])
+    tool = ActingTool(results=[ToolResult("x " * 5000)])
     model, _ = await model_of(RUN, "Never.", tool=tool, context=1000)
     output = fold(await said(asking(), model))
     assert output.reason is FinishReason.LENGTH
@@ -213,12 +202,8 @@ async def test_without_parallel_calls_each_generation_has_one() -> None:
 async def test_choices_have_sessions_of_their_own() -> None:
     tool = ActingTool()
     model, _ = await model_of(RUN, "It is 42.", tool=tool)
-    run = await start(asking(choices=2), model=model)
-    events: dict[int, list[Event]] = {0: [], 1: []}
-    async for batch in run.batches:
-        for index, more in batch:
-            events[index] += more
-    assert [fold(events[index]).text for index in events] == ["It is 42."] * 2
+    heard = await answered(asking(choices=2), model)
+    assert [fold(heard.choices[index]).text for index in (0, 1)] == ["It is 42."] * 2
     assert [action for action, _ in tool.done].count("open") == 2
 
 
@@ -267,7 +252,7 @@ async def test_thoughts_are_limited_over_all_generations() -> None:
     thought = "<think>" + "6" * 20 + "</think>"
     for limit, closed in ((100, False), (40, True)):
         model, engine = await model_of(f"{thought}{RUN}", f"{thought}So.", tool=ActingTool())
-        await said(asking(thinking_limit=limit), model, until=len(f"{thought}{RUN}") + 30)
+        await said(asking(reasoning_limit=limit), model, leave_after=len(f"{thought}{RUN}") + 30)
         assert (len(engine.seen) > 2) == closed  # an engine goes on after a thought that was closed
 
 
@@ -298,52 +283,84 @@ async def test_what_was_used_before_a_failure_is_counted_once() -> None:
     class Forgetful(TakingTurns):
         broken = False
 
-        async def tokenize(self, text: str) -> list[int]:
+        async def tokenize(self, pieces: Sequence[str]) -> list[int]:
             if self.broken:
                 raise EngineError
-            return await super().tokenize(text)
+            return await super().tokenize(pieces)
 
-    engine = Forgetful(RUN, "Never.")
+    class Breaking(Heard):
+        def push(self, choice: int, events: list[Event]) -> None:
+            super().push(choice, events)
+            engine.broken = isinstance(events[-1], ToolCallsPending | ToolResultReceived)
+
+    engine, heard = Forgetful(RUN, "Never."), Breaking()
     service = Service(engine, names=("scripted",), dialect="hermes", tools=[ActingTool()])
     await service.start()
-    answer = Rounds(await prepare(asking(), service.model("scripted")), 0, Recording())
-    events = answer.events()
-    while not engine.broken:
-        engine.broken = isinstance((await anext(events))[-1], Paused)
-    await anext(events)
+    loop = ToolLoop(await prepare(asking(), service.model("scripted")), 0, ReplayContext())
     with pytest.raises(EngineError):
-        await anext(events)
-    [end] = answer.fail(EngineError())
+        await loop.run(heard, heard.emit)
+    [end] = loop.abandon()
     assert isinstance(end, Finished)
-    assert end.usage.completion_tokens == len(RUN)
+    assert (end.reason, end.usage.completion_tokens) == (FinishReason.ERROR, len(RUN))
+
+
+async def test_a_failure_in_the_second_generation_keeps_what_the_first_has_said() -> None:
+    class Failing(TakingTurns):
+        def __init__(self, *answers: str) -> None:
+            super().__init__(*answers)
+            failing = [{"output": answers[1], "split": "chars", "fail_after": 3}]
+            self._answers[1] = ScriptedEngine(failing)._answers[0]
+
+    heard = Heard()
+    service = Service(Failing(RUN, "It is 42."), names=("scripted",), dialect="hermes", tools=[ActingTool()])
+    await service.start()
+    loop = ToolLoop(await prepare(asking(), service.model("scripted")), 0, ReplayContext())
+    with pytest.raises(EngineError, match="The script says"):
+        await loop.run(heard, heard.emit)
+    output = fold([*heard.events, *loop.abandon()])
+    assert (output.text, output.reason) == ("It ", FinishReason.ERROR)
+    assert output.usage.completion_tokens == len(RUN) + 3
+    assert [type(item) for item in output.items] == [FunctionCall, FunctionOutput, Message]
+
+
+async def test_a_server_that_stops_waits_for_no_tool() -> None:
+    tool = ActingTool(results=[None])
+    model, _ = await model_of(RUN, "Never.", tool=tool)
+    task = asyncio.create_task(said(asking(), model))
+    await tool.running.wait()
+    model.stopping.set()
+    with pytest.raises(EngineNotReadyError):
+        await task
+    assert tool.done[-1] == ("close", None)
 
 
 async def test_a_server_without_the_tools_does_not_go_on_with_their_answers() -> None:
-    tape = Tape()
+    log = ReplayLog()
     model, _ = await model_of(RUN, "It is 42.", tool=ActingTool())
-    await said(asking(), model, Recording(tape, Random(1)))
-    played = Recording(Tape(read_entries([tape.new()])), Random(1))
+    await said(asking(), model, ReplayContext(log, Random(1)))
+    replayed = ReplayContext(ReplayLog(read_entries([log.new()])), Random(1))
     with pytest.raises(EngineError, match="does not run"):
-        await start(turn(), model=model, recording=played)
+        await said(turn(), model, replayed)
 
 
 # Played again
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 400))
 async def test_an_answer_that_is_taken_over_is_the_same(cut: int) -> None:
-    """Law: interrupt it anywhere, also between call and outcome, and the events are those of one that was not."""
+    """Law: interrupt it anywhere, also between call and result, and the events are those of one that was not."""
 
-    async def run(tape: Tape, until: int = 100_000) -> tuple[list[Event], ActingTool]:
-        tool = ActingTool(outcomes=[Outcome("one"), Outcome("two")])
+    async def run(log: ReplayLog, leave_after: float = float("inf")) -> tuple[list[Event], ActingTool]:
+        tool = ActingTool(results=[ToolResult("one"), ToolResult("two")])
         model, _ = await model_of(f"A{RUN}\n{RUN}", f"B{RUN}", "C", tool=tool)
-        return await said(asking(), model, Recording(tape, Random(1)), until), tool
+        return await said(asking(), model, ReplayContext(log, Random(1)), leave_after), tool
 
-    whole, _ = await run(Tape())
-    tape = Tape()
-    before, first = await run(tape, cut)
-    after, second = await run(Tape(read_entries([tape.new()])))
-    assert [type(event) for event in after] == [type(event) for event in whole]
+    whole, _ = await run(ReplayLog())
+    log = ReplayLog()
+    before, first = await run(log, cut)
+    after, second = await run(ReplayLog(read_entries([log.new()])))
+    assert [type(event) for event in merge(after)] == [type(event) for event in merge(whole)]
     assert before == whole[: len(before)]
     ran = sum(action == "python" for action, _ in first.done)
     again = sum(action in ("python", "recall") for action, _ in second.done)

@@ -15,13 +15,14 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.run.model import Model
+from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import ServerTool
 
 log = structlog.get_logger()
 
 
 class Health(StrEnum):
-    """What GET /health says."""
+    """What GET /health answers."""
 
     LOADING = "loading"
     READY = "ready"
@@ -34,7 +35,7 @@ class Service:
     `names` are the public names, the first is canonical; without any, the
     engine's own. `dialect` is a name from the registry, None to choose by the
     chat template. `chat_template` replaces the model's own. `date` is the one that
-    prompts tell, where a family's prompts tell any; by default, that of the start.
+    prompts give, where a family's prompts give one; by default, that of the start.
     `tools` are those that the server runs for a model that calls them.
     """
 
@@ -49,7 +50,7 @@ class Service:
         tools: Iterable[ServerTool] = (),
     ) -> None:
         self._engine = engine
-        self._tools = {tool.type: tool for tool in tools}
+        self._tools = by_type(tools)
         self._dialect = dialect
         self._chat_template = chat_template
         self._date = date
@@ -66,9 +67,9 @@ class Service:
         detection = await asyncio.to_thread(choose, self._dialect, evidence)
         _report(detection)
         dialect = detection.dialect
-        thinks = self._dialect is not None or _thinks(dialect, template)
+        reasons = self._dialect is not None or _reasons(dialect, template)
         renderer = self._renderer(dialect, card)
-        self._model = Model(self._engine, renderer, dialect, thinks=thinks, tools=self._tools)
+        self._model = Model(self._engine, renderer, dialect, reasons=reasons, tools=self._tools)
         self.names = self.names or (card.name,)
         self.health = Health.READY
 
@@ -79,7 +80,7 @@ class Service:
         if dialect.renderer is None or self._chat_template:
             return jinja
         native = dialect.renderer(self._date)
-        return jinja if template is not None and _says_it_otherwise(jinja, native) else native
+        return jinja if template is not None and _differs(jinja, native) else native
 
     async def stop(self) -> None:
         """Free the model. Answers that are under way end."""
@@ -107,17 +108,17 @@ class Service:
 
 
 def evidence_of(card: ModelCard, template: str | None) -> Evidence:
-    """What a loaded model tells of its dialect; `template` is the one that is used."""
+    """What shows the dialect of a loaded model; `template` is the one that is used."""
     return Evidence(template, (card.name, *card.known_as), card.bos, card.eos, card.response_template)
 
 
-def _thinks(dialect: Dialect, template: str | None) -> bool:
-    """The template knows the tags of thoughts; where those are part of the calls' grammar, it always does."""
-    tags = dialect.thoughts and (*dialect.thoughts.opens, *dialect.thoughts.closes)
+def _reasons(dialect: Dialect, template: str | None) -> bool:
+    """The template knows the tags of reasoning; where the grammar of calls has them, it always does."""
+    tags = dialect.reasoning and (*dialect.reasoning.opens, *dialect.reasoning.closes)
     return not tags or any(tag.strip() in (template or "") for tag in tags)
 
 
-def _says_it_otherwise(template: Renderer, native: Renderer) -> bool:
+def _differs(template: Renderer, native: Renderer) -> bool:
     """The template speaks the family's format, and greets in it in another way: it is another maker's model.
 
     A template of another format was made for another dialect than the one that was named.
@@ -140,6 +141,6 @@ _HELLO = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
 
 def _report(detection: Detection) -> None:
     """Log the choice, loudly if it is doubtful."""
-    say = log.warning if detection.doubtful else log.info
+    report = log.warning if detection.doubtful else log.info
     hint = {"hint": OVERRIDE} if detection.doubtful else {}
-    say("dialect", name=detection.name, why=detection.reason, **hint)
+    report("dialect", name=detection.name, why=detection.reason, **hint)

@@ -4,12 +4,12 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Chunk, Finish, FinishReason
-from antiphon.core.fold import Fold
 from antiphon.core.items import Message, Reasoning, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.run.service import Service
+from antiphon.run.models import Service
 from tests.dialects.templates import CODER, MADE_UP, TAGS, THINKS
 
 TURN = Turn("m", (Message(Role.USER, (TextPart("Hi"),)),))
@@ -55,7 +55,7 @@ async def test_an_answer_begins_inside_the_thought_that_the_prompt_opens(templat
     prompt = await model.prompt(TURN)
     assert prompt.text.endswith("<think>\n")
 
-    decoder, fold = model.decoder(TURN, prompt), Fold()
+    decoder, fold = model.decoder(TURN, prompt), Accumulator()
     for event in [
         *decoder.feed(Chunk("Hm.\n</think>\n\nSo.")),
         *decoder.finish(Finish(FinishReason.STOP)),

@@ -1,7 +1,7 @@
-"""What an engine is asked for: the prompt, and how far it can be held to what the request demands.
+"""The constraint that an engine gets, and how far it can enforce what the request requires.
 
-What an engine cannot honour is refused by its name. What it cannot enforce is
-checked when the answer is there, and the answer says what it does not meet.
+What an engine cannot do is refused by its name. What it cannot enforce is
+checked when the answer is there, and its end reports the violations.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.constrain import gbnf, structural_tag
-from antiphon.constrain.compile import Demand, Enforced, constrain
+from antiphon.constrain.compile import CompiledConstraint, OutputRequirements, compile_constraint
 from antiphon.core.constraint import Constraint, Gbnf
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
@@ -37,13 +37,13 @@ _WIRE_NAMES = {"beam_width": "use_beam_search"}
 """The parameters that clients know under another name."""
 
 
-class Held(Struct, frozen=True):
+class ConstraintPlan(Struct, frozen=True):
     """What the answer must be, and what of that the engine is held to: all or nothing of `enforced`.
 
     `schemas` are what is left to check.
     """
 
-    enforced: Enforced = Enforced()
+    enforced: CompiledConstraint = CompiledConstraint()
     constraint: Constraint | None = None
     schemas: Schemas = Schemas()
 
@@ -51,11 +51,11 @@ class Held(Struct, frozen=True):
     def loose(self) -> bool:
         """There is something left to check."""
         return bool(self.enforced.unenforced) or (
-            self.enforced.language is not None and self.constraint is None
+            self.enforced.grammar_ir is not None and self.constraint is None
         )
 
 
-def honoured(sampling: Sampling, capabilities: Capabilities) -> Sampling:
+def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
     """The sampling without what changes nothing. Raises RequestError for what this engine cannot do."""
     neutral: dict[str, Any] = {}
     for name, default in _DEFAULTS.items():
@@ -74,7 +74,7 @@ def honoured(sampling: Sampling, capabilities: Capabilities) -> Sampling:
 _DEFAULTS = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
 
 
-def demands_nothing(turn: Turn) -> bool:
+def is_free(turn: Turn) -> bool:
     """The model may write what it likes: the common case, which costs nothing."""
     if turn.format is not None:
         return False
@@ -83,41 +83,36 @@ def demands_nothing(turn: Turn) -> bool:
     return turn.tool_choice == ToolChoice() and not any(tool.strict for tool in turn.tools)
 
 
-def demand_of(turn: Turn, state: str | None) -> Demand:
+def requirements_of(turn: Turn, state: str | None) -> OutputRequirements:
     """What the turn demands of an answer that begins in `state`."""
     may_call = turn.tool_choice.calling is not Calling.NONE
-    return Demand(turn.tools if may_call else (), turn.tool_choice, turn.format, state)
+    return OutputRequirements(turn.tools if may_call else (), turn.tool_choice, turn.format, state)
 
 
-def hold(demand: Demand, grammar: Grammar, capabilities: Capabilities) -> Held:
-    """What an engine of these capabilities can be held to of a demand. Raises RequestError."""
-    held = held_to(constrain(demand, grammar), capabilities)
-    return replace(held, schemas=schemas_of(demand.format, demand.tools)) if held.loose else held
+def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capabilities) -> ConstraintPlan:
+    """What an engine of these capabilities can be held to of what is required. Raises RequestError."""
+    plan = plan_of(compile_constraint(required, grammar), capabilities)
+    return replace(plan, schemas=schemas_of(required.format, required.tools)) if plan.loose else plan
 
 
-def held_to(enforced: Enforced, capabilities: Capabilities) -> Held:
+def plan_of(enforced: CompiledConstraint, capabilities: Capabilities) -> ConstraintPlan:
     """What an engine of these capabilities can be held to."""
     if not capabilities.constraints:
-        return Held(enforced)
-    return Held(enforced, _written(enforced, capabilities.constraints[0]))
+        return ConstraintPlan(enforced)
+    return ConstraintPlan(enforced, _written(enforced, capabilities.constraints[0]))
 
 
-def held_after(held: Held, written: str) -> Held | None:
+def plan_after(plan: ConstraintPlan, written: str) -> ConstraintPlan | None:
     """What holds the rest of an answer of which this much is written; None if it broke the rules."""
-    enforced = held.enforced.after(written)
-    if enforced is None or held.constraint is None:
-        return None if enforced is None else replace(held, enforced=enforced)
-    return replace(held, enforced=enforced, constraint=_written(enforced, type(held.constraint)))
+    enforced = plan.enforced.after(written)
+    if enforced is None or plan.constraint is None:
+        return None if enforced is None else replace(plan, enforced=enforced)
+    return replace(plan, enforced=enforced, constraint=_written(enforced, type(plan.constraint)))
 
 
-def _written(enforced: Enforced, notation: type[Constraint]) -> Constraint | None:
+def _written(enforced: CompiledConstraint, notation: type[Constraint]) -> Constraint | None:
     """What holds an engine that takes this notation."""
-    if enforced.language is None:
+    if enforced.grammar_ir is None:
         return None
     write = gbnf.write if notation is Gbnf else structural_tag.write
-    return write(enforced.language, enforced.triggers)
-
-
-def param_of(param: str | None, turn: Turn) -> str | None:
-    """The client's name of a parameter that a demand has in other words."""
-    return turn.format_source if param == "format" else param
+    return write(enforced.grammar_ir, enforced.triggers)

@@ -1,0 +1,108 @@
+"""The source of an answer that a model gives: one turn or several, each with one choice or several.
+
+Prompts are rendered when the answer runs. Each choice is one generation, or a tool
+loop where the model may call tools of the server.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from antiphon.core.accumulator import Accumulator
+from antiphon.core.errors import EngineError, naming, public_error
+from antiphon.core.events import Event, Finished
+from antiphon.core.turn import Turn
+from antiphon.run.drive import Driver
+from antiphon.run.endings import ClientLeftError
+from antiphon.run.generation import GenerationRun
+from antiphon.run.model import Model
+from antiphon.run.prepare import Prepared, prepare
+from antiphon.run.replay import ReplayContext
+from antiphon.run.tool_loop import ToolLoop, hosts_tools
+
+Choice = GenerationRun | ToolLoop
+"""What generates one choice of an answer."""
+
+
+class AnswerSource:
+    """Answers turns; the choices of the first come first. See `Source`.
+
+    Only one turn with one choice can be recorded. Running raises RequestError for what the model
+    cannot do, and EngineError for what this server cannot continue.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        model: Model,
+        context: ReplayContext = ReplayContext(),  # noqa: B008 (frozen)
+    ) -> None:
+        self._turns = turns
+        self._model = model
+        self._context = context
+        self._choices: list[Choice] = []
+
+    async def run(self, output: Driver) -> None:
+        """See `Source`. A choice that fails ends alone; if all do, the first failure is raised."""
+        with naming(self._turns[0].parameters):
+            await self._run(output)
+
+    async def _run(self, output: Driver) -> None:
+        prepared = [await prepare(turn, self._model, self._context.prompt) for turn in self._turns]
+        output.prompted([each.prompt for each in prepared])
+        self._choices = [
+            _choice(each, index, self._context) for each in prepared for index in range(each.turn.choices)
+        ]
+        if len(self._choices) == 1:
+            await self._choices[0].run(output, partial(output.push, 0))
+            return
+        tasks = [
+            asyncio.create_task(choice.run(output, partial(output.push, index)))
+            for index, choice in enumerate(self._choices)
+        ]
+        try:
+            await _ended(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        failures = {index: end for index, end in enumerate(ends) if isinstance(end, Exception)}
+        if len(failures) == len(tasks):
+            raise failures[0]
+        for index, failure in failures.items():
+            if events := self._choices[index].abandon():
+                output.push(index, _failed(events, failure))
+
+    def abandon(self) -> Iterable[tuple[int, list[Event]]]:
+        """See `Source`."""
+        for index, choice in enumerate(self._choices):
+            if events := choice.abandon():
+                yield index, events
+
+
+def _choice(first: Prepared, index: int, context: ReplayContext) -> Choice:
+    """One of the answers to a turn. Most take one generation."""
+    if hosts_tools(first.turn):
+        return ToolLoop(first, index, context)
+    if context.log is not None and context.log.has_results:
+        raise EngineError("This answer was begun with tools that this server does not run.")
+    return first.generation(index, context, Accumulator())
+
+
+async def _ended(choices: Iterable[asyncio.Task[None]]) -> None:
+    """Wait for all choices. Raises ClientLeftError at once: no choice has a client any more."""
+    left = set(choices)
+    while left:
+        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_EXCEPTION)
+        for choice in done:
+            if isinstance(gone := choice.exception(), ClientLeftError):
+                raise gone
+
+
+def _failed(events: list[Event], failure: Exception) -> list[Event]:
+    """The last events of a choice, which say why it failed."""
+    *before, end = events
+    assert isinstance(end, Finished)
+    return [*before, replace(end, error=public_error(failure).message)]

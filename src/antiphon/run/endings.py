@@ -1,0 +1,101 @@
+"""How an answer may end: one table, for every API, streamed or whole, stored or not.
+
+`docs/endings.md` explains it to users, and `tests/test_endings.py` holds it for every
+combination. In each of these endings the engine has stopped working on the answer.
+"""
+
+from enum import Enum, auto
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, StoreError
+
+
+class ClientLeftError(Exception):
+    """The client closed the connection."""
+
+    expected = True  # see `log_failure`
+
+
+class ClientStalledError(ClientLeftError):
+    """The client did not read for too long, or left more unread than is kept for it."""
+
+
+class CancelRequestedError(Exception):
+    """A client requested the cancellation of this response."""
+
+    expected = True
+
+
+class DeadlineError(EngineError):
+    """The answer took longer than this server allows. Request less, or limit it with max_tokens."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+
+class LostError(StoreError):
+    """This response was deleted, or ended by another server, before its answer was whole."""
+
+    code = "response_lost"
+
+    def __init__(self, verdict: str) -> None:
+        self.verdict = verdict
+        super().__init__()
+
+
+class ClientResult(Enum):
+    """What the client gets."""
+
+    RESULT = auto()
+    """The answer's own end, or the full answer."""
+    ERROR = auto()
+    """An HTTP error if nothing was sent yet, else the error as the last event."""
+    CANCELLED = auto()
+    """The answer so far, as cancelled."""
+    NOTHING = auto()
+
+
+class Stored(Enum):
+    """What becomes of an answer that is stored."""
+
+    RESULT = auto()
+    FAILED = auto()
+    """With its items so far, and the error."""
+    CANCELLED = auto()
+    """With its items so far."""
+    UNCHANGED = auto()
+    """It stays as it is. In the background, another server, or this one later, continues it."""
+
+
+class Ending(Struct, frozen=True):
+    """One way to end. `background` is what becomes of a background response, if that is something else."""
+
+    client: ClientResult
+    stored: Stored
+    background: Stored | None = None
+
+
+FINISHED = Ending(ClientResult.RESULT, Stored.RESULT)
+
+ENDINGS: dict[type[BaseException], Ending] = {
+    ClientLeftError: Ending(ClientResult.NOTHING, Stored.CANCELLED),
+    CancelRequestedError: Ending(ClientResult.CANCELLED, Stored.CANCELLED),
+    LostError: Ending(ClientResult.ERROR, Stored.UNCHANGED),
+    StoreError: Ending(ClientResult.ERROR, Stored.UNCHANGED),
+    EngineNotReadyError: Ending(ClientResult.ERROR, Stored.FAILED, background=Stored.UNCHANGED),  # it stops
+    EngineBusyError: Ending(ClientResult.ERROR, Stored.FAILED, background=Stored.UNCHANGED),
+    BaseException: Ending(ClientResult.ERROR, Stored.FAILED),  # the engine failed, the deadline passed, a bug
+}
+"""Why an answer did not come to its own end → how it ends. The first that fits counts."""
+
+
+def ending_of(reason: BaseException | None, *, begun: bool, background: bool) -> Ending:
+    """How an answer ends for this reason. Before its first event has `begun`, nothing is stored of it."""
+    if reason is None:
+        return FINISHED
+    ending = next(ending for kind, ending in ENDINGS.items() if isinstance(reason, kind))
+    if background:
+        return replace(ending, stored=ending.background or ending.stored)
+    return ending if begun else replace(ending, stored=Stored.UNCHANGED)

@@ -1,0 +1,238 @@
+"""One generation: an engine, a decoder, and what may step in between. Most answers are one.
+
+The engine pushes chunks; each call decodes them, and pushes their events on, at
+once. Two things end a generation before the model does: a stop string, and the
+one call of an answer that may have only one. One thing makes it continue differently:
+reasoning that has become too long is closed, and the engine continues after it.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.core.accumulator import DELTAS, Accumulator
+from antiphon.core.call_filter import CallFilter
+from antiphon.core.chunks import Chunk, Finish, FinishReason, merge_chunks
+from antiphon.core.errors import AntiphonError
+from antiphon.core.events import CallStarted, Event
+from antiphon.decode.decoder import Decoder
+from antiphon.engines.engine import Engine, GenerationRequest, Work
+from antiphon.run.check import OutputCheck
+from antiphon.run.constraints import ConstraintPlan
+from antiphon.run.drive import Driver
+from antiphon.run.endings import ClientStalledError
+from antiphon.run.replay import ReplayLog, request_after
+
+MAX_HELD_CHUNKS = 16_384
+"""Chunks of one generation that are kept for a client that does not read: at 300 bytes each, 5 MB."""
+
+
+Emit = Callable[[list[Event]], None]
+"""Takes the next events of a generation."""
+
+
+class ReasoningLimit(Struct, frozen=True):
+    """After so many `tokens` of reasoning, `closing` is written for the model."""
+
+    tokens: int
+    closing: Chunk
+
+
+class Interceptors(Struct, frozen=True):
+    """What may step in between engine and client; most answers need none of it.
+
+    `hosted` names the functions that the server runs. `plan` is what a constraint of the
+    generation comes from: an answer that is continued needs it.
+    """
+
+    replay: ReplayLog | None = None
+    calls: CallFilter | None = None
+    reasoning: ReasoningLimit | None = None
+    check: OutputCheck | None = None
+    hosted: frozenset[str] = frozenset()
+    plan: ConstraintPlan = ConstraintPlan()
+
+
+class GenerationRun:
+    """Generates once; a `Receiver` of an engine. Not for reuse.
+
+    `items` numbers and builds the items of the answer that this generation is part of.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: GenerationRequest,
+        decoder: Decoder,
+        interceptors: Interceptors,
+        items: Accumulator,
+    ) -> None:
+        self._engine = engine
+        self._request = request
+        self._decoder = decoder
+        self._replay = interceptors.replay or (ReplayLog() if interceptors.reasoning else None)
+        self._calls = interceptors.calls
+        self._limit = interceptors.reasoning
+        self._check = interceptors.check
+        self._hosted = interceptors.hosted
+        self._plan = interceptors.plan
+        self._items = items
+        self._pieces = items.pieces
+        self._before = 0  # tokens that were written before the engine began its part
+        self._work: Work
+        self._ended: asyncio.Future[None]  # done when the engine's part is over
+        self._output: Driver
+        self._emit: Emit
+        self._held: list[Chunk] = []  # while the client does not read
+        self._failure: AntiphonError | None = None  # behind them
+        self._finished = False
+
+    async def run(self, output: Driver, emit: Emit) -> None:
+        """Generate to the end: `emit` gets the events, `output` shows when to hold them back.
+
+        Raises AntiphonError.
+        """
+        self._output, self._emit = output, emit
+        if self._replay is not None and self._replay.chunks:
+            self._decode([*self._replay.chunks])
+        while not self._finished:
+            if self._exceeds_reasoning_limit():
+                self._close_reasoning()
+            else:
+                await self._generate(await self._next_request())
+
+    async def _next_request(self) -> GenerationRequest:
+        """The request to the engine: for the rest of the answer, if some of it is written already."""
+        if self._replay is None or not self._replay.chunks:
+            return self._request
+        request, self._before = await request_after(
+            self._replay.chunks, self._engine, self._request, self._plan
+        )
+        return request
+
+    async def _generate(self, request: GenerationRequest) -> None:
+        """Have the engine work until the generation is over, or has to continue in another way."""
+        if self._before and request.max_tokens < 1:
+            self._take([Chunk("", finish=Finish(FinishReason.LENGTH))])
+            return
+        self._ended = asyncio.get_running_loop().create_future()
+        self._failure = None
+        self._work = self._engine.generate(request, self)
+        try:
+            await self._ended
+        finally:
+            self._work.cancel()
+            self._ended.cancel()
+            del self._work  # it refers to this object: no cycle is left for the garbage collector
+
+    # What the engine calls
+
+    def push(self, chunks: list[Chunk]) -> None:
+        """See `Receiver`."""
+        if self._output.paused or self._held:
+            self._hold(chunks)
+            return
+        try:
+            if self._limit is None:
+                self._take(chunks)
+                over = self._finished
+            else:  # the reasoning may have to be closed behind any of the chunks
+                over = any(self._is_last([chunk]) for chunk in chunks)
+        except Exception as error:  # of ours: it ends this answer, and is no concern of the engine's
+            self._work.cancel()
+            if not self._ended.done():
+                self._ended.set_exception(error)
+            return
+        if over and not self._ended.done():
+            self._work.cancel()
+            self._ended.set_result(None)
+
+    def fail(self, error: AntiphonError) -> None:
+        """See `Receiver`. What was pushed before comes first."""
+        if self._held:
+            self._failure = error
+        elif not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _hold(self, chunks: list[Chunk]) -> None:
+        """Keep chunks until the client reads on, or has too much to read."""
+        if not self._held:
+            self._output.on_resume(self._release)
+        self._held += chunks
+        if len(self._held) > MAX_HELD_CHUNKS and not self._ended.done():
+            self._ended.set_exception(ClientStalledError())
+
+    def _release(self) -> None:
+        """The client reads on: push what it missed, as one."""
+        if self._ended.done():
+            return  # what is held is left for `abandon`
+        held, self._held = self._held, []
+        self.push(held if self._limit is not None else [merge_chunks(held)])
+        if self._failure is not None:
+            self.fail(self._failure)
+
+    def abandon(self) -> list[Event]:
+        """The last events of a generation that came to nothing: its items so far are kept."""
+        if self._finished:
+            return []
+        self._finished = True
+        decoder = self._decoder
+        held = [event for chunk in self._held for event in decoder.feed(chunk)]
+        return self._visible(held + decoder.finish(Finish(FinishReason.ERROR)))
+
+    # Between engine and client
+
+    def _is_last(self, chunks: list[Chunk]) -> bool:
+        """Decode these chunks; whether the engine's part is over behind them."""
+        self._take(chunks)
+        return self._finished or self._exceeds_reasoning_limit()
+
+    def _take(self, chunks: list[Chunk]) -> None:
+        """Decode these chunks of the engine's."""
+        if self._replay is not None:
+            chunks = self._replay.record(chunks, self._before)
+        self._decode(chunks)
+
+    def _decode(self, chunks: list[Chunk]) -> None:
+        """Emit the events of these chunks, up to the end."""
+        decoder, emitted = self._decoder, None
+        for chunk in chunks:
+            events = decoder.feed(chunk)
+            if len(events) == 1 and type(events[0]) in DELTAS and self._calls is None:
+                self._pieces.append(events[0].text)  # type: ignore[union-attr]
+            elif events:
+                events = self._visible(events)
+            finish = chunk.finish
+            if finish is None and (decoder.stopped or (self._calls is not None and self._calls.over)):
+                finish = Finish(FinishReason.STOP)  # there is no need for the engine to continue
+            if finish is not None:
+                self._finished = True
+                events = events + self._visible(decoder.finish(finish))
+            emitted = events if emitted is None else emitted + events
+            if finish is not None:
+                break
+        if emitted:
+            self._emit(emitted if self._check is None else self._check.push(emitted))
+
+    def _visible(self, events: list[Event]) -> list[Event]:
+        """Those of the events that the client may see, numbered, with their items."""
+        if self._calls is not None:
+            events = self._calls.filter(events)
+        return [self._items.push(self._marked(event)) for event in events]
+
+    def _marked(self, event: Event) -> Event:
+        if isinstance(event, CallStarted) and event.name in self._hosted:
+            return replace(event, hosted=True)
+        return event
+
+    def _exceeds_reasoning_limit(self) -> bool:
+        limit, decoder = self._limit, self._decoder
+        return limit is not None and decoder.in_reasoning and decoder.reasoning_tokens >= limit.tokens
+
+    def _close_reasoning(self) -> None:
+        """End the reasoning, recorded as if the model had written it."""
+        assert self._replay is not None
+        assert self._limit is not None
+        self._decode(self._replay.record([self._limit.closing]))

@@ -1,0 +1,189 @@
+"""What happened in one answer, as it was recorded: to replay it, and to continue after it.
+
+A generation that was interrupted continues from what it had written. The same
+happens whether a server died in the middle of an answer, or reasoning was cut
+short on purpose: the recorded chunks are fed to a new decoder, and the
+engine continues after the prompt and their text.
+
+An answer that calls the server's tools takes several generations. Between the
+chunks of two of them stand the results of the calls, and the next prompt.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from antiphon.core.chunks import Chunk
+from antiphon.core.constraint import Constraint
+from antiphon.core.tool_result import ToolResult
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import Engine, GenerationRequest, Prompt
+from antiphon.run.constraints import ConstraintPlan, plan_after
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Chunk | dict[str, Any]]).decode
+
+
+class ToolResultEntry(Struct, frozen=True, tag="answer"):
+    """A call of the last generation was run: the next one in their order."""
+
+    result: ToolResult = field(name="outcome")
+
+
+class PromptEntry(Struct, frozen=True, tag="prompt"):
+    """Another generation begins, with this prompt."""
+
+    ids: tuple[int, ...]
+
+
+ReplayEntry = Chunk | ToolResultEntry | PromptEntry
+
+
+class ReplayLog:
+    """Plays what was recorded before, then records what follows.
+
+    `chunks` are those of the generation that is running.
+    """
+
+    def __init__(self, recorded: Iterable[ReplayEntry] = ()) -> None:
+        self._entries = list(recorded)
+        self._stored = len(self._entries)
+        self._later = deque(self._entries)  # recorded before, and not played yet
+        self.chunks = self._next_chunks()
+
+    def _next_chunks(self) -> list[Chunk]:
+        chunks = []
+        while self._later and isinstance(self._later[0], Chunk):
+            chunks.append(self._later.popleft())
+        return chunks  # type: ignore[return-value]
+
+    def new(self) -> bytes:
+        """The entries since this was last called, to be stored.
+
+        Tokens at the end that have no text yet wait: they may have begun a character, which an engine
+        that continues after them cannot end.
+        """
+        end = len(self._entries)
+        while end > self._stored and _may_be_half(self._entries[end - 1]):
+            end -= 1
+        fresh, self._stored = self._entries[self._stored : end], end
+        return _encode(fresh) if fresh else b""
+
+    @property
+    def has_results(self) -> bool:
+        """Calls of the server's tools were run."""
+        return any(isinstance(entry, ToolResultEntry) for entry in self._entries)
+
+    def next_result(self) -> ToolResult | None:
+        """The result of the next call, if it was recorded."""
+        entry = self._later.popleft() if self._later else None
+        assert entry is None or isinstance(entry, ToolResultEntry)
+        return None if entry is None else entry.result
+
+    def next_prompt(self) -> tuple[int, ...] | None:
+        """The prompt of the next generation, if it was recorded: that generation is under way now."""
+        entry = self._later.popleft() if self._later else None
+        assert entry is None or isinstance(entry, PromptEntry)
+        self.chunks = self._next_chunks()
+        return None if entry is None else entry.ids
+
+    def write(self, entry: ToolResultEntry | PromptEntry) -> None:
+        """Record what happens between two generations."""
+        self._entries.append(entry)
+
+    def record(self, chunks: list[Chunk], before: int = 0) -> list[Chunk]:
+        """Record chunks: the engine's, or what the model shall believe that it wrote.
+
+        They are counted as part of an answer that had `before` tokens when the engine began with them.
+        """
+        if before:
+            chunks = [_counted(chunk, before) for chunk in chunks]
+        self._entries += chunks
+        self.chunks += chunks
+        return chunks
+
+
+class ReplayContext(Struct, frozen=True):
+    """What makes an answer repeatable, so that another server can continue it.
+
+    `rng` makes the ids of calls. `prompt` holds the tokens of the prompt as it was rendered then.
+    """
+
+    log: ReplayLog | None = None
+    rng: Random | None = None
+    prompt: tuple[int, ...] | None = None
+
+
+async def request_after(
+    chunks: Sequence[Chunk], engine: Engine, request: GenerationRequest, plan: ConstraintPlan
+) -> tuple[GenerationRequest, int]:
+    """The request for what follows these chunks of the answer to `request`, and their number of tokens.
+
+    `plan` is what the answer is held to. The request has no room left if they have used it up.
+    """
+    text, ids = await _written(chunks, engine)
+    constraint = await asyncio.to_thread(_constraint_after, plan, text)
+    prompt = Prompt(request.prompt.text + text, request.prompt.ids + ids)
+    rest = replace(
+        request,
+        prompt=prompt,
+        max_tokens=request.max_tokens - len(ids),
+        sampling=_sampling_after(request.sampling, len(ids)),
+        constraint=constraint,
+        begun=text,
+    )
+    return rest, len(ids)
+
+
+async def _written(chunks: Sequence[Chunk], engine: Engine) -> tuple[str, tuple[int, ...]]:
+    """The text of the chunks, and its tokens."""
+    text = "".join(chunk.text for chunk in chunks)
+    tokens = [token for chunk in chunks for token in chunk.tokens]
+    ids = tuple(token.id for token in tokens)
+    if min(ids, default=0) < 0 or "".join(token.text for token in tokens) != text:
+        ids = tuple(await engine.tokenize([text]))  # the engine did not name them all
+    return text, ids
+
+
+def read_entries(stored: Iterable[bytes]) -> list[ReplayEntry]:
+    """The entries in what `ReplayLog.new` gave, in order."""
+    return [_read(entry) for piece in stored if piece for entry in _decode(piece)]
+
+
+def _read(entry: Chunk | dict[str, Any]) -> ReplayEntry:
+    """Chunks are arrays, what stands between them are objects."""
+    return entry if isinstance(entry, Chunk) else msgspec.convert(entry, ToolResultEntry | PromptEntry)
+
+
+def _may_be_half(entry: ReplayEntry) -> bool:
+    return isinstance(entry, Chunk) and not (entry.text or entry.finish)
+
+
+def _constraint_after(plan: ConstraintPlan, written: str) -> Constraint | None:
+    """What holds the engine for the rest of an answer; nothing, if what is written broke the rules."""
+    rest = plan_after(plan, written)
+    return None if rest is None else rest.constraint
+
+
+def _sampling_after(sampling: Sampling, written: int) -> Sampling:
+    least = sampling.min_tokens
+    return sampling if not least else replace(sampling, min_tokens=max(0, least - written))
+
+
+def _counted(chunk: Chunk, before: int) -> Chunk:
+    """The chunk as part of an answer that had `before` tokens already.
+
+    What the engine had cached of the prompt was in its first chunk; now the prompt is longer.
+    """
+    finish = chunk.finish
+    if finish is not None and finish.completion_tokens is not None:
+        finish = replace(finish, completion_tokens=finish.completion_tokens + before)
+    elif not chunk.cached_tokens:
+        return chunk
+    return replace(chunk, finish=finish, cached_tokens=0)

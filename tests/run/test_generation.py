@@ -1,0 +1,481 @@
+"""One generation and several: what ends them, what makes them go on, what is held back, and what a failure does."""
+
+import asyncio
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.core.accumulator import Accumulator
+from antiphon.core.call_filter import CallFilter
+from antiphon.core.chunks import Chunk, FinishReason, Token
+from antiphon.core.errors import EngineBusyError, EngineError
+from antiphon.core.events import CallStarted, Event, Finished, TextDelta, TextEnded, TextStarted
+from antiphon.core.turn import Function, Sampling, ToolChoice
+from antiphon.decode.decoder import Decoder
+from antiphon.decode.ids import ids_by, openai_call_id
+from antiphon.decode.table import Table
+from antiphon.dialects.registry import find
+from antiphon.engines.engine import Engine
+from antiphon.run.answer_source import AnswerSource
+from antiphon.run.endings import ClientStalledError
+from antiphon.run.generation import MAX_HELD_CHUNKS, GenerationRun, Interceptors, ReasoningLimit
+from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
+from tests.laws import merge
+from tests.run.support import (
+    STOP,
+    Handheld,
+    Heard,
+    Speaker,
+    answered,
+    chunk,
+    chunks,
+    fold,
+    raw,
+    request,
+    scripted,
+    served,
+    turn,
+    until,
+)
+
+TABLE = Table(find("hermes").grammar)
+CLOSING = Chunk("</think>", (Token(900, ""), Token(901, "</think>")))
+ANSWER = '<think>Let me see.</think>Well:\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+TOOLS = (Function("f", parameters={"type": "object"}), Function("g", parameters={"type": "object"}))
+
+
+def generation(engine: Engine, *, stop: tuple[str, ...] = (), **interceptors: object) -> GenerationRun:
+    decoder = Decoder(TABLE, stop=stop, ids=ids_by(openai_call_id, 0, Random(0)))
+    return GenerationRun(
+        engine,
+        request(),
+        decoder,
+        Interceptors(**interceptors),  # type: ignore[arg-type]
+        Accumulator(),
+    )
+
+
+async def said(generation: GenerationRun) -> list[Event]:
+    heard = Heard()
+    await generation.run(heard, heard.emit)
+    return heard.events
+
+
+# Its end
+
+
+async def test_the_last_chunk_is_the_end() -> None:
+    engine = Speaker([chunks("ab")])
+    output = fold(await said(generation(engine)))
+    assert (output.text, output.reason, engine.over) == ("ab", FinishReason.STOP, 1)
+
+
+async def test_events_have_their_items() -> None:
+    events = await said(generation(Speaker([chunks("ab")])))
+    [started] = [event for event in events if isinstance(event, TextStarted)]
+    [ended] = [event for event in events if isinstance(event, TextEnded)]
+    assert (started.index, ended.index) == (0, 0)
+    assert ended.item is not None
+    assert ended.item.text == "ab"
+
+
+async def test_a_stop_string_stops_the_engine() -> None:
+    engine = Speaker([[each] for each in chunks("abcdef")])
+    output = fold(await said(generation(engine, stop=("cd",))))
+    assert (output.text, output.stop) == ("ab", "cd")
+    assert engine.over == 1
+
+
+async def test_an_engine_that_fails_fails_the_generation() -> None:
+    engine = Speaker([[chunk("a")], EngineBusyError()])
+    run, heard = generation(engine), Heard()
+    with pytest.raises(EngineBusyError):
+        await run.run(heard, heard.emit)
+    output = fold([*heard.events, *run.abandon()])
+    assert (output.text, output.reason) == ("a", FinishReason.ERROR)
+
+
+async def test_what_is_whole_has_nothing_to_abandon() -> None:
+    run = generation(Speaker([chunks("ab")]))
+    await said(run)
+    assert run.abandon() == []
+
+
+async def test_one_call_is_the_end_if_there_may_be_one_only() -> None:
+    engine = Speaker([[each] for each in chunks(ANSWER + ANSWER)])
+    events = await said(generation(engine, calls=CallFilter(ToolChoice(parallel=False))))
+    assert [event.name for event in events if isinstance(event, CallStarted)] == ["f"]
+    assert isinstance(events[-1], Finished)
+    assert len(raw(events)) <= len(ANSWER)
+    assert engine.over == 1
+
+
+async def test_a_turn_with_one_call_only() -> None:
+    model = await scripted({"output": ANSWER + "\n" + ANSWER, "split": "chars"})
+    heard = await answered(turn(tools=TOOLS, tool_choice=ToolChoice(parallel=False)), model)
+    assert [call.name for call in fold(heard.events).calls] == ["f"]
+    assert model.engine.load.running == 0
+
+
+async def test_cancelling_stops_the_engine() -> None:
+    engine, heard = Handheld(), Heard()
+    running = asyncio.create_task(generation(engine).run(heard, heard.emit))
+    await until(lambda: engine.receivers)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not engine.working
+
+
+# Its reasoning
+
+
+def limited(tokens: int) -> ReasoningLimit:
+    return ReasoningLimit(tokens, CLOSING)
+
+
+async def test_reasoning_that_is_too_long_is_closed_and_the_answer_goes_on() -> None:
+    first = [[chunk("<think>")], *([each] for each in map(chunk, "Hmmmmmm"))]
+    engine = Speaker(first, [chunks("So.")])
+
+    events = await said(generation(engine, reasoning=limited(4)))  # the tag is one of them
+
+    output = fold(events)
+    assert (output.reasoning, output.text) == ("Hmm", "So.")
+    assert raw(events) == "<think>Hmm</think>So."
+    assert output.usage.completion_tokens == 1 + 3 + 2 + 3
+    assert engine.over == 2
+    _, second = engine.asked
+    assert second.begun == "<think>Hmm</think>"
+    assert second.prompt.ids[-2:] == (900, 901)
+    assert second.max_tokens == request().max_tokens - 6
+
+
+@given(st.integers(0, 4), st.lists(st.sampled_from(["<think>", "</think>", "ab"]), max_size=6), st.booleans())
+async def test_no_reasoning_is_longer_than_its_limit(limit: int, texts: list[str], batched: bool) -> None:
+    pieces = [piece for text in texts for piece in ([text] if "think" in text else text)]
+    pushed = [*map(chunk, pieces), chunk("", finish=STOP)]
+    steps = [pushed] if batched else [[each] for each in pushed]
+    engine = Speaker(*([steps] * 50))
+    output = fold(await said(generation(engine, reasoning=limited(limit))))
+    closings = len(engine.asked) - 1
+    assert output.usage.reasoning_tokens <= limit + closings * 3
+
+
+async def test_no_reasoning_at_all() -> None:
+    engine = Speaker([[chunk("<think>")], [chunk("H")]], [chunks("So.")])
+    output = fold(await said(generation(engine, reasoning=limited(0))))
+    assert (output.reasoning, output.text) == ("", "So.")
+
+
+async def test_what_closes_reasoning_may_end_the_answer() -> None:
+    engine = Speaker([[chunk("<think>")], [chunk("H")]])
+    limit = ReasoningLimit(2, chunk("</think>Enough."))
+    assert fold(await said(generation(engine, reasoning=limit, stop=("gh",)))).text == "Enou"
+    assert len(engine.asked) == 1
+
+
+async def test_reasoning_within_the_limit_is_left_alone() -> None:
+    engine = Speaker([[each] for each in [chunk("<think>"), chunk("H"), chunk("</think>"), *chunks("So.")]])
+    assert fold(await said(generation(engine, reasoning=limited(3)))).text == "So."
+    assert len(engine.asked) == 1
+
+
+async def test_an_answer_may_be_full_once_its_reasoning_is_closed() -> None:
+    model = await scripted({"output": "<think>" + "a b " * 20})
+    heard = await answered(turn(reasoning_limit=3, sampling=Sampling(max_tokens=5)), model)
+    assert fold(heard.events).reason is FinishReason.LENGTH
+
+
+# Played again
+
+
+@settings(max_examples=40)
+@given(st.integers(0, len(ANSWER)))
+async def test_an_answer_that_is_played_again_is_the_same(cut: int) -> None:
+    """Law: interrupt it anywhere, and the events are those of an answer that was not."""
+
+    async def run(log: ReplayLog, leave_after: float = float("inf")) -> list[Event]:
+        model = await scripted({"output": ANSWER, "split": "chars"})
+        return (await answered(turn(tools=TOOLS), model, ReplayContext(log, Random(1)), leave_after)).events
+
+    whole = await run(ReplayLog())
+    log = ReplayLog()
+    before = await run(log, cut)
+    after = await run(ReplayLog(read_entries([log.new()])))
+
+    assert merge(after) == merge(whole)
+    assert before == whole[: len(before)]
+
+
+async def test_reasoning_that_was_closed_stays_closed() -> None:
+    first = [[each] for each in [chunk("<think>"), *map(chunk, "Hmm")]]
+    log = ReplayLog()
+    before = await said(generation(Speaker(first, [chunks("So.")]), reasoning=limited(4), replay=log))
+
+    for kept in (4, 5, 6):  # before it was closed, right after, and in the answer
+        engine = Speaker([chunks("So."[max(0, kept - 5) :])])
+        replay = ReplayLog(log.chunks[:kept])
+        after = await said(generation(engine, reasoning=limited(4), replay=replay))
+        assert merge(after) == merge(before)
+        assert engine.asked[0].begun.startswith("<think>Hmm</think>")
+
+
+async def test_a_log_with_the_end_asks_no_engine() -> None:
+    engine = Speaker()
+    assert fold(await said(generation(engine, replay=ReplayLog(chunks("ab"))))).text == "ab"
+    assert engine.asked == []
+
+
+async def test_a_log_with_a_stop_string_asks_no_engine() -> None:
+    engine = Speaker()
+    log = ReplayLog([chunk("a"), chunk("STOP")])
+    assert fold(await said(generation(engine, replay=log, stop=("STOP",)))).text == "a"
+    assert engine.asked == []
+
+
+async def test_unknown_tokens_are_played_too() -> None:
+    engine = Speaker([chunks("cd")])
+    output = fold(await said(generation(engine, replay=ReplayLog([chunk("ab", -1, -1)]))))
+    assert (output.text, output.usage.completion_tokens) == ("abcd", 4)
+
+
+# Held back
+
+
+async def paused() -> tuple[Handheld, GenerationRun, Heard, asyncio.Task[None]]:
+    """A generation whose listener has heard `a`, and does not listen any more."""
+    engine, heard = Handheld(), Heard()
+    run = generation(engine)
+    running = asyncio.create_task(run.run(heard, heard.emit))
+    await until(lambda: engine.receivers)
+    engine.receivers[0].push([chunk("a")])
+    heard.paused = True
+    return engine, run, heard, running
+
+
+async def test_what_is_held_back_comes_as_one_event_and_in_order() -> None:
+    engine, _, heard, running = await paused()
+    before = len(heard.batches)
+    for each in map(chunk, "bcd"):
+        engine.receivers[0].push([each])
+    assert len(heard.batches) == before
+
+    heard.resume()
+    [(_, [delta])] = heard.batches[before:]
+    assert isinstance(delta, TextDelta)
+    assert (delta.text, len(delta.tokens)) == ("bcd", 3)
+
+    engine.receivers[0].push([chunk("e", finish=STOP)])
+    await running
+    output = fold(heard.events)
+    assert (output.text, output.usage.completion_tokens) == ("abcde", 5)
+
+
+async def test_an_end_that_is_held_back_comes_last() -> None:
+    engine, _, heard, running = await paused()
+    engine.receivers[0].push([chunk("b")])
+    engine.receivers[0].push([chunk("c", finish=STOP)])
+    await asyncio.sleep(0)
+    assert not running.done()
+    heard.resume()
+    await running
+    assert isinstance(heard.events[-1], Finished)
+    assert fold(heard.events).text == "abc"
+
+
+async def test_a_failure_is_told_after_what_was_held_back() -> None:
+    engine, run, heard, running = await paused()
+    engine.receivers[0].push([chunk("b")])
+    engine.receivers[0].fail(EngineBusyError())
+    await asyncio.sleep(0)
+    assert not running.done()
+    heard.resume()
+    with pytest.raises(EngineBusyError):
+        await running
+    assert fold([*heard.events, *run.abandon()]).text == "ab"
+
+
+async def test_a_failure_with_nothing_held_back_is_told_at_once() -> None:
+    engine, _, _, running = await paused()
+    engine.receivers[0].fail(EngineBusyError())
+    with pytest.raises(EngineBusyError):
+        await running
+
+
+async def test_who_never_reads_on_is_given_up() -> None:
+    engine, run, heard, running = await paused()
+    for _ in range(MAX_HELD_CHUNKS):
+        engine.receivers[0].push([chunk("b")])
+    await asyncio.sleep(0)
+    assert not running.done()
+    engine.receivers[0].push([chunk("b")])
+    with pytest.raises(ClientStalledError):
+        await running
+    assert not engine.working
+    assert fold([*heard.events, *run.abandon()]).text == "a" + "b" * (MAX_HELD_CHUNKS + 1)
+
+
+async def test_what_was_held_back_stands_although_nobody_reads_on_in_time() -> None:
+    engine, run, heard, running = await paused()
+    engine.receivers[0].push([chunk("b")] * (MAX_HELD_CHUNKS + 1))
+    heard.resume()  # too late
+    with pytest.raises(ClientStalledError):
+        await running
+    assert fold([*heard.events, *run.abandon()]).text == "a" + "b" * (MAX_HELD_CHUNKS + 1)
+
+
+async def test_reasoning_is_limited_also_in_what_was_held_back() -> None:
+    engine, heard = Handheld(), Heard()
+    run = generation(engine, reasoning=limited(3))
+    running = asyncio.create_task(run.run(heard, heard.emit))
+    await until(lambda: engine.receivers)
+    heard.paused = True
+    for each in (chunk("<think>"), *map(chunk, "Hmmm")):
+        engine.receivers[0].push([each])
+    engine.receivers[0].fail(EngineError())  # that of what nobody wants any more
+    heard.resume()
+    await until(lambda: len(engine.receivers) == 2)
+    heard.paused = True
+    engine.receivers[1].push(chunks("So."))
+    heard.resume()
+    await running
+    output = fold(heard.events)
+    assert (output.reasoning, output.text) == ("Hm", "So.")
+
+
+# What it costs
+
+
+async def test_no_task_is_switched_for_a_token() -> None:
+    """The event loop has as much to do for an answer of many steps as for one of few."""
+
+    async def callbacks(tokens: int) -> int:
+        engine, heard = Handheld(), Heard()
+        running = asyncio.create_task(generation(engine).run(heard, heard.emit))
+        await until(lambda: engine.receivers)
+        loop, scheduled = asyncio.get_running_loop(), 0
+        schedule = loop.call_soon
+
+        def counting(*args: object, **options: object) -> object:
+            nonlocal scheduled
+            scheduled += 1
+            return schedule(*args, **options)  # type: ignore[arg-type]
+
+        loop.call_soon = counting  # type: ignore[method-assign, assignment]
+        try:
+            for each in chunks("x" * tokens):
+                engine.receivers[0].push([each])
+            await running
+        finally:
+            loop.call_soon = schedule  # type: ignore[method-assign]
+        assert fold(heard.events).text == "x" * tokens
+        return scheduled
+
+    assert await callbacks(10) == await callbacks(1000)
+
+
+async def test_events_are_there_when_the_engine_returns() -> None:
+    engine, heard = Handheld(), Heard()
+    running = asyncio.create_task(generation(engine).run(heard, heard.emit))
+    await until(lambda: engine.receivers)
+    for number, each in enumerate(chunks("abc"), 1):
+        engine.receivers[0].push([each])
+        assert raw(heard.events) == "abc"[:number]
+    await running
+
+
+# Several
+
+
+async def choices_of(*engines: Engine) -> Heard:
+    """The choices of an answer to which each engine gives one."""
+    return await answered(turn(prompt="Q", choices=len(engines)), await served(Several(*engines)))
+
+
+class Several(Speaker):
+    """An engine that has another one for each generation."""
+
+    def __init__(self, *engines: Engine) -> None:
+        super().__init__()
+        self._engines = engines
+
+    def generate(self, request, receiver):  # type: ignore[no-untyped-def]
+        self.asked.append(request)
+        return self._engines[len(self.asked) - 1].generate(request, receiver)
+
+
+async def test_a_choice_that_fails_ends_alone() -> None:
+    fails = Speaker([[chunk("a")], EngineBusyError()])
+    works = [Speaker([[each] for each in chunks("bcd")]) for _ in range(2)]
+
+    events = (await choices_of(works[0], fails, works[1])).choices
+
+    outputs = {index: fold(said) for index, said in events.items()}
+    assert {index: output.text for index, output in outputs.items()} == {0: "bcd", 1: "a", 2: "bcd"}
+    assert [outputs[index].reason for index in range(3)] == [
+        FinishReason.STOP,
+        FinishReason.ERROR,
+        FinishReason.STOP,
+    ]
+    end = events[1][-1]
+    assert isinstance(end, Finished)
+    assert end.error == EngineBusyError().message
+
+
+async def test_a_failure_of_the_inside_is_that_of_one_choice_and_told_as_one_of_the_engine() -> None:
+    class Forgetful(Heard):
+        def push(self, choice: int, events: list[Event]) -> None:
+            if choice == 0 and any(isinstance(event, TextDelta) for event in events):
+                raise KeyError("secret")
+            super().push(choice, events)
+
+    engine = Several(Speaker([[each] for each in chunks("abc")]), Speaker([[each] for each in chunks("def")]))
+    model = await served(engine)
+    heard = Forgetful()
+    await AnswerSource([turn(prompt="Q", choices=2)], model).run(heard)
+    end = heard.choices[0][-1]
+    assert isinstance(end, Finished)
+    assert end.error == EngineError().message
+    assert fold(heard.choices[1]).text == "def"
+
+
+async def test_if_all_fail_the_first_failure_is_raised() -> None:
+    with pytest.raises(EngineBusyError):
+        await choices_of(Speaker([EngineBusyError()]), Speaker([EngineError()]))
+    with pytest.raises(EngineBusyError):
+        await choices_of(Speaker([EngineBusyError()]))
+
+
+async def test_a_client_that_never_reads_on_ends_all_choices() -> None:
+    engine, heard = Handheld(), Heard()
+    asked = turn(prompt="Q", choices=2)
+    running = asyncio.create_task(AnswerSource([asked], await served(engine)).run(heard))
+    await until(lambda: len(engine.receivers) == 2)
+    heard.paused = True
+    engine.receivers[0].push([chunk("a")] * (MAX_HELD_CHUNKS + 1))
+    with pytest.raises(ClientStalledError):
+        await running
+    assert not engine.working
+
+
+async def test_leaving_stops_all_generations() -> None:
+    model = await scripted({"output": "word ", "tokens": 100_000})
+    await answered(turn(choices=3), model, leave_after=1)
+    assert model.engine.load.running == 0
+
+
+async def test_choices_have_seeds_of_their_own() -> None:
+    model = await scripted({"output": "word"})
+    await answered(turn(choices=3, sampling=Sampling(seed=7)), model)
+    seen = model.engine.seen  # type: ignore[attr-defined]
+    assert [request.sampling.seed for request in seen] == [7, 8, 9]
+
+
+async def test_a_model_can_be_served_by_any_engine() -> None:
+    model = await served(Speaker([chunks("ab")]))
+    heard = await answered(turn(prompt="Q"), model)
+    assert fold(heard.events).text == "ab"
+    assert [prompt.text for prompt in heard.prompts] == ["Q"]
