@@ -1,6 +1,7 @@
 """The command line as a user meets it."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -13,9 +14,10 @@ import antiphon
 from antiphon.cli import main
 from antiphon.config import Settings
 from antiphon.core.errors import EngineError, NotFoundError
+from antiphon.engines import llama_cpp
 from tests.dialects.templates import MADE_UP, TAGS
 
-OPTIONS = [field.name for field in fields(Settings)]
+OPTIONS = [field.name for table in (Settings, llama_cpp.Options) for field in fields(table)]
 
 
 def help_text(capsys: pytest.CaptureFixture[str], *tokens: str) -> str:
@@ -49,12 +51,18 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out.strip() == antiphon.__version__
 
 
+def test_the_package_is_the_command() -> None:
+    for program in ([str(Path(sys.executable).with_name("antiphon"))], [sys.executable, "-m", "antiphon"]):
+        done = subprocess.run([*program, "version"], capture_output=True, text=True, check=True)  # noqa: S603
+        assert done.stdout.strip() == antiphon.__version__
+
+
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sreve"]) == 2
     assert capsys.readouterr().err.startswith("antiphon: ")
 
 
-def test_inspect_tells_of_a_template(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_inspect_reports_on_a_template(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "some.jinja"
     path.write_text(TAGS)
     (tmp_path / "tokenizer_config.json").write_text('{"response_template": {"open": "<tool_call>"}}')
@@ -63,26 +71,29 @@ def test_inspect_tells_of_a_template(capsys: pytest.CaptureFixture[str], tmp_pat
     text = capsys.readouterr().out
     assert "dialect   hermes\n" in text
     assert "--dialect NAME" in text
+    assert re.search(r"^scorer +best scores +evidence$", text, re.MULTILINE)
+    assert re.search(r"^capability of the template +found +tried +so it is$", text, re.MULTILINE)
+    assert re.search(r"^parallel calls +yes +two calls in one message +rendered$", text, re.MULTILINE)
 
     assert main(["inspect", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["dialect"] == "hermes"
-    assert [vote["name"] for vote in report["votes"]] == [
+    assert [scorer["name"] for scorer in report["scorers"]] == [
         "markers",
         "round trip",
         "metadata",
         "response template",
     ]
-    assert report["votes"][0]["scores"]["hermes"] == 4
-    assert report["votes"][1]["scores"]["hermes"] == 1
-    assert report["votes"][2]["saw"] == ["some"]
-    assert "<tool_call>" in report["votes"][3]["saw"]
-    assert not report["missed"]
+    assert report["scorers"][0]["scores"]["hermes"] == 4
+    assert report["scorers"][1]["scores"]["hermes"] == 1
+    assert report["scorers"][2]["seen"] == ["some"]
+    assert "<tool_call>" in report["scorers"][3]["seen"]
+    assert not report["unmatched"]
     assert report["tied"] == []
-    assert report["traits"]["calls"]
+    assert report["capabilities"]["calls"]
 
 
-def test_inspect_tells_what_it_could_not_find(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_inspect_reports_an_unknown_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "strange.jinja"
     path.write_text(MADE_UP)
 
@@ -94,7 +105,7 @@ def test_inspect_reads_models(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert main(["inspect", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["dialect"] == "hermes"
-    assert "llama" in report["votes"][2]["saw"]
+    assert "llama" in report["scorers"][2]["seen"]
 
     for name in ("no.gguf", "no.jinja"):
         assert main(["inspect", str(tmp_path / name)]) == 1

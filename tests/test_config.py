@@ -11,6 +11,8 @@ import pytest
 
 from antiphon.cli import main
 from antiphon.config import Settings
+from antiphon.core.errors import EngineError
+from antiphon.engines import llama_cpp, registry, scripted
 
 Serve = Callable[..., Settings]
 
@@ -61,23 +63,50 @@ def test_defaults(serve: Serve) -> None:
 def test_command_line(serve: Serve) -> None:
     settings = serve(
         *("m.gguf", "--port", 0, "--model-name", "a", "--model-name", "b", "--context", 512),
-        *("--engine", "scripted", "--script", "s.toml", "--log-level", "debug"),
+        *("--engine", "llama_cpp", "--log-level", "debug"),
         *("--api-key", "one", "--api-key", "two"),
     )
     assert settings == Settings(
-        "m.gguf",
         port=0,
         model_name=("a", "b"),
-        engine="scripted",
-        script=Path("s.toml"),
-        context=512,
+        engine=llama_cpp.Options("m.gguf", context=512),
         log_level="debug",
         api_key=("one", "two"),
     )
 
 
+@pytest.mark.parametrize("options", [["--engine", "scripted"], ["--engine=scripted"], []])
+def test_each_engine_has_its_options(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    if not options:
+        monkeypatch.setenv("ANTIPHON_ENGINE", "scripted")
+    settings = serve(*options, "--script", "s.jsonl", "--context", "9")
+    assert settings == Settings(engine=scripted.Options(script=Path("s.jsonl"), context=9))
+
+
+def test_a_file_may_name_the_engine(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "antiphon.toml"
+    file.write_text('engine = "scripted"\nscript = "s.jsonl"\nport = 1\n')
+    settings = serve("--config", file, "--parallel", 3)
+    assert settings == Settings(
+        port=1, config=file, engine=scripted.Options(script=Path("s.jsonl"), parallel=3)
+    )
+    assert serve("--config", file, "--engine", "scripted").port == 1
+
+
 def test_the_model_may_be_an_option(serve: Serve) -> None:
-    assert serve("--model", "m.gguf").model == "m.gguf"
+    assert serve("--model", "m.gguf").engine == serve("m.gguf").engine == llama_cpp.Options("m.gguf")
+
+
+def test_the_engines_are_those_with_options() -> None:
+    assert list(registry.names()) == ["llama_cpp", "scripted"]
+
+
+def test_options_that_cannot_be_used_are_found_before_a_model_is_loaded(tmp_path: Path) -> None:
+    for options in (llama_cpp.Options(str(tmp_path / "none")), scripted.Options(script=tmp_path / "none")):
+        with pytest.raises(EngineError, match="none"):
+            options.build()
 
 
 def test_command_line_then_environment_then_file_then_default(
@@ -90,23 +119,18 @@ def test_command_line_then_environment_then_file_then_default(
     monkeypatch.setenv("ANTIPHON_PARALLEL", "2")
     monkeypatch.setenv("ANTIPHON_MODEL_NAME", "env")
     settings = serve("--parallel", 3, "--model-name", "cli")
-    assert (settings.host, settings.port, settings.parallel) == ("file", 2, 3)
+    assert (settings.host, settings.port) == ("file", 2)
+    assert settings.engine == llama_cpp.Options(parallel=3)
     assert settings.model_name == ("cli",)  # a list is replaced, not added to
     assert settings.max_body_bytes == Settings().max_body_bytes
 
 
 SAMPLES = {
-    "model": ("hf:org/repo", "hf:org/repo"),
     "host": ("0.0.0.0", "0.0.0.0"),  # noqa: S104
     "port": ("81", 81),
     "model_name": ("a b", ("a", "b")),
-    "engine": ("llama_cpp", "llama_cpp"),
-    "script": ("s.toml", Path("s.toml")),
     "dialect": ("hermes", "hermes"),
     "chat_template": ("t.jinja", Path("t.jinja")),
-    "context": ("77", 77),
-    "parallel": ("9", 9),
-    "threads": ("2", 2),
     "api_key": ("one two", ("one", "two")),
     "date": ("2026-11-21", "2026-11-21"),
     "store": ("memory", "memory"),
@@ -122,32 +146,71 @@ SAMPLES = {
     "trust_chat_templates": ("true", True),
     "force_include_usage": ("true", True),
     "keep_alive": ("2.5", 2.5),
+    "stall_seconds": ("2.5", 2.5),
+    "deadline_seconds": ("2.5", 2.5),
     "max_body_bytes": ("5", 5),
     "log_level": ("error", "error"),
 }
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Settings) if field.name != "config"])
+ENGINE_SAMPLES = {
+    "model": ("llama_cpp", "hf:org/repo", "hf:org/repo"),
+    "threads": ("llama_cpp", "2", 2),
+    "parallel": ("llama_cpp", "9", 9),
+    "context": ("llama_cpp", "77", 77),
+    "script": ("scripted", "s.toml", Path("s.toml")),
+}
+
+NAMES = [field.name for field in fields(Settings) if field.name not in ("config", "engine")]
+
+
+def test_every_option_of_an_engine_is_tested() -> None:
+    options = {field.name for each in (llama_cpp, scripted) for field in fields(each.Options)}
+    assert options == ENGINE_SAMPLES.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_option_has_a_variable(serve: Serve, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     text, value = SAMPLES[name]
     monkeypatch.setenv(f"ANTIPHON_{name.upper()}", text)
     assert getattr(serve(), name) == value
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Settings) if field.name != "config"])
+@pytest.mark.parametrize("name", ENGINE_SAMPLES)
+def test_every_option_of_an_engine_has_a_variable(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    engine, text, value = ENGINE_SAMPLES[name]
+    monkeypatch.setenv("ANTIPHON_ENGINE", engine)
+    monkeypatch.setenv(f"ANTIPHON_{name.upper()}", text)
+    assert getattr(serve().engine, name) == value
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dashes", [False, True])
 def test_every_option_has_a_toml_key(serve: Serve, tmp_path: Path, name: str, dashes: bool) -> None:
     _, value = SAMPLES[name]
+    file = tmp_path / "a.toml"
+    file.write_text(f"{name.replace('_', '-') if dashes else name} = {toml_of(value)}\n")
+    assert getattr(serve("--config", file), name) == value
+
+
+@pytest.mark.parametrize("name", ENGINE_SAMPLES)
+def test_every_option_of_an_engine_has_a_toml_key(serve: Serve, tmp_path: Path, name: str) -> None:
+    engine, _, value = ENGINE_SAMPLES[name]
+    file = tmp_path / "a.toml"
+    file.write_text(f'engine = "{engine}"\n{name} = {toml_of(value)}\n')
+    assert getattr(serve("--config", file).engine, name) == value
+
+
+def toml_of(value: object) -> str:
     match value:
         case tuple():
-            toml = str(list(value))
+            return str(list(value))
         case int() | float():
-            toml = str(value).lower()
+            return str(value).lower()
         case _:
-            toml = f'"{value}"'
-    file = tmp_path / "a.toml"
-    file.write_text(f"{name.replace('_', '-') if dashes else name} = {toml}\n")
-    assert getattr(serve("--config", file), name) == value
+            return f'"{value}"'
 
 
 def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +228,12 @@ def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.Monk
         (["--port", "http"], "--port"),
         (["--prot", "1"], "--port"),
         (["--engine", "none"], '"llama_cpp", "scripted"'),
+        (["--engine", "json"], "json"),  # a module, but no engine
+        (["--engine", "no.such.module"], "no.such.module"),
+        (["--engine", ".."], "There is no engine"),
         (["--engine", "scripted"], "--script"),
+        (["--engine", "scripted", "--script", "a", "--threads", "1"], "--threads"),
+        (["--engine", "scripted", "--script", "a", "m.gguf"], "m.gguf"),
         (["--parallel", "0"], "--parallel"),
         (["--context", "0"], "--context"),
         (["--max-body-bytes", "0"], "--max-body-bytes"),
@@ -183,12 +251,14 @@ def test_bad_variable(refused: Callable[..., str], monkeypatch: pytest.MonkeyPat
     assert "ANTIPHON_PORT" in refused()
 
 
-@pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
+@pytest.mark.parametrize("option", [*NAMES, "engine", "config", *ENGINE_SAMPLES])
 @pytest.mark.parametrize("blank", ["", " "])
 def test_an_empty_variable_is_refused(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, field: SimpleNamespace, blank: str
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, option: str, blank: str
 ) -> None:
-    name = f"ANTIPHON_{field.name.upper()}"
+    name = f"ANTIPHON_{option.upper()}"
+    if option == "script":
+        monkeypatch.setenv("ANTIPHON_ENGINE", "scripted")
     monkeypatch.setenv(name, blank)
     assert name in refused()
 

@@ -15,34 +15,28 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from antiphon import __version__
-from antiphon.config import SOURCES, Keys, Settings, check
+from antiphon.config import PARSING, Keys, Settings, command
 from antiphon.core.errors import AntiphonError
 
 app = App(
     name="antiphon",
     help="Serve a language model to any OpenAI client, and talk to it.",
     version=__version__,
-    default_parameter=Parameter(negative=()),
-    result_action="return_value",
-    exit_on_error=False,
-    print_error=False,
-    suppress_keyboard_interrupt=False,  # `main` decides the exit codes
+    **PARSING,
 )
-serving = App(name="serve", config=SOURCES)
-app.command(serving)
 
 
-@serving.default
-def serve(
-    settings: Annotated[
-        Settings, Parameter(name="*", validator=lambda _type, value: check(value))
-    ] = Settings(),  # noqa: B008 (frozen)
-) -> None:
+@app.command(help_flags=(), version_flags=())
+def serve(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> None:
     """Serve a model over HTTP until Ctrl-C.
 
     Each option may also be set in its environment variable, or in the TOML file
     that --config names. The command line wins over the environment, that over the file.
     """
+    command(tokens, _serve, serve.__doc__)(tokens)
+
+
+def _serve(settings: Settings) -> None:
     from antiphon.http.server import serve as run  # noqa: PLC0415
 
     run(settings)

@@ -3,7 +3,9 @@
 A field here is an option of `antiphon serve` (`--model-name`), a variable
 (`ANTIPHON_MODEL_NAME`) and a key of the TOML file (`model_name`); its docstring
 is the help text. The command line wins over the environment, that over the
-file, that over the default. `SOURCES` holds that order for cyclopts.
+file, that over the default. The options of an engine are declared beside it
+(`engines.engine.EngineOptions`), and come from the same places: which engine is
+looked up first, then `command` has the options of that one.
 
 A value that cannot be used is a `CycloptsError`, one line for people. What only
 the running server can know (is there such a model?) is not checked here.
@@ -12,15 +14,20 @@ the running server can know (is there such a model?) is not checked here.
 import difflib
 import os
 import tomllib
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, ArgumentCollection, CycloptsError, Parameter, Token
+from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter, Token
 from cyclopts.config import Dict, Env
+from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
+
+from antiphon.engines.engine import EngineOptions
+from antiphon.engines.registry import names, options_of
 
 
 def read_keys(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
@@ -62,22 +69,23 @@ def is_date(_type: object, value: str | None) -> None:
             raise ValueError("A date is written 2026-11-21.") from None
 
 
+DEFAULT_ENGINE = "llama_cpp"
+
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """The default limit of a request body: room for long histories, not for floods."""
 
 Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=False)]
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every option of the server."""
-
-    model: str | None = None
-    """The model: a GGUF file, or hf:ORG/REPO[:FILE.gguf] from the Hugging Face hub
-    (needs the extra `hub`). Without one, the small bundled model."""
+    """Every option of the server. `engine` holds those of the engine, and says which it is."""
 
     _: KW_ONLY
+
+    engine: Annotated[EngineOptions, Parameter(parse=False)] = field(
+        default_factory=lambda: options_of(DEFAULT_ENGINE)()  # noqa: PLW0108 - imported when needed
+    )
 
     host: str = "127.0.0.1"
     """The address to listen on; 0.0.0.0 for every interface."""
@@ -89,12 +97,6 @@ class Settings:
     """A name that clients may use for the model; repeat it for aliases. The first
     is the one in answers. Without any, the model's own name."""
 
-    engine: Literal["llama_cpp", "scripted"] = "llama_cpp"
-    """What runs the model: llama_cpp, or scripted, which plays back a file."""
-
-    script: Path | None = None
-    """The file that the scripted engine plays back."""
-
     dialect: str | None = None
     """The format of the model's reasoning and tool calls. Without one, chosen from
     the chat template."""
@@ -105,16 +107,6 @@ class Settings:
     date: Annotated[str | None, Parameter(validator=is_date)] = None
     """The date that prompts tell, 2026-11-21, where the model's format tells one. Without it,
     that of the start. It stays the same while the server runs, so that prompts stay cached."""
-
-    context: Count | None = None
-    """The most tokens that a prompt and its answer may have together. Without it,
-    what the model was trained for, within the engine's default."""
-
-    parallel: Count = 4
-    """How many answers are generated at the same time; further requests wait."""
-
-    threads: Count | None = None
-    """How many threads compute. Without it, one for each core that the server may use."""
 
     api_key: Keys = field(default=(), repr=False)
     """A key that clients must send, or @FILE with one key per line; repeat it for
@@ -128,7 +120,7 @@ class Settings:
     keep_days: Annotated[float, Parameter(validator=Number(gt=0))] = 30
     """How many days stored responses and completions are kept."""
 
-    jobs: Count = 16
+    jobs: PositiveInt = 16
     """How many background responses are worked on at the same time; further ones wait."""
 
     lease_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 15
@@ -167,7 +159,13 @@ class Settings:
     keep_alive: Annotated[float, Parameter(validator=Number(gt=0))] = 15
     """Seconds of silence after which a stream sends a comment."""
 
-    max_body_bytes: Count = MAX_BODY_BYTES
+    stall_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 60
+    """Seconds after which a client that does not read its stream is cut off."""
+
+    deadline_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    """The most seconds that an answer may take. Without it, as long as it takes."""
+
+    max_body_bytes: PositiveInt = MAX_BODY_BYTES
     """The largest request body, in bytes."""
 
     config: Path | None = None
@@ -175,12 +173,6 @@ class Settings:
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """How much to log."""
-
-
-def check(settings: Settings) -> None:
-    """What no single value tells. Raises ValueError."""
-    if settings.engine == "scripted" and settings.script is None:
-        raise ValueError("--engine scripted needs --script FILE.")
 
 
 class Environment(Env):
@@ -192,8 +184,8 @@ class Environment(Env):
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Read the variables; raises CycloptsError for an empty one."""
-        for option in fields(Settings):
-            name = self.prefix + option.name.upper()
+        for option in _keys(arguments):
+            name = self.prefix + option.upper()
             if not os.environ.get(name, "set").strip():
                 raise CycloptsError(msg=f"{name} is set but empty. Unset it, or give it a value.")
         super().__call__(app, commands, arguments)
@@ -201,26 +193,84 @@ class Environment(Env):
 
 def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Fill in what is still open from the TOML file that `config` names, if it does."""
+    for path, data in _files(arguments):
+        known = _keys(arguments) - {"config"}
+        for key in data:
+            if key.replace("-", "_") not in known:
+                raise CycloptsError(msg=_unknown(key, known, path))
+        Dict(data, source=path, use_commands_as_keys=False)(app, commands, arguments)
+
+
+def _engine_from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    for path, data in _files(arguments):
+        Dict(data, source=path, use_commands_as_keys=False, allow_unknown=True)(app, commands, arguments)
+
+
+def _files(arguments: ArgumentCollection) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The file that `config` names, if it does, and what it holds."""
     for path in [token.value for token in arguments["--config"].tokens]:
-        source = Dict(_load(path), source=path, use_commands_as_keys=False)
-        source(app, commands, arguments)
+        try:
+            with open(path, "rb") as file:
+                yield path, tomllib.load(file)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise CycloptsError(msg=f"cannot read {path}: {_why(error)}.") from error
 
 
-SOURCES = (Environment("ANTIPHON_", command=False), from_file)
-"""Where options come from beside the command line, the stronger first."""
+def _keys(arguments: ArgumentCollection) -> set[str]:
+    """The names of all options, as they are in a file."""
+    return {name.removeprefix("--").replace("-", "_") for option in arguments for name in option.names}
 
 
-def _load(path: str) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            data = tomllib.load(file)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CycloptsError(msg=f"cannot read {path}: {_why(error)}.") from error
-    known = {option.name for option in fields(Settings)} - {"config"}
-    for key in data:
-        if key.replace("-", "_") not in known:
-            raise CycloptsError(msg=_unknown(key, known, path))
-    return data
+_ENVIRONMENT = Environment("ANTIPHON_", command=False)
+PARSING: dict[str, Any] = {
+    "default_parameter": Parameter(negative=()),
+    "result_action": "return_value",
+    "exit_on_error": False,
+    "print_error": False,
+    "suppress_keyboard_interrupt": False,
+}
+"""How each command line of ours is parsed: `cli.main` decides what is printed, and the exit codes."""
+
+
+def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | None) -> App:  # noqa: A002
+    """The command that hands settings to `run`. It has the options of the engine that `tokens` choose."""
+    name = _engine_of(tokens)
+    options = options_of(name)
+    choice = Parameter(help=f"What runs the model: {', '.join(names())}, or the module of another engine.")
+    group = Group(f"Options of the engine {name}", help="Others have their own: --engine NAME --help")
+
+    def serve(engine_options: Any, settings: Any, engine: Any) -> None:
+        run(replace(settings, engine=engine_options))
+
+    # cyclopts reads the options from the signature: these are known only now. It wants a default for
+    # a table whose fields all have one; that of an engine with a required option cannot have it.
+    serve.__annotations__ |= {
+        "engine_options": Annotated[options, Parameter(name="*", group=group)],
+        "settings": Annotated[Settings, Parameter(name="*")],
+        "engine": Annotated[str, choice],
+    }
+    with suppress(TypeError):
+        serve.__defaults__ = (Settings(), DEFAULT_ENGINE)
+        serve.__defaults__ = (options(), *serve.__defaults__)
+    app = App(name="antiphon serve", help=help, config=(_ENVIRONMENT, from_file), version_flags=(), **PARSING)
+    app.default(serve)
+    return app
+
+
+def _engine_of(tokens: Sequence[str]) -> str:
+    """The name of the engine that is chosen, on the command line or elsewhere. Raises CycloptsError."""
+
+    def chosen(*, engine: str = DEFAULT_ENGINE, config: Path | None = None) -> str:
+        try:
+            options_of(engine)
+        except ValueError as error:
+            raise CycloptsError(msg=str(error)) from error
+        return engine
+
+    app = App(config=(_ENVIRONMENT, _engine_from_file), help_flags=(), version_flags=(), **PARSING)
+    app.default(chosen)
+    _, bound, _, _ = app.parse_known_args(tokens)
+    return chosen(**bound.kwargs)
 
 
 def _unknown(key: str, known: set[str], path: str) -> str:

@@ -1,0 +1,81 @@
+"""Everything that a use case may need: one object, made by the composition root."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageReports
+from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
+from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
+from antiphon.apis.responses.sealing import Sealer
+from antiphon.app.storage import Storage
+from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Hosts
+from antiphon.run.drive import Driver, Journal, Projection, Source
+from antiphon.run.models import Service
+from antiphon.tools.discovery import discover
+
+MIB = 1024 * 1024
+DAY = 24 * 60 * 60
+
+
+class Options(Struct, frozen=True):
+    """How the server behaves towards clients.
+
+    `max_body_bytes` bounds request bodies. After `keep_alive` seconds of silence
+    a stream sends a comment; a client that does not read for `stall` seconds is cut off, and no
+    answer takes more than `deadline` seconds. With `trust_templates` clients may bring chat
+    templates. With `force_usage` every stream ends with its usage. `reasoning_fields` are
+    the fields of chat answers that hold reasoning; `reasoning_form` is how the Responses API
+    shows it. What is stored is kept for `keep` seconds.
+    """
+
+    max_body_bytes: int = 32 * MIB
+    keep_alive: float = 15.0
+    stall: float = 60.0
+    deadline: float | None = None
+    trust_templates: bool = False
+    force_usage: bool = False
+    reasoning_fields: tuple[str, ...] = REASONING_NAMES
+    reasoning_form: ReasoningForm = RAW
+    keep: float = 30 * DAY
+
+
+class App(Struct, frozen=True):
+    """The models, what is stored, what seals for clients, the options, and what shows calls of tools."""
+
+    models: Service
+    storage: Storage
+    sealer: Sealer
+    options: Options
+    presenters: Presenters = DEFAULT_PRESENTERS
+
+    async def hosts(self, model: str, requested: Mapping[str, Mapping[str, Any]]) -> Hosts:
+        """What a model is offered of the server's tools: of those requested, by their place in the request.
+
+        Raises NotFoundError, EngineNotReadyError, RequestError, ToolError.
+        """
+        served = self.models.model(model)
+        return await discover(served.tools, requested, served.native_tools)
+
+    @property
+    def presentation(self) -> PresentationOptions:
+        """How chat answers and completions are shown, unless a request says otherwise."""
+        usage = UsageReports.LAST if self.options.force_usage else UsageReports.NONE
+        return PresentationOptions(usage=usage, reasoning=self.options.reasoning_fields)
+
+    def seal(self, owner: str) -> Callable[[str], str]:
+        """Makes text unreadable for a client, and for every other owner."""
+        return partial(self.sealer.seal, owner)
+
+    def driver(self, source: Source, projection: Projection, journal: Journal | None = None) -> Driver:
+        """What drives an answer, which may take as long as this server allows."""
+        return Driver(source, projection, journal, self.options.deadline)
+
+    def check_template(self, template: str | None) -> None:
+        """Raise RequestError for a client's template, unless the server trusts its clients."""
+        if template is not None and not self.options.trust_templates:
+            message = "This server takes no chat templates from clients. Leave it out."
+            raise RequestError(message, param="chat_template")

@@ -1,0 +1,121 @@
+"""Chat Completions without HTTP: answers, batches, prompts, and completions that are stored."""
+
+from collections.abc import Sequence
+from time import time
+
+import structlog
+from msgspec import UNSET
+
+from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept
+from antiphon.apis.chat.answer import ChatCompletionBuilder
+from antiphon.apis.chat.batch import accept_batch
+from antiphon.apis.chat.schema import BatchRequest, ChatOptions, ChatRequest, RequestMessage
+from antiphon.apis.chat.stored import stored_messages
+from antiphon.apis.chat.stream import ChatCompletionStream
+from antiphon.apis.chat.tools import requested_tools
+from antiphon.apis.envelope import Envelope
+from antiphon.apis.tokens import Rendered
+from antiphon.app.app import App
+from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal
+from antiphon.core.errors import RequestError
+from antiphon.decode.ids import random_id
+from antiphon.run.answer_source import AnswerSource
+from antiphon.run.drive import Driver, Projection
+from antiphon.store.records import CompletionRecord, ItemRecord
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "chatcmpl-"
+MAX_REQUEST_ID = 128
+"""Characters in the id that a client gives to its request."""
+
+
+async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> tuple[str, Driver]:
+    """The answer to a conversation, and its id. Raises RequestError."""
+    accepted = accept(request, owner, await defaults(app, request))
+    turn, presentation = accepted.turn, accepted.presentation
+    app.check_template(turn.template)
+    _log_repairs(accepted.repairs)
+    own = answer_id(PREFIX, accepted.request_id, header_id)
+    # What is stored is found by its id, so no client may choose it.
+    answer = random_id(PREFIX, 24) if accepted.store else own
+    envelope = Envelope(answer, turn.model, int(time()))
+    kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
+    projection: Projection = kind(envelope, turn.choices, presentation)
+    journal = _journal(app, accepted, envelope, projection, request.messages) if accepted.store else None
+    return answer, app.driver(AnswerSource([turn], app.models.model(turn.model)), projection, journal)
+
+
+async def create_batch(
+    app: App, request: BatchRequest, owner: str, header_id: str | None
+) -> tuple[str, Driver]:
+    """The answers to several conversations, each with one choice, and the id of all. Raises RequestError."""
+    accepted = accept_batch(request, owner, await defaults(app, request))
+    app.check_template(request.chat_template)
+    _log_repairs(accepted.repairs)
+    answer = answer_id(PREFIX, accepted.request_id, header_id)
+    envelope = Envelope(answer, request.model, int(time()))
+    projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
+    return answer, app.driver(AnswerSource(accepted.turns, app.models.model(request.model)), projection)
+
+
+async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
+    """The prompt that a request would give. Raises RequestError."""
+    turn = accept(request, owner, await defaults(app, request)).turn
+    app.check_template(turn.template)
+    model = app.models.model(turn.model)
+    prompt = await model.compose(turn)
+    return Rendered(turn.model, prompt.text, prompt.ids, len(prompt.ids), model.card.context)
+
+
+async def defaults(app: App, request: ChatOptions) -> ServerDefaults:
+    """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
+    return ServerDefaults(app.presentation, await app.hosts(request.model, requested_tools(request)))
+
+
+def answer_id(prefix: str, given: str | None, header: str | None) -> str:
+    """The id of an answer: of the request's own, if the client gave it one. Raises RequestError."""
+    own = given or header
+    if not own:
+        return random_id(prefix, 24)
+    if len(own) > MAX_REQUEST_ID or not (own.isascii() and own.isprintable()):
+        message = f"Use at most {MAX_REQUEST_ID} printable ASCII characters."
+        raise RequestError(message, param="request_id" if given else "x-request-id")
+    return prefix + own
+
+
+def _log_repairs(repairs: tuple[str, ...]) -> None:
+    if repairs:
+        log.info("history repaired", what=repairs)
+
+
+def _journal(
+    app: App,
+    accepted: Accepted,
+    envelope: Envelope,
+    projection: Projection,
+    messages: Sequence[RequestMessage],
+) -> CompletionJournal:
+    """What stores an answer when it is whole."""
+
+    async def save(body: bytes) -> None:
+        now, metadata = time(), accepted.presentation.metadata
+        record = CompletionRecord(
+            id=envelope.id,
+            owner=accepted.turn.owner,
+            created_at=now,
+            model=envelope.model,
+            body=body,
+            metadata={} if metadata is UNSET else metadata,
+            expires_at=now + app.options.keep,
+        )
+        items = [
+            ItemRecord(item_id, "message", payload, now)
+            for item_id, payload in stored_messages(record.id, [*messages])
+        ]
+        await app.storage.store.completions.save(record, items)
+
+    if isinstance(projection, ChatCompletionBuilder):
+        return CompletionJournal(projection, save)
+    builder = ChatCompletionBuilder(envelope, accepted.turn.choices, accepted.presentation)
+    return StreamedCompletionJournal(builder, save)

@@ -1,0 +1,58 @@
+"""Completions, and prompts as tokens, without HTTP."""
+
+from time import time
+
+from antiphon.apis.chat.accept import accept as accept_chat
+from antiphon.apis.completions.accept import accept
+from antiphon.apis.completions.answer import CompletionBuilder
+from antiphon.apis.completions.errors import PARAMETERS
+from antiphon.apis.completions.schema import CompletionRequest
+from antiphon.apis.completions.stream import CompletionStream
+from antiphon.apis.envelope import Envelope
+from antiphon.apis.tokens import (
+    Detokenized,
+    DetokenizeRequest,
+    Tokenized,
+    TokenizeTextRequest,
+    parse_tokenize,
+)
+from antiphon.app.app import App
+from antiphon.app.chat import answer_id, defaults
+from antiphon.core.turn import Turn
+from antiphon.run.answer_source import AnswerSource
+from antiphon.run.drive import Driver, Projection
+
+
+def create(app: App, request: CompletionRequest, owner: str, header_id: str | None) -> tuple[str, Driver]:
+    """The continuations of texts, and the id of all. Raises RequestError."""
+    accepted = accept(request, owner, app.presentation)
+    answer = answer_id("cmpl-", accepted.request_id, header_id)
+    envelope = Envelope(answer, request.model, int(time()))
+    shape, presentation = accepted.shape, accepted.presentation
+    projection: Projection = (
+        CompletionStream(envelope, shape, presentation)
+        if request.stream
+        else CompletionBuilder(envelope, shape, presentation)
+    )
+    return answer, app.driver(AnswerSource(accepted.turns, app.models.model(request.model)), projection)
+
+
+async def tokenize(app: App, body: bytes, owner: str) -> Tokenized:
+    """The tokens of a text, or of a conversation as the model reads it. Raises RequestError."""
+    request = parse_tokenize(body)
+    if isinstance(request, TokenizeTextRequest):
+        turn = Turn(request.model, prompt=request.prompt, owner=owner, parameters=PARAMETERS)
+    else:
+        turn = accept_chat(request, owner, await defaults(app, request)).turn
+    app.check_template(turn.template)
+    model = app.models.model(turn.model)
+    ids = (await model.compose(turn)).ids
+    tokens = Tokenized(len(ids), model.card.context, ids)
+    if request.return_token_strs:
+        tokens.token_strs = [await model.engine.detokenize((token,)) for token in ids]
+    return tokens
+
+
+async def detokenize(app: App, request: DetokenizeRequest) -> Detokenized:
+    """The text of tokens. Raises RequestError."""
+    return Detokenized(await app.models.model(request.model).engine.detokenize(request.tokens))

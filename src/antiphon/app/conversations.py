@@ -1,0 +1,113 @@
+"""Conversations without HTTP: items that responses share."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from antiphon.apis.conversations.accept import accept_items
+from antiphon.apis.conversations.schema import (
+    Conversation,
+    CreateConversation,
+    CreateItems,
+    DeletedConversation,
+    UpdateConversation,
+)
+from antiphon.apis.responses.input import references
+from antiphon.app.app import App
+from antiphon.app.journal import as_records
+from antiphon.app.responses.stored import encode_items
+from antiphon.core.errors import NotFoundError
+from antiphon.decode.ids import random_id
+from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
+
+
+async def create(app: App, owner: str, wire: CreateConversation) -> bytes:
+    """A new conversation. Raises RequestError."""
+    conversation_id = random_id("conv_", 48)
+    items = await _items(app, owner, wire.items, conversation_id)
+    metadata = msgspec.json.encode(wire.metadata or {})
+    record = ConversationRecord(id=conversation_id, owner=owner, created_at=time.time(), metadata=metadata)
+    await app.storage.store.conversations.create(record, items)
+    return _encode(record)
+
+
+async def retrieve(app: App, owner: str, conversation_id: str) -> bytes:
+    """A conversation, without its items. Raises NotFoundError."""
+    record = await app.storage.store.conversations.get(owner, conversation_id)
+    if record is None:
+        raise _not_found(conversation_id)
+    return _encode(record)
+
+
+async def update(app: App, owner: str, conversation_id: str, wire: UpdateConversation) -> bytes:
+    """Replace the metadata. Raises NotFoundError."""
+    metadata = msgspec.json.encode(wire.metadata or {})
+    with _finding(conversation_id):
+        return _encode(await app.storage.store.conversations.update(owner, conversation_id, metadata))
+
+
+async def delete(app: App, owner: str, conversation_id: str) -> bytes:
+    """Delete a conversation. Its responses keep what they have of it. Raises NotFoundError."""
+    if not await app.storage.store.conversations.delete(owner, conversation_id):
+        raise _not_found(conversation_id)
+    return msgspec.json.encode(DeletedConversation(conversation_id))
+
+
+async def create_items(app: App, owner: str, conversation_id: str, wire: CreateItems) -> bytes:
+    """Append items. Raises RequestError, NotFoundError."""
+    records = await _items(app, owner, wire.items, random_id("", 32))
+    with _finding(conversation_id):
+        await app.storage.store.conversations.add(owner, conversation_id, records)
+    return encode_items(Page([*records], has_more=False))
+
+
+async def list_items(app: App, owner: str, conversation_id: str, paging: Paging) -> bytes:
+    """A page of the items. Raises NotFoundError."""
+    with _finding(conversation_id):
+        return encode_items(await app.storage.store.conversations.items(owner, conversation_id, paging))
+
+
+async def retrieve_item(app: App, owner: str, conversation_id: str, item_id: str) -> bytes:
+    """One item. Raises NotFoundError."""
+    item = await app.storage.store.conversations.item(owner, conversation_id, item_id)
+    if item is None:
+        message = f"Item with id '{item_id}' not found in conversation '{conversation_id}'."
+        raise NotFoundError(message, param="item_id")
+    return item.payload
+
+
+async def delete_item(app: App, owner: str, conversation_id: str, item_id: str) -> bytes:
+    """Delete one item; the conversation. Raises NotFoundError."""
+    await retrieve_item(app, owner, conversation_id, item_id)
+    with _finding(conversation_id):
+        return _encode(await app.storage.store.conversations.delete_item(owner, conversation_id, item_id))
+
+
+async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> tuple[ItemRecord, ...]:
+    """Items of a request as they are stored; `source` is what their ids are derived from."""
+    wanted = references(given)
+    referred = await app.storage.store.responses.items(owner, wanted) if wanted else {}
+    unseal = partial(app.sealer.unseal, owner)
+    return as_records(accept_items(given, source, referred, unseal, app.presenters))
+
+
+def _encode(record: ConversationRecord) -> bytes:
+    metadata = msgspec.json.decode(record.metadata)
+    return msgspec.json.encode(Conversation(record.id, int(record.created_at), metadata))
+
+
+@contextmanager
+def _finding(conversation_id: str) -> Iterator[None]:
+    """What the store does not find is the conversation, unless the error names something else."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise error if error.param else _not_found(conversation_id) from error
+
+
+def _not_found(conversation_id: str) -> NotFoundError:
+    return NotFoundError(f"Conversation with id '{conversation_id}' not found.", param="conversation_id")

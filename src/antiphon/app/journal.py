@@ -1,0 +1,271 @@
+"""Stores answers: the three journals of a response, and that of a chat completion. See `run.drive.Journal`.
+
+A streamed response has a row from its first event on, and a log that is written
+while it is sent. A full response is stored at once, when it has ended. A background
+response has its row and perhaps a part of its log already; the engine's chunks are
+recorded, too, so that another server can continue it.
+"""
+
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from time import time
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.apis.responses.stored import StoredItem
+from antiphon.apis.responses.stream import ResponseProjection
+from antiphon.app.log_writer import LogWriter
+from antiphon.app.responses.record import finish_from_record
+from antiphon.engines.engine import Prompt
+from antiphon.run.drive import Journal, Projection
+from antiphon.run.endings import Ending, LostError, Stored
+from antiphon.run.replay import ReplayLog
+from antiphon.store.records import (
+    Append,
+    ItemRecord,
+    LogEntry,
+    ResponseEnd,
+    ResponseRecord,
+    ResponseStatus,
+    Verdict,
+)
+
+Stop = Callable[[Exception], None]
+"""Ends an answer, for a reason."""
+
+
+class StoredInput(Struct, frozen=True):
+    """The row of a response, and the items that went in. `row` makes it, with a body."""
+
+    response_id: str
+    row: Callable[[bytes], ResponseRecord]
+    items: tuple[ItemRecord, ...]
+    in_conversation: bool = False
+    """The items, and the output, are appended to a conversation."""
+
+
+class ResponseJournal(Journal):
+    """What the journals of a response share: what it ends with."""
+
+    def __init__(self, writer: LogWriter, projection: ResponseProjection, given: StoredInput) -> None:
+        self.response_id = given.response_id
+        self._writer = writer
+        self._projection = projection
+        self._given = given
+
+    def _end(self, entries: tuple[LogEntry, ...] = ()) -> ResponseEnd:
+        """How the response ends, as its projection has it."""
+        output = as_records(self._projection.items)
+        return ResponseEnd(
+            response_id=self.response_id,
+            worker=self._writer.worker,
+            status=ResponseStatus(self._projection.status),
+            body=self._projection.body(),
+            output=output,
+            entries=entries,
+            conversation=(*self._given.items, *output) if self._given.in_conversation else (),
+        )
+
+
+class WholeJournal(ResponseJournal):
+    """Stores a response that is not streamed, when it has ended: in one transaction."""
+
+    async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
+        """Store all of it, in one transaction."""
+        body, output = self._projection.body(), as_records(self._projection.items)
+        status = ResponseStatus(self._projection.status)
+        row = replace(self._given.row(body), status=status, lease=None)
+        await self._writer.store.responses.save(row, self._given.items, output)
+        return lines
+
+
+class StreamJournal(ResponseJournal):
+    """Has the wire events of a response written to its log while they are sent.
+
+    `last` is the sequence number of the last event that is in the log already: a
+    response that is continued makes all of its events again, and only what is new counts.
+    """
+
+    replay: ReplayLog | None = None
+    last = -1
+
+    def __init__(self, writer: LogWriter, projection: ResponseProjection, given: StoredInput) -> None:
+        super().__init__(writer, projection, given)
+        self.stored: LogEntry | None = None
+        self._stop: Stop | None = None
+        self._made = 0  # sequence number of the next wire event
+        self._logged = self.last + 1  # that of the next one for the log
+        self._done = 0  # finished items in the body that is stored
+        self._lines: list[bytes] = []
+
+    def stop(self, reason: Exception) -> None:
+        """See `Writable`."""
+        if self._stop is not None:
+            self._stop(reason)
+
+    def open(self, stop: Stop) -> Awaitable[None] | None:
+        """Create the row: who reads the id in the first event may retrieve it."""
+        self._stop = stop
+        return self._create(self._given.row(self._projection.body()))
+
+    async def _create(self, row: ResponseRecord) -> None:
+        await self._writer.store.responses.create(row, self._given.items)
+        self._writer.register(self)
+        if self._lines:
+            self._writer.notify(self)
+
+    def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
+        """Have these wire events written soon; those of them that are new."""
+        known = self._logged + len(self._lines) - self._made
+        self._made += len(lines)
+        new = lines[known:] if known > 0 else lines
+        if new:
+            if not self._lines:
+                self._writer.notify(self)
+            self._lines += new
+        return new
+
+    def take(self) -> Append | None:
+        """See `Writable`."""
+        if self.response_id not in self._writer.open:
+            return None  # its row is being created
+        entries = self._entries()
+        if not entries:
+            return None
+        return Append(
+            response_id=self.response_id,
+            worker=self._writer.worker,
+            entries=entries,
+            body=self._new_body(),
+            prompt_ids=self._new_prompt(),
+        )
+
+    def _new_prompt(self) -> bytes | None:
+        return None
+
+    def _new_body(self) -> bytes | None:
+        """The response, whenever it has more finished items: whoever retrieves it meanwhile sees them."""
+        before, self._done = self._done, self._projection.done
+        return self._projection.body() if self._done != before else None
+
+    def _entries(self) -> tuple[LogEntry, ...]:
+        if not self._lines:
+            return ()
+        chunks = self.replay.new() if self.replay else b""
+        first, self._logged = self._logged, self._logged + len(self._lines)
+        lines, self._lines = self._lines, []
+        return (LogEntry(first, self._logged - 1, b"\n".join(lines), chunks),)
+
+    async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
+        """Write the end: these last wire events, the response, its items.
+
+        Raises StoreError; LostError if it was not ours to end.
+        """
+        new = self.record(0, (), lines)
+        await self.release()
+        end = self._end(self._entries())
+        verdict = await self._writer.retried(lambda: self._writer.store.responses.finish(end))
+        if verdict is not Verdict.ACCEPTED:
+            raise LostError(verdict)
+        return new
+
+    async def release(self) -> None:
+        """Write no more of it."""
+        await self._writer.unregister(self)
+
+
+class BackgroundJournal(StreamJournal):
+    """Goes on with the log of a response that this server has claimed.
+
+    `log` holds the chunks behind the events. Whoever made it registers it with the writer.
+    """
+
+    background = True
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        projection: ResponseProjection,
+        given: StoredInput,
+        record: ResponseRecord,
+        log: ReplayLog,
+    ) -> None:
+        self.last = record.last_seq
+        self.replay = log
+        self._record = record
+        self._prompt_ids: bytes | None = None
+        super().__init__(writer, projection, given)
+
+    def prompted(self, prompts: Sequence[Prompt]) -> None:
+        """They are written with the next events: whoever continues the answer needs the same."""
+        self._prompt_ids = packed(prompts[0].ids)
+
+    def open(self, stop: Stop) -> Awaitable[None] | None:
+        """The row is there."""
+        self._stop = stop
+        return None
+
+    @property
+    def behind(self) -> bool:
+        """See `Journal`."""
+        return self._made < self._logged
+
+    def _new_prompt(self) -> bytes | None:
+        new, self._prompt_ids = self._prompt_ids, None
+        return new
+
+    async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
+        """Write the end; from the row alone, if what is in the log was not made again whole."""
+        if reason is None or not self.behind:
+            return await super().close(ending, reason, lines)
+        await self.release()
+        await finish_from_record(self._writer, self._record, reason)
+        return []
+
+
+class CompletionJournal(Journal):
+    """Stores a chat completion when it is whole, before its client sees the end of it.
+
+    `builder` makes the full answer, `save` stores it. What is sent is that answer.
+    """
+
+    def __init__(self, builder: Projection, save: Callable[[bytes], Awaitable[None]]) -> None:
+        self._builder = builder
+        self._save = save
+
+    async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
+        """Store it. A completion has no status: one that failed or was given up is not kept."""
+        if ending.stored is Stored.RESULT:
+            await self._save(self._builder.body())
+        return lines
+
+
+class StreamedCompletionJournal(CompletionJournal):
+    """The same for an answer that is streamed: the full answer is built beside the stream."""
+
+    def prompted(self, prompts: Sequence[Prompt]) -> None:
+        """See `Journal`."""
+        self._builder.prompted(prompts)
+
+    def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
+        """Build the answer."""
+        self._builder.push(choice, events)
+        return lines
+
+
+def as_records(items: Sequence[StoredItem]) -> tuple[ItemRecord, ...]:
+    """Items as the store keeps them."""
+    now = time()
+    return tuple(ItemRecord(item.id, item.type, item.payload, now, item.tokens or None) for item in items)
+
+
+def packed(ids: tuple[int, ...]) -> bytes:
+    """Token ids as the store keeps them: four bytes each."""
+    return array("i", ids).tobytes()
+
+
+def unpacked(ids: bytes | None) -> tuple[int, ...] | None:
+    """The ids that `packed` packed."""
+    return None if ids is None else tuple(array("i", ids))

@@ -1,0 +1,104 @@
+"""The log of a stored response as a source: replayed, then followed while any server writes it."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from antiphon.apis.projection import SilentProjection
+from antiphon.app.log_writer import LogWriter
+from antiphon.core.errors import AntiphonError, EngineNotReadyError, NotFoundError
+from antiphon.run.drive import Driver
+from antiphon.store.records import LogEntry
+from antiphon.store.store import Watch, events_of
+
+POLL_INTERVAL = 30.0
+"""Seconds after which the store is read again, even without a notification."""
+
+
+class LogSource:
+    """The wire events of a response behind sequence number `after` (-1: all), up to the last. See `Source`.
+
+    Running raises NotFoundError if there is no such response, or no longer; StoreError at
+    once if the store cannot be reached (once it was, its return is waited for);
+    and EngineNotReadyError if this server stops before the response has ended.
+    """
+
+    def __init__(self, writer: LogWriter, owner: str, response_id: str, after: int = -1) -> None:
+        self._writer = writer
+        self._owner = owner
+        self._id = response_id
+        self._after = after
+
+    async def run(self, output: Driver) -> None:
+        """See `Source`."""
+        store = self._writer.store
+        read = partial(store.log.events_after, self._owner, self._id)
+        with store.watch(events_of(self._id)) as watch:
+            tail = await read(self._after)
+            while True:
+                if tail is None:
+                    raise NotFoundError(f"There is no response '{self._id}'.", param="response_id")
+                lines = _behind(self._after, tail.entries)
+                if lines:
+                    await self._push(output, lines, tail.entries[-1].last)
+                if tail.status.terminal and self._after >= tail.last_seq:
+                    return
+                if not lines:
+                    await self._changed(watch)
+                while lines := self._writer.fresh(self._id, self._after):
+                    await self._push(output, lines, self._after + len(lines))
+                    await self._changed(watch)
+                tail = await self._writer.retried(partial(read, self._after))
+
+    async def _push(self, output: Driver, lines: list[bytes], last: int) -> None:
+        """Push lines, and wait until more can be taken."""
+        self._after = last
+        output.push(0, lines)
+        if output.paused:
+            resumed = asyncio.Event()
+            output.on_resume(resumed.set)
+            await resumed.wait()
+
+    async def _changed(self, watch: Watch) -> None:
+        """Wait for a change."""
+        changed = asyncio.ensure_future(watch.changed(POLL_INTERVAL))
+        stopping = self._writer.stopping
+        try:
+            await asyncio.wait((changed, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        if stopping.done():
+            raise EngineNotReadyError
+
+    def abandon(self) -> Iterable[tuple[int, Any]]:
+        """There is nothing to close: whoever writes the log does that."""
+        return ()
+
+
+class LogProjection(SilentProjection):
+    """Wire events as they were stored, the first and the last included. See `Projection`."""
+
+    def __init__(self, encode_error: Callable[[AntiphonError], bytes]) -> None:
+        self._encode_error = encode_error
+
+    def prompted(self, prompts: Iterable[Any]) -> None:
+        """They are in the log."""
+
+    def push(self, choice: int, lines: list[bytes]) -> list[bytes]:
+        """The same."""
+        return lines
+
+    def fail(self, error: AntiphonError) -> list[bytes]:
+        """The error of this reader: the response itself may continue."""
+        return [self._encode_error(error)]
+
+    def body(self) -> bytes:
+        """A log has none."""
+        return b""
+
+
+def _behind(after: int, entries: list[LogEntry]) -> list[bytes]:
+    """The events of these entries that come behind `after`."""
+    lines = [line for entry in entries for line in entry.events.split(b"\n")]
+    return lines[max(0, after + 1 - entries[0].first) :] if entries else []

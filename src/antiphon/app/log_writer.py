@@ -1,0 +1,153 @@
+"""Writes the logs of all responses of this server to the store, in batches.
+
+A journal collects the wire events of one response. The writer takes what all
+journals have collected, some forty times a second, and appends it in one
+transaction. So a stored stream costs little more than one that is not, and a
+reader of the log is a moment behind.
+
+When the database is away, what was collected waits and is written when it is
+back; if that takes too long, its answer is stopped. So it is when a
+response turns out to be another server's, or ended, or deleted.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import structlog
+
+from antiphon.core.errors import StoreError
+from antiphon.run.endings import LostError
+from antiphon.store.records import Append, Lease, LogEntry, Verdict
+from antiphon.store.store import Store
+
+LEASE = 15.0
+"""Seconds after which the responses of a server that was not heard of are taken over."""
+TICK = 0.025
+"""Seconds in which the server collects events before it writes them."""
+STORE_TIMEOUT = 30.0
+"""Seconds that what shall be written, or read on, waits for a database that is away."""
+RETRY = 0.5
+"""Seconds between tries to write them."""
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class Writable(Protocol):
+    """The journal of one response, to the writer. `stored` is what was written of it last."""
+
+    response_id: str
+    stored: LogEntry | None
+
+    def take(self) -> Append | None:
+        """What was collected since this was last called."""
+        ...
+
+    def stop(self, reason: Exception) -> object:
+        """There is no use in going on."""
+        ...
+
+
+class LogWriter:
+    """Writes for the journals of one server.
+
+    `worker` is the name in the leases of this server. `stopping` is done when it gives its work back.
+    """
+
+    def __init__(self, store: Store, lease: float = LEASE) -> None:
+        self.store = store
+        self.worker = f"worker-{secrets.token_hex(8)}"
+        self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.open: dict[str, Writable] = {}
+        self._lease = lease
+        self._ready: dict[Writable, None] = {}  # those that have collected something
+        self._any_ready = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    def lease(self) -> Lease:
+        """A new lease of this server."""
+        return Lease(self.worker, time.time() + self._lease)
+
+    def register(self, journal: Writable) -> None:
+        """Keep the lease of a response from now on."""
+        self.open[journal.response_id] = journal
+
+    async def unregister(self, journal: Writable) -> None:
+        """Wait until nothing of the journal is being written, and write no more of it."""
+        if self.open.get(journal.response_id) is journal:
+            async with self._writing:
+                self._ready.pop(journal, None)
+                del self.open[journal.response_id]
+
+    @contextmanager
+    def registered(self, journal: Writable) -> Iterator[None]:
+        """Keep the lease of a response while the block runs."""
+        self.register(journal)
+        try:
+            yield
+        finally:
+            self.open.pop(journal.response_id, None)
+            self._ready.pop(journal, None)
+
+    def fresh(self, response_id: str, after: int) -> list[bytes]:
+        """The events behind `after`, if this server has just stored them: they need not be read."""
+        entry = journal.stored if (journal := self.open.get(response_id)) else None
+        if entry is None or not entry.first - 1 <= after < entry.last:
+            return []
+        return entry.events.split(b"\n")[after + 1 - entry.first :]
+
+    def notify(self, journal: Writable) -> None:
+        """The journal has collected something."""
+        self._ready[journal] = None
+        self._any_ready.set()
+
+    async def write(self) -> None:
+        """Write what journals collect, until cancelled."""
+        while True:
+            await self._any_ready.wait()
+            await asyncio.sleep(TICK)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what was collected, now."""
+        async with self._writing:
+            await self._write()
+
+    async def _write(self) -> None:
+        ready, self._ready = self._ready, {}
+        self._any_ready.clear()
+        appends = {journal: append for journal in ready if (append := journal.take())}
+        if not appends:
+            return
+        try:
+            verdicts = await self.retried(lambda: self.store.log.append(*appends.values()))
+        except Exception as error:  # it ends those that it is about; the writer continues
+            for journal in appends:
+                journal.stop(error)
+            return
+        for (journal, append), verdict in zip(appends.items(), verdicts, strict=True):
+            if verdict is Verdict.ACCEPTED:
+                journal.stored = append.entries[-1]
+            else:
+                journal.stop(LostError(verdict))
+
+    async def retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call the store, again and again while it is unavailable. What is written twice must count once.
+
+        A server that gives its work back does not wait for it: others continue from what is stored.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + STORE_TIMEOUT
+        while True:
+            try:
+                return await call()
+            except StoreError as error:
+                log.warning("the store does not answer", error=str(error.__cause__ or error))
+                if self.stopping.done() or now() > deadline:
+                    raise
+            await asyncio.wait((self.stopping,), timeout=RETRY)

@@ -1,0 +1,1 @@
+"""The Responses API without HTTP: create, retrieve, cancel, compact, and background work."""

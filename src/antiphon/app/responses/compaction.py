@@ -1,0 +1,154 @@
+"""Conversations that are summed up: because a client requests it, or because they have become too long."""
+
+from collections.abc import Callable, Iterable
+from time import time
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.apis.projection import SilentProjection
+from antiphon.apis.responses.compact import (
+    accept_compact,
+    compaction_body,
+    compaction_fields,
+    summary_turn,
+    turn_after,
+)
+from antiphon.apis.responses.schema import CompactRequest
+from antiphon.apis.responses.stream import ResponseProjection
+from antiphon.app.app import App
+from antiphon.app.responses.history import ResponseRequest, read_context
+from antiphon.core.accumulator import output_of
+from antiphon.core.events import Event, Finished, TextEnded, Usage
+from antiphon.core.turn import Turn
+from antiphon.decode.ids import random_id
+from antiphon.run.answer_source import AnswerSource
+from antiphon.run.drive import Driver, Source
+from antiphon.run.model import Model
+from antiphon.run.replay import ReplayContext
+from antiphon.store.records import LogEntry
+
+_COMPACTION_DONE = b'{"type":"response.output_item.done"'
+
+
+class Summary(Struct, frozen=True):
+    """What a conversation comes to, and what it cost to find out."""
+
+    text: str
+    prompt_tokens: int = 0
+    usage: Usage = Usage()
+
+
+class SummaryProjection(SilentProjection):
+    """Keeps the answer to a turn that requests a summary. See `run.drive.Projection`."""
+
+    def __init__(self) -> None:
+        self.summary = Summary("")
+        self._prompt_tokens = 0
+        self._texts: list[Any] = []
+
+    def prompted(self, prompts: Iterable[Any]) -> None:
+        """The prompt is known."""
+        self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
+
+    def push(self, choice: int, events: list[Event]) -> list[bytes]:
+        """Take the next events."""
+        for event in events:
+            if isinstance(event, TextEnded):
+                self._texts.append(event.item)
+            elif isinstance(event, Finished):
+                answer = output_of(self._texts, event)
+                self.summary = Summary(answer.text, self._prompt_tokens, event.usage)
+        return []
+
+    def body(self) -> bytes:
+        """The text alone."""
+        return self.summary.text.encode()
+
+
+class CompactedSource:
+    """Answers a request on its conversation; on a summary of it, if the request wants one or it is due.
+
+    `recorded` is the summary that an earlier run of the same answer has made. See `run.drive.Source`.
+    """
+
+    def __init__(
+        self,
+        request: ResponseRequest,
+        projection: ResponseProjection,
+        seal: Callable[[str], str],
+        context: ReplayContext,
+        recorded: Summary | None = None,
+    ) -> None:
+        self._accepted = request.accepted
+        self._model = request.model
+        self._projection = projection
+        self._seal = seal
+        self._context = context
+        self._recorded = recorded
+        self._source: Source | None = None
+
+    async def run(self, output: Driver) -> None:
+        """See `Source`."""
+        turn, summary = self._accepted.turn, self._recorded
+        if summary is None and (self._accepted.compacts or await self._is_due()):
+            summary = await summarise(summary_turn(turn), self._model)
+        if summary is not None:
+            fields = compaction_fields(summary.text, self._seal)
+            self._projection.compacted(fields, summary.prompt_tokens, summary.usage)
+            turn = turn_after(turn, summary.text)
+        if not self._accepted.compacts:
+            self._source = AnswerSource([turn], self._model, self._context)
+            await self._source.run(output)
+
+    async def _is_due(self) -> bool:
+        limit = self._accepted.compact_from
+        return limit is not None and len((await self._model.prompt(self._accepted.turn)).ids) >= limit
+
+    def abandon(self) -> Iterable[tuple[int, Any]]:
+        """See `Source`."""
+        return () if self._source is None else self._source.abandon()
+
+
+async def summarise(turn: Turn, model: Model) -> Summary:
+    """The summary that the model writes."""
+    projection = SummaryProjection()
+    await Driver(AnswerSource([turn], model), projection).run()
+    return projection.summary
+
+
+def recorded_summary(entries: list[LogEntry], unseal: Callable[[str], str | None]) -> Summary | None:
+    """The summary that the log of a response holds, if it does: then no other one is made."""
+    for entry in entries:
+        for line in entry.events.split(b"\n"):
+            if line.startswith(_COMPACTION_DONE):
+                item = msgspec.json.decode(line)["item"]
+                if item["type"] == "compaction" and (text := unseal(item["encrypted_content"])) is not None:
+                    return Summary(text)
+    return None
+
+
+class CompactionProjection(SummaryProjection):
+    """The answer to a request for a compaction: `make` makes the body of a summary."""
+
+    def __init__(self, make: Callable[[Summary], bytes]) -> None:
+        super().__init__()
+        self._make = make
+
+    def body(self) -> bytes:
+        """The compaction."""
+        return self._make(self.summary)
+
+
+async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
+    """A shorter conversation that stands for a long one. Raises RequestError."""
+    model = app.models.model(request.model)
+    context = await read_context(app, request, owner, random_id("cmp_", 48))
+    accepted = accept_compact(request, context)
+
+    def make(summary: Summary) -> bytes:
+        fields = compaction_fields(summary.text, app.seal(owner))
+        return compaction_body(accepted, fields, int(time()), summary.prompt_tokens, summary.usage)
+
+    return app.driver(AnswerSource([accepted.turn], model), CompactionProjection(make))

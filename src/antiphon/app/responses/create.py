@@ -1,0 +1,84 @@
+"""Creates responses: answered while the client waits, or queued for a worker."""
+
+import asyncio
+import time
+from random import Random
+
+import msgspec
+
+from antiphon.apis.responses.schema import CreateResponse
+from antiphon.apis.responses.stream import ResponseProjection
+from antiphon.app.app import App
+from antiphon.app.journal import StoredInput, StreamJournal, WholeJournal, as_records
+from antiphon.app.responses.compaction import CompactedSource
+from antiphon.app.responses.history import ResponseRequest
+from antiphon.run.drive import Driver
+from antiphon.run.replay import ReplayContext
+from antiphon.store.records import Append, ItemRecord, LogEntry, ResponseRecord, ResponseStatus
+
+
+class Creation:
+    """A response that is being created for a request that is understood."""
+
+    def __init__(self, app: App, wire: CreateResponse, request: ResponseRequest) -> None:
+        self._app = app
+        self._wire = wire
+        self._request = request
+        self._created_at = time.time()
+        accepted = request.accepted
+        self.id = accepted.id
+        self.stored = accepted.settings.store
+        self._seal = app.seal(accepted.turn.owner)
+        self.projection = ResponseProjection(
+            accepted, int(self._created_at), time.time, self._seal, queued=bool(wire.background)
+        )
+
+    def driver(self, *, streamed: bool) -> Driver:
+        """Answers the request while the client waits, who gets a stream or the whole."""
+        # The ids of calls depend on the id of the response, as all others do.
+        context = ReplayContext(rng=Random(self.id))  # noqa: S311 - not secret
+        source = CompactedSource(self._request, self.projection, self._seal, context)
+        journal: StreamJournal | WholeJournal | None = None
+        if self.stored:
+            kind = StreamJournal if streamed else WholeJournal
+            journal = kind(self._app.storage.writer, self.projection, self._stored_input())
+        return self._app.driver(source, self.projection, journal)
+
+    async def queue(self) -> None:
+        """Store the request, for some worker to answer."""
+        store = self._app.storage.store
+        lines = self.projection.queue()
+        entry = LogEntry(0, len(lines) - 1, b"\n".join(lines))
+        # In one transaction, before a worker can claim it.
+        await asyncio.gather(
+            store.responses.create(self._row(self.projection.body()), self.input),
+            store.log.append(Append(response_id=self.id, worker=None, entries=(entry,))),
+        )
+
+    @property
+    def input(self) -> tuple[ItemRecord, ...]:
+        """The items that went in."""
+        return as_records(self._request.accepted.items)
+
+    def _stored_input(self) -> StoredInput:
+        in_conversation = self._request.accepted.settings.conversation is not None
+        return StoredInput(self.id, self._row, self.input, in_conversation)
+
+    def _row(self, body: bytes) -> ResponseRecord:
+        """The row of the response, with this response object."""
+        settings, app = self._request.accepted.settings, self._app
+        conversation = settings.conversation
+        return ResponseRecord(
+            id=self.id,
+            owner=self._request.accepted.turn.owner,
+            created_at=self._created_at,
+            status=ResponseStatus.QUEUED if settings.background else ResponseStatus.IN_PROGRESS,
+            model=settings.model,
+            request=msgspec.json.encode(self._wire),
+            body=body,
+            background=settings.background,
+            previous_id=settings.previous_response_id,
+            conversation_id=None if conversation is None else conversation.id,
+            lease=None if settings.background else app.storage.writer.lease(),
+            expires_at=self._created_at + app.options.keep,
+        )

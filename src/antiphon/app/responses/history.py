@@ -1,0 +1,111 @@
+"""A request for a response → what it takes to answer it: its history, its turn, its model."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from antiphon.apis.responses.accept import Accepted, accept, check_conflicts, prompting
+from antiphon.apis.responses.accept import Context as ReadContext
+from antiphon.apis.responses.input import references
+from antiphon.apis.responses.schema import CountTokens, CreateResponse, Prompting
+from antiphon.apis.responses.tools import requested_tools
+from antiphon.app.app import App
+from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.decode.ids import random_id
+from antiphon.run.model import Model
+from antiphon.store.records import ItemRecord
+from antiphon.store.store import Store
+
+Earlier = Mapping[str, Sequence[bytes]]
+"""Response id → the payloads of all items up to its end, for responses that are not stored."""
+
+
+NO_EARLIER: Earlier = MappingProxyType({})
+
+
+class ResponseRequest(Struct, frozen=True):
+    """A request that is understood, and the model that shall answer it.
+
+    `history` holds the payloads of the items that came before its input.
+    """
+
+    accepted: Accepted
+    model: Model
+    history: Sequence[bytes]
+
+
+async def understand(
+    app: App, request: CreateResponse, owner: str, response_id: str, earlier: Earlier = NO_EARLIER
+) -> ResponseRequest:
+    """Understand a request. Raises RequestError."""
+    model = app.models.model(request.model)
+    check_conflicts(request)
+    if request.conversation is not None and request.store is False:
+        message = "A response of a conversation has to be stored. Leave out 'store' or 'conversation'."
+        raise RequestError(message, param="conversation")
+    reading = await read_context(app, request, owner, response_id, earlier)
+    accepted = accept(request, reading)
+    if accepted.compacts and request.background:
+        raise RequestError(
+            "A compaction cannot run in the background. Leave out 'background'.", param="background"
+        )
+    return ResponseRequest(accepted, model, reading.history)
+
+
+async def read_context(
+    app: App, request: Prompting, owner: str, response_id: str, earlier: Earlier = NO_EARLIER
+) -> ReadContext:
+    """What a request is read with: the items that it continues, and those that it refers to."""
+    app.check_template(request.chat_template)
+    wanted = references(request.input)
+    return ReadContext(
+        response_id,
+        owner,
+        await _history(app.storage.store, request, owner, earlier) if _has_past(request) else (),
+        await app.storage.store.responses.items(owner, wanted) if wanted else {},
+        partial(app.sealer.unseal, owner),
+        app.options.reasoning_form,
+        await app.hosts(request.model, requested_tools(request.tools)),
+        app.presenters,
+    )
+
+
+async def count_input_tokens(app: App, request: CountTokens, owner: str) -> int:
+    """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
+    context = await read_context(app, request, owner, random_id("resp_", 48))
+    return len((await app.models.model(request.model).compose(prompting(request, context))).ids)
+
+
+def _has_past(request: Prompting) -> bool:
+    return request.previous_response_id is not None or request.conversation is not None
+
+
+async def _history(store: Store, request: Prompting, owner: str, earlier: Earlier) -> Sequence[bytes]:
+    """The payloads of the items that come before those of the request."""
+    previous, conversation = request.previous_response_id, request.conversation_id
+    if previous is not None:
+        return earlier[previous] if previous in earlier else await _of_response(store, owner, previous)
+    assert conversation is not None
+    try:
+        return _payloads(await store.conversations.history(owner, conversation))
+    except NotFoundError as error:
+        message = f"Conversation with id '{conversation}' not found."
+        raise NotFoundError(message, param="conversation", code="conversation_not_found") from error
+
+
+async def _of_response(store: Store, owner: str, response_id: str) -> Sequence[bytes]:
+    param, code = "previous_response_id", "previous_response_not_found"
+    record = await store.responses.get(owner, response_id)
+    if record is None:
+        message = f"Previous response with id '{response_id}' not found."
+        raise NotFoundError(message, param=param, code=code)
+    if not record.status.terminal:
+        message = f"Previous response with id '{response_id}' is {record.status}. Wait until it has ended."
+        raise RequestError(message, param=param, code="previous_response_not_ended")
+    return _payloads(await store.responses.history(owner, response_id))
+
+
+def _payloads(items: Sequence[ItemRecord]) -> Sequence[bytes]:
+    return [item.payload for item in items]

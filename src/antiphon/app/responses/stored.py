@@ -1,0 +1,90 @@
+"""Stored responses: as they are now, their events and their input items; cancelled and deleted."""
+
+import asyncio
+
+import msgspec
+
+from antiphon.apis.responses.errors import encode_stream_error
+from antiphon.apis.responses.resource import DeletedResponse, item_list
+from antiphon.apis.responses.stored import StoredItem
+from antiphon.app.app import App
+from antiphon.app.log_source import LogProjection, LogSource
+from antiphon.app.responses.record import current_body, end_from_record
+from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.run.drive import Driver
+from antiphon.run.endings import CancelRequestedError
+from antiphon.store.records import ItemRecord, Page, Paging, ResponseRecord
+from antiphon.store.store import events_of
+
+CANCEL_TIMEOUT = 10.0
+"""Seconds that a cancelled response may take to end before its client gets it as it is then."""
+
+
+async def retrieve(app: App, owner: str, response_id: str) -> bytes:
+    """The response as it is now. Raises NotFoundError."""
+    return current_body(await _get(app, owner, response_id))
+
+
+async def events(app: App, owner: str, response_id: str, after: int) -> Driver:
+    """Drives the stored events behind sequence number `after` to a reader. Raises RequestError."""
+    record = await _get(app, owner, response_id)
+    if record.last_seq < 0 and record.status.terminal:
+        message = "This response was not streamed, so it has no events. Leave out 'stream'."
+        raise RequestError(message, param="stream")
+    return log_driver(app, owner, response_id, after)
+
+
+def log_driver(app: App, owner: str, response_id: str, after: int = -1) -> Driver:
+    """Drives the log of a stored response to a reader."""
+    return Driver(
+        LogSource(app.storage.writer, owner, response_id, after), LogProjection(encode_stream_error)
+    )
+
+
+async def delete(app: App, owner: str, response_id: str) -> bytes:
+    """Delete a response, with its items and events. One that is being answered stops."""
+    if not await app.storage.store.responses.delete(owner, response_id):
+        raise _not_found(response_id)
+    return msgspec.json.encode(DeletedResponse(response_id))
+
+
+async def cancel(app: App, owner: str, response_id: str) -> bytes:
+    """Cancel a background response and wait until it ends; its body then. An ended one stays as it is."""
+    store = app.storage.store
+    if not (await _get(app, owner, response_id)).background:
+        message = "Only background responses can be cancelled. Close the connection of others."
+        raise RequestError(message, param="response_id")
+    with store.watch(events_of(response_id)) as watch:
+        record = await store.jobs.request_cancel(owner, response_id)
+        if record is not None and not record.status.terminal and record.lease is None:
+            await store.responses.finish(end_from_record(record, CancelRequestedError(), worker=None))
+        deadline = asyncio.get_running_loop().time() + CANCEL_TIMEOUT
+        while True:
+            record = await _get(app, owner, response_id)
+            left = deadline - asyncio.get_running_loop().time()
+            if record.status.terminal or left <= 0:
+                return current_body(record)
+            await watch.changed(left)
+
+
+async def list_input_items(app: App, owner: str, response_id: str, paging: Paging) -> bytes:
+    """A page of the input of a response. Raises NotFoundError."""
+    await _get(app, owner, response_id)
+    return encode_items(await app.storage.store.responses.input_items(owner, response_id, paging))
+
+
+def encode_items(page: Page[ItemRecord]) -> bytes:
+    """The body of a list of items."""
+    items = [StoredItem(item.id, item.type, item.payload) for item in page.data]
+    return msgspec.json.encode(item_list(items, has_more=page.has_more))
+
+
+async def _get(app: App, owner: str, response_id: str) -> ResponseRecord:
+    record = await app.storage.store.responses.get(owner, response_id)
+    if record is None:
+        raise _not_found(response_id)
+    return record
+
+
+def _not_found(response_id: str) -> NotFoundError:
+    return NotFoundError(f"Response with id '{response_id}' not found.", param="response_id")

@@ -1,0 +1,49 @@
+"""The store of a server, and the writer of its logs: both are there between `start` and `stop`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from antiphon.app.log_writer import LEASE, LogWriter
+from antiphon.core.errors import StoreError
+from antiphon.store.store import Store
+
+
+class Storage:
+    """Opens the store when the server starts. `lease` is in seconds."""
+
+    def __init__(self, open_store: Callable[[], Awaitable[Store]], lease: float = LEASE) -> None:
+        self._open_store = open_store
+        self._lease = lease
+        self._writer: LogWriter | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def started(self) -> bool:
+        """The store is open."""
+        return self._writer is not None
+
+    @property
+    def writer(self) -> LogWriter:
+        """What writes logs. Raises StoreError before `start`."""
+        if self._writer is None:
+            raise StoreError
+        return self._writer
+
+    @property
+    def store(self) -> Store:
+        """The store. Raises StoreError before `start`."""
+        return self.writer.store
+
+    async def start(self) -> None:
+        """Open the store. Raises AntiphonError if that cannot be done."""
+        self._writer = LogWriter(await self._open_store(), self._lease)
+        self._writing = asyncio.create_task(self._writer.write())
+
+    async def stop(self) -> None:
+        """Close the store."""
+        if self._writer is None or self._writing is None:
+            return
+        self._writing.cancel()
+        await asyncio.gather(self._writing, return_exceptions=True)
+        writer, self._writer = self._writer, None
+        await writer.store.close()

@@ -1,0 +1,47 @@
+"""Stored chat completions without HTTP: listed, changed and deleted."""
+
+import msgspec
+
+from antiphon.apis.chat.stored import Deleted, UpdateRequest, page, with_metadata
+from antiphon.app.app import App
+from antiphon.core.errors import NotFoundError
+from antiphon.store.records import CompletionFilter, CompletionRecord, Paging
+
+
+async def list_completions(app: App, owner: str, only: CompletionFilter, paging: Paging) -> bytes:
+    """A page of the completions of this owner."""
+    found = await app.storage.store.completions.list(owner, only, paging)
+    return page([(record.id, record.body) for record in found.data], has_more=found.has_more)
+
+
+async def retrieve(app: App, owner: str, completion_id: str) -> CompletionRecord:
+    """One completion. Raises NotFoundError."""
+    record = await app.storage.store.completions.get(owner, completion_id)
+    if record is None:
+        raise _not_found(completion_id)
+    return record
+
+
+async def update(app: App, owner: str, completion_id: str, wire: UpdateRequest) -> bytes:
+    """Replace the metadata. Raises NotFoundError."""
+    metadata = wire.metadata or {}
+    body = with_metadata((await retrieve(app, owner, completion_id)).body, metadata)
+    return (await app.storage.store.completions.update(owner, completion_id, metadata, body)).body
+
+
+async def delete(app: App, owner: str, completion_id: str) -> bytes:
+    """Delete a completion. Raises NotFoundError."""
+    if not await app.storage.store.completions.delete(owner, completion_id):
+        raise _not_found(completion_id)
+    return msgspec.json.encode(Deleted(completion_id))
+
+
+async def list_messages(app: App, owner: str, completion_id: str, paging: Paging) -> bytes:
+    """A page of the messages that a completion answered. Raises NotFoundError."""
+    await retrieve(app, owner, completion_id)
+    found = await app.storage.store.completions.messages(owner, completion_id, paging)
+    return page([(item.id, item.payload) for item in found.data], has_more=found.has_more)
+
+
+def _not_found(completion_id: str) -> NotFoundError:
+    return NotFoundError(f"Chat completion with id '{completion_id}' not found.", param="completion_id")

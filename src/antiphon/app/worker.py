@@ -1,0 +1,239 @@
+"""Works on background responses: claims them, runs them, keeps their leases, and the store tidy.
+
+Every server has one worker. What it has claimed is its own as long as it renews the
+lease in time; what a dead one has left behind is taken over by another, which
+replays what was recorded and continues in the middle of the sentence.
+
+A response that cannot be worked on now, since the store is away or the engine
+is busy or stopping, is left alone: its lease runs out, and another server continues.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from antiphon.app.app import App
+from antiphon.app.journal import BackgroundJournal
+from antiphon.app.log_writer import LEASE
+from antiphon.app.responses.background import prepare
+from antiphon.app.responses.record import finish_from_record
+from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, StoreError
+from antiphon.run.drive import Driver
+from antiphon.run.endings import CancelRequestedError, LostError
+from antiphon.store.records import ResponseRecord, Verdict
+from antiphon.store.store import JOBS, cancel_of
+from antiphon.store.watch import Signal
+
+HEARTBEATS = 3
+"""Renewals within a lease."""
+SWEEP = 60.0
+"""Seconds between sweeps of the store."""
+PAUSE = 1.0
+"""Seconds to wait when the database is away."""
+ABANDONED = 100
+"""So many responses of dead servers are ended at a time."""
+
+_NOT_NOW = (StoreError, EngineNotReadyError, EngineBusyError)
+"""What keeps a worker from going on, and may be over for the next one."""
+
+log = structlog.get_logger(__name__)
+
+Stop = Callable[[Exception], object]
+
+
+class AbandonedError(EngineError):
+    """The server stopped in the middle of this answer. Send the request again."""
+
+
+class Worker:
+    """Runs at most `jobs` background responses at a time. `lease` is in seconds."""
+
+    def __init__(self, app: App, *, jobs: int, lease: float = LEASE) -> None:
+        self._app = app
+        self._slots = asyncio.Semaphore(jobs)
+        self._lease = lease
+        self._jobs: dict[asyncio.Task[None], str] = {}
+        self._stops: dict[str, Stop] = {}
+        self._cancels = Signal()
+        self._claiming: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Begin to work. The storage was started before."""
+        work = (
+            _repeat(self._beat, self._cancels, self._lease / HEARTBEATS),
+            _repeat(self._end_abandoned, Signal(), self._lease),
+            _repeat(self._sweep, Signal(), SWEEP),
+        )
+        self._tasks = [asyncio.create_task(each) for each in work]
+        self._claiming = asyncio.create_task(self._claim())
+
+    def drain(self) -> None:
+        """Claim no more."""
+        if self._claiming is not None:
+            self._claiming.cancel()
+
+    async def release(self) -> None:
+        """Stop working, so that another server can continue at once what is not done."""
+        if self._claiming is None:
+            return
+        claiming, self._claiming = self._claiming, None
+        await _cancelled([claiming])
+        writer = self._app.storage.writer
+        writer.stopping.set_result(None)
+        mine = [*self._jobs.values()]
+        await _cancelled([*self._jobs])
+        with suppress(StoreError):  # then the leases run out
+            await writer.store.jobs.release(writer.worker, mine)
+
+    async def stop(self) -> None:
+        """Stop working."""
+        await self.release()
+        await _cancelled(self._tasks)
+        self._tasks = []
+
+    # Claiming
+
+    async def _claim(self) -> None:
+        """Claim jobs as they come, one for each free slot."""
+        with self._app.storage.store.watch(JOBS) as watch:
+            while True:
+                await self._slots.acquire()
+                record = await self._next()
+                if record is None or record.id in self._jobs.values():  # ours: its lease had run out
+                    self._slots.release()
+                    await watch.changed(self._lease / HEARTBEATS)
+                    continue
+                task = asyncio.create_task(self._work(record))
+                self._jobs[task] = record.id
+                task.add_done_callback(self._done)
+
+    async def _next(self) -> ResponseRecord | None:
+        writer = self._app.storage.writer
+        try:
+            claimed = await writer.store.jobs.claim(writer.worker, time.time(), self._lease, 1)
+        except Exception as error:
+            _log_trouble(error)
+            await asyncio.sleep(PAUSE)
+            return None
+        return claimed[0] if claimed else None
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        response_id = self._jobs.pop(task)
+        self._slots.release()
+        if task.cancelled() or (failure := task.exception()) is None:
+            return
+        if isinstance(failure, LostError):
+            log.info("a response was lost", id=response_id, verdict=failure.verdict)
+        elif isinstance(failure, _NOT_NOW):
+            log.warning("a response has to wait", id=response_id, error=str(failure.__cause__ or failure))
+        else:
+            log.error("response failed", id=response_id, error=str(failure), exc_info=failure)
+
+    # One job
+
+    async def _work(self, record: ResponseRecord) -> None:
+        """Answer a response, whatever its end. Raises why it did not come to its own end."""
+        writer = self._app.storage.writer
+        if record.cancel_requested:
+            await finish_from_record(writer, record, CancelRequestedError())
+            return
+        watching = asyncio.create_task(self._watch_cancel(record.id))
+        try:
+            await self._answer(record)
+        finally:
+            del self._stops[record.id]
+            await _cancelled([watching])
+
+    async def _answer(self, record: ResponseRecord) -> None:
+        writer = self._app.storage.writer
+        try:
+            driver, journal = await self._prepared(record)
+        except (*_NOT_NOW, LostError):
+            raise
+        except Exception as why:  # it cannot be run any more: its model is gone, or its history
+            await finish_from_record(writer, record, why)
+            return
+        self._stops[record.id] = driver.stop
+        with writer.registered(journal):
+            await driver.run()
+
+    async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
+        """What answers it. Raises why that was stopped, if it was."""
+        preparing = asyncio.ensure_future(prepare(self._app, record))
+        reasons: list[Exception] = []
+
+        def stop(reason: Exception) -> None:
+            reasons.append(reason)
+            preparing.cancel()
+
+        self._stops[record.id] = stop
+        try:
+            await asyncio.wait((preparing,))
+        finally:
+            await _cancelled([preparing])
+        if reasons:
+            raise reasons[0]
+        return preparing.result()
+
+    async def _watch_cancel(self, response_id: str) -> None:
+        with self._app.storage.store.watch(cancel_of(response_id)) as watch:
+            while await watch.changed():
+                self._cancels.set()
+
+    # Leases
+
+    async def _beat(self) -> None:
+        """Renew all leases; stop what is lost or shall be cancelled."""
+        writer = self._app.storage.writer
+        stops: dict[str, Stop] = {journal.response_id: journal.stop for journal in writer.open.values()}
+        stops |= self._stops
+        if not stops:
+            return
+        beat = await writer.store.jobs.heartbeat(writer.worker, [*stops], time.time(), self._lease)
+        for response_id in beat.lost:
+            stops[response_id](LostError(Verdict.LOST))
+        for response_id in beat.cancelled:
+            stops[response_id](CancelRequestedError())
+
+    async def _end_abandoned(self) -> None:
+        """End foreground responses whose server died, and with it the connection to their client."""
+        writer = self._app.storage.writer
+        jobs = writer.store.jobs
+        for record in await jobs.claim_abandoned(writer.worker, time.time(), self._lease, ABANDONED):
+            if record.id not in writer.open:  # else it is ours, and its lease had run out
+                await finish_from_record(writer, record, AbandonedError())
+
+    async def _sweep(self) -> None:
+        swept = await self._app.storage.store.sweep(time.time())
+        if swept.responses or swept.completions:
+            log.info("swept", responses=swept.responses, completions=swept.completions)
+
+
+async def _repeat(work: Callable[[], Awaitable[None]], sooner: Signal, pause: float) -> None:
+    """Do the work every `pause` seconds, or `sooner`. A database that is away comes back."""
+    while True:
+        try:
+            await work()
+        except Exception as error:
+            _log_trouble(error)
+        await sooner.changed(pause)
+
+
+def _log_trouble(error: Exception) -> None:
+    if isinstance(error, StoreError):
+        log.warning("the store does not answer", error=str(error.__cause__ or error))
+    else:
+        log.error("background work failed", exc_info=error)
+
+
+async def _cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

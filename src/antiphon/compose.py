@@ -1,0 +1,149 @@
+"""The composition root: options → the parts of a server, connected.
+
+Wrong options are found here, before a model is loaded.
+"""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES
+from antiphon.apis.responses.sealing import Sealer
+from antiphon.app.app import DAY, App, Options
+from antiphon.app.storage import Storage
+from antiphon.app.worker import Worker
+from antiphon.config import Settings
+from antiphon.core.errors import AntiphonError, StoreError
+from antiphon.run.models import Service
+from antiphon.store.open import default_path, open_store
+from antiphon.store.store import Store
+from antiphon.tools.shell import Shell
+from antiphon.tools.tool import ServerTool
+
+_REASONING_FIELDS = {"both": ("reasoning_content", "reasoning")}
+_REASONING_FORMS = {"openai": RAW, "open-responses": RAW_OPEN_RESPONSES}
+
+
+class Runtime(Struct, frozen=True):
+    """What runs beside the web server: the use cases, and the worker on background responses."""
+
+    app: App
+    worker: Worker
+
+    async def start(self) -> None:
+        """Load the model and open the store. Work on stored responses begins when both are there."""
+        await self.app.models.start()
+        await self.app.storage.start()
+        await self.worker.start()
+
+    async def stop(self) -> None:
+        """Free everything. No answer is under way any more."""
+        await self.app.models.close()
+        await self.worker.stop()
+        await self.app.storage.stop()
+
+
+def compose(settings: Settings) -> Runtime:
+    """The parts of a server with these options. Raises AntiphonError for options that cannot be used."""
+    template = _read(settings.chat_template) if settings.chat_template else None
+    models = Service(
+        settings.engine.build(),
+        names=settings.model_name,
+        dialect=settings.dialect,
+        chat_template=template,
+        date=settings.date,
+        tools=_tools(settings),
+    )
+    storage = Storage(_open_store(settings), settings.lease_seconds)
+    app = App(models, storage, Sealer(_secrets(settings)), _options(settings))
+    return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds))
+
+
+def _tools(settings: Settings) -> Iterator[ServerTool]:
+    """The tools that the settings name. What they are made with are optional extras: imported when chosen."""
+    if settings.code_interpreter:
+        with _extra("code-interpreter"):
+            from antiphon.tools.code_interpreter import CodeInterpreter  # noqa: PLC0415
+        yield CodeInterpreter()
+    if settings.web_search is not None:
+        with _extra("web-search"):
+            from antiphon.tools.web.search import SearxngSearch  # noqa: PLC0415
+            from antiphon.tools.web_search import WebSearch  # noqa: PLC0415
+        yield WebSearch(SearxngSearch(settings.web_search))
+    if settings.shell is not None:
+        yield Shell(settings.shell)
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Say which extra is needed for what is imported, if it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise AntiphonError(f"--{name} needs an extra: `pip install 'antiphon[{name}]'`.") from error
+
+
+def _options(settings: Settings) -> Options:
+    return Options(
+        max_body_bytes=settings.max_body_bytes,
+        keep_alive=settings.keep_alive,
+        stall=settings.stall_seconds,
+        deadline=settings.deadline_seconds,
+        trust_templates=settings.trust_chat_templates,
+        force_usage=settings.force_include_usage,
+        reasoning_fields=_REASONING_FIELDS.get(settings.reasoning_field, (settings.reasoning_field,)),
+        reasoning_form=_REASONING_FORMS[settings.reasoning_events],
+        keep=settings.keep_days * DAY,
+    )
+
+
+def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
+    """Opens the store that the settings name. If that fails, the server does not start, and says why."""
+
+    async def opened() -> Store:
+        try:
+            return await open_store(settings.store)
+        except (ValueError, StoreError) as error:
+            why = str(error.__cause__ or error).rstrip(".")
+            raise AntiphonError(f"Cannot open the store: {why}. Choose another with --store.") from error
+
+    return opened
+
+
+def _secrets(settings: Settings) -> tuple[str, ...]:
+    """What seals for clients: what the settings name, or a secret made at the first start."""
+    if settings.secret:
+        return settings.secret
+    if settings.store == "memory":
+        return (secrets.token_urlsafe(32),)
+    path = default_path().with_name("secret")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _make_secret(path)
+        return (path.read_text(encoding="utf-8").strip(),)
+    except OSError as error:
+        message = f"Cannot keep a secret in {path}: {error.strerror}. Give one with --secret."
+        raise AntiphonError(message) from error
+
+
+def _make_secret(path: Path) -> None:
+    """Write a secret at once and whole: of two servers that start together, the first wins."""
+    descriptor, draft = tempfile.mkstemp(dir=path.parent)  # readable for its owner only
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_urlsafe(32))
+    with suppress(FileExistsError):
+        os.link(draft, path)
+    os.unlink(draft)
+
+
+def _read(template: Path) -> str:
+    try:
+        return template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AntiphonError(f"Cannot read the chat template {template}: {error}.") from error

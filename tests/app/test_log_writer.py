@@ -1,0 +1,266 @@
+"""What is written of an answer while it is given: all of it, once, in order, whatever the database does meanwhile."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.app import log_writer as module
+from antiphon.app.journal import BackgroundJournal, StoredInput, StreamJournal
+from antiphon.app.log_writer import LogWriter
+from antiphon.core.errors import NotFoundError, StoreError
+from antiphon.core.events import TextDelta, TextEnded
+from antiphon.run.endings import FINISHED, LostError
+from antiphon.run.replay import ReplayLog
+from antiphon.store.open import open_store
+from antiphon.store.records import ResponseRecord, Verdict
+from tests.app.support import Diary, Outage, found, log_of, until_written
+from tests.run.support import until
+from tests.store.samples import OWNER, response, response_end
+
+
+@asynccontextmanager
+async def writing(store: Any) -> AsyncIterator[LogWriter]:
+    writer = LogWriter(store)
+    task = asyncio.create_task(writer.write())
+    try:
+        yield writer
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest_asyncio.fixture
+async def writer(store: Outage) -> AsyncIterator[LogWriter]:
+    async with writing(store) as writer:
+        yield writer
+
+
+class Answer:
+    """A streamed response: what is said is projected and recorded, `told` is what its client got."""
+
+    def __init__(self, writer: LogWriter, name: str = "resp_1", **changes: Any) -> None:
+        self.diary = Diary()
+        self.told: list[bytes] = []
+        self.stops: list[Exception] = []
+        self.lines: list[bytes] = []
+
+        def row(body: bytes) -> ResponseRecord:
+            return response(name, body=body, lease=writer.lease(), **changes)
+
+        self.journal = StreamJournal(writer, self.diary, StoredInput(name, row, ()))
+
+    async def open(self) -> "Answer":
+        opening = self.journal.open(self.stops.append)
+        assert opening is not None
+        await opening
+        return self
+
+    def say(self, text: str) -> None:
+        self.push([TextDelta(char, char) for char in text])
+
+    def push(self, events: list[Any]) -> None:
+        self.told += self.journal.record(0, events, self.diary.push(0, events))
+
+    async def end(self) -> None:
+        self.told += await self.journal.close(FINISHED, None, self.diary.finish())
+
+
+async def begun(writer: LogWriter, name: str = "resp_1", **changes: Any) -> Answer:
+    return await Answer(writer, name, **changes).open()
+
+
+async def test_what_is_said_is_written_soon(store: Outage, writer: LogWriter) -> None:
+    answer = await begun(writer)
+    answer.say("ab")
+    await until_written(store, 2)
+    answer.say("c")
+    await until_written(store, 3)
+    assert await log_of(store) == answer.told
+
+
+async def test_what_is_said_before_there_is_a_row_is_written_after_it(
+    store: Outage, writer: LogWriter
+) -> None:
+    store.held["responses.create"] = asyncio.Event()
+    answer = Answer(writer)
+    opening = asyncio.create_task(answer.open())
+    await until(lambda: "responses.create" in store.calls)
+    answer.say("ab")
+    await writer.flush()
+    assert "log.append" not in store.calls
+    store.held["responses.create"].set()
+    await opening
+    await until_written(store, 2)
+    assert await log_of(store) == answer.told
+
+
+async def test_all_that_write_share_one_call(store: Outage, writer: LogWriter) -> None:
+    answers = [await begun(writer, f"resp_{number}") for number in range(20)]
+    store.calls.clear()
+    for answer in answers:
+        answer.say("a")
+        answer.say("b")
+    await writer.flush()
+    for number in range(20):
+        assert len(await log_of(store, f"resp_{number}")) == 2
+    assert store.calls.count("log.append") == 1
+
+
+async def test_whoever_asks_meanwhile_sees_the_items_that_are_done(store: Outage, writer: LogWriter) -> None:
+    answer = await begun(writer)
+    answer.say("ab")
+    await until_written(store, 2)
+    before = await found(store)
+    answer.push([TextEnded()])
+    await until_written(store, 3)
+    after = await found(store)
+    assert json.loads(before.body)["text"] == ""
+    assert json.loads(after.body)["text"] == "ab"
+
+
+async def test_nothing_is_written_of_what_was_let_go(store: Outage, writer: LogWriter) -> None:
+    answer = await begun(writer)
+    answer.say("a")
+    await answer.journal.release()
+    before = await found(store)
+    answer.say("b")
+    await writer.flush()
+    assert await found(store) == before
+    assert not before.status.terminal
+
+
+async def test_what_was_just_written_need_not_be_read(store: Outage, writer: LogWriter) -> None:
+    answer = await begun(writer)
+    for text in ("abc", "def"):
+        answer.say(text)
+        await writer.flush()
+    assert [writer.fresh("resp_1", after) for after in range(-1, 6)] == [
+        [],
+        [],
+        [],
+        *(answer.told[after + 1 :] for after in range(2, 5)),
+        [],
+    ]
+    await answer.end()
+    assert writer.fresh("resp_1", 3) == []
+
+
+# What goes wrong
+
+
+async def test_a_database_that_comes_back_gets_everything(store: Outage, writer: LogWriter) -> None:
+    answer = await begun(writer)
+    answer.say("a")
+    store.away = True
+    for char in "bcd":
+        answer.say(char)
+        await asyncio.sleep(0.01)
+    store.away = False
+    answer.say("e")
+    await until_written(store, 5)
+    assert await log_of(store) == answer.told
+    assert answer.stops == []
+
+
+async def test_a_database_that_stays_away_stops_the_work(
+    store: Outage, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STORE_TIMEOUT", 0.02)
+    answer = await begun(writer)
+    store.away = True
+    answer.say("a")
+    await until(lambda: answer.stops)
+    assert isinstance(answer.stops[0], StoreError)
+    with pytest.raises(StoreError):
+        await answer.end()
+    store.away = False
+    other = await begun(writer, "resp_2")  # the writer goes on
+    other.say("a")
+    await until_written(store, 1, "resp_2")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.LOST, Verdict.GONE, Verdict.ENDED])
+async def test_a_response_that_is_not_ours_any_more(
+    store: Outage, writer: LogWriter, verdict: Verdict
+) -> None:
+    answer = await begun(writer, background=True)
+    if verdict is Verdict.GONE:
+        await store.responses.delete(OWNER, "resp_1")
+    elif verdict is Verdict.LOST:
+        await store.jobs.claim("other", 5e9, 10, 1)
+    else:
+        await store.responses.finish(response_end(worker=writer.worker))
+    answer.say("a")
+    await until(lambda: answer.stops)
+    [lost] = answer.stops
+    assert isinstance(lost, LostError)
+    assert lost.verdict is verdict
+    with pytest.raises(LostError):
+        await answer.end()
+
+
+async def test_only_a_store_that_is_away_is_asked_again(writer: LogWriter) -> None:
+    asked: list[int] = []
+
+    async def ask() -> None:
+        asked.append(1)
+        raise NotFoundError
+
+    with pytest.raises(NotFoundError):
+        await writer.retried(ask)
+    assert len(asked) == 1
+
+
+ACTIONS = st.lists(
+    st.sampled_from(["say", "say", "say", "tick", "write", "away", "back", "item"]), max_size=30
+)
+
+
+@settings(max_examples=60)
+@given(ACTIONS, st.integers(0, 5))
+async def test_the_log_is_what_was_said(actions: list[str], known: int) -> None:
+    """Law: whatever happens in between, the log has every line, once, in order."""
+    real = await open_store("memory")
+    store = Outage(real)
+    try:
+        async with writing(store) as writer:
+            earlier = await begun(writer, background=True)
+            earlier.say("x" * known)
+            await until_written(real, known)
+            await earlier.journal.release()
+            told = earlier.told
+
+            record, diary = await found(real), Diary()
+            given = StoredInput("resp_1", lambda _: record, ())
+            journal = BackgroundJournal(writer, diary, given, record, ReplayLog())
+
+            def push(events: list[Any]) -> list[bytes]:
+                return journal.record(0, events, diary.push(0, events))
+
+            with writer.registered(journal):
+                assert journal.open(print) is None
+                told += push([TextDelta("x", "x") for _ in range(known)])
+                for action in actions:
+                    match action:
+                        case "say":
+                            told += push([TextDelta("a", "a"), TextDelta("b", "b")])
+                        case "item":
+                            told += push([TextEnded()])
+                        case "tick":
+                            await asyncio.sleep(0.002)
+                        case "write":
+                            await asyncio.sleep(0)
+                        case "away" | "back":
+                            store.away = action == "away"
+                store.away = False
+                told += await journal.close(FINISHED, None, diary.finish())
+        assert await log_of(real) == told
+    finally:
+        await real.close()
