@@ -2,37 +2,92 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 import uvicorn
 from msgspec import Struct
 
+from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.sealing import Sealer
-from antiphon.engines.engine import Engine
+from antiphon.app.app import App, Options
+from antiphon.app.log_writer import LEASE
+from antiphon.app.storage import Storage
+from antiphon.app.worker import Worker
+from antiphon.compose import Runtime
+from antiphon.dialects.dialect import Dialect
+from antiphon.engines.engine import Engine, ModelCard
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.http.app import build, connect
-from antiphon.http.context import Context, Options
-from antiphon.run.service import Service
+from antiphon.http.app import build
+from antiphon.http.protocol import StreamProtocol
+from antiphon.render.renderer import Renderer
+from antiphon.run.models import Service
 from antiphon.store.open import open_store
+from antiphon.store.store import Store
 from antiphon.tools.tool import ServerTool
 
 JOBS = 8
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients that speak plain HTTP: without one, each reads all certificates of the system first."""
+_RENDERERS: dict[tuple[object, ...], Renderer] = {}
+
+
+class SharingService(Service):
+    """Renders with what another service made of the same template: compiling one is most of a start."""
+
+    def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
+        template = self._chat_template, card.chat_template
+        key = (dialect.names[0], *template, card.bos, card.eos, self._date)
+        if key not in _RENDERERS:
+            _RENDERERS[key] = super()._renderer(dialect, card)
+        return _RENDERERS[key]
+
+
+class PromptServer(uvicorn.Server):
+    """Ends as soon as nothing is under way, where uvicorn looks once every 100 ms."""
+
+    async def start(self, listener: socket.socket) -> None:
+        """Listen, and keep the time."""
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        await self.startup(sockets=[listener])
+        self._loop = asyncio.create_task(self.main_loop())
+
+    async def stop(self) -> None:
+        """Close every connection, as uvicorn does."""
+        self._loop.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._loop
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        while self.server_state.connections or self.server_state.tasks:
+            await asyncio.sleep(0.002)
+        for server in self.servers:
+            await server.wait_closed()
 
 
 class Running(Struct):
-    """A server that answers at `url`, the engine behind it, and all that its handlers use."""
+    """A server that answers at `url`, the engine behind it, all that its handlers use, and its worker."""
 
     url: str
     engine: Any
-    context: Context
+    app: App
+    worker: Worker
 
     @property
     def service(self) -> Service:
         """The model."""
-        return self.context.service
+        return self.app.models
+
+    async def stop(self) -> None:
+        """Stop all answers, as a server does that is told to stop; other requests are still answered."""
+        await self.worker.release()
+        await self.service.stop()
 
 
 @asynccontextmanager
@@ -43,30 +98,36 @@ async def running(
     date: str | None = None,
     tools: Iterable[ServerTool] = (),
     parallel: int = 256,
-    store: str = "memory",
+    store: str | Callable[[], Awaitable[Store]] = "memory",
+    lease: float = LEASE,
     keys: tuple[str, ...] = (),
     secrets: tuple[str, ...] = ("secret",),
+    presenters: Presenters = DEFAULT_PRESENTERS,
+    http: Any = StreamProtocol,
     **options: Any,
 ) -> AsyncIterator[Running]:
-    """Serve while the block runs."""
+    """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not."""
     engine = ScriptedEngine(script, parallel=parallel) if isinstance(script, list) else script
-    service = Service(engine, dialect=dialect, date=date, tools=tools)
-    context = connect(service, partial(open_store, store), Sealer(secrets), Options(**options), JOBS)
+    service = SharingService(engine, dialect=dialect, date=date, tools=tools)
+    opened = partial(open_store, store) if isinstance(store, str) else store
+    app = App(service, Storage(opened, lease), Sealer(secrets), Options(**options), presenters)
+    worker = Worker(app, jobs=JOBS, lease=lease)
+    runtime = Runtime(app, worker)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # asyncio forgets it, and clients wait 40 ms
-    config = uvicorn.Config(build(context, keys), log_config=None, lifespan="off", ws="websockets-sansio")
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    await service.start()
-    await context.worker.start()
+    config = uvicorn.Config(
+        build(app, keys), http=http, log_config=None, lifespan="off", ws="websockets-sansio"
+    )
+    server = PromptServer(config)
+    await server.start(listener)
+    await runtime.start()
     try:
-        yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, context)
+        yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, app, worker)
     finally:
-        server.should_exit = True
-        await serving
-        await context.worker.stop()
+        await server.stop()
+        await runtime.worker.release()
         await service.stop()
-        await service.close()
+        await runtime.stop()
         listener.close()

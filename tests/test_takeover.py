@@ -17,7 +17,6 @@ import httpx2 as httpx
 import pytest
 
 from tests.response_invariants import check, read_sse
-from tests.store.conftest import postgresql_server, postgresql_url  # noqa: F401 - fixtures
 from tests.test_serve import Process, refuses, serving
 
 SOON = "1"
@@ -288,7 +287,7 @@ def test_a_foreground_stream_whose_server_was_killed_has_failed(servers: Servers
 # Two servers
 
 
-def test_another_replica_takes_over(servers: Servers, postgresql_url: str, uninterrupted: Any) -> None:  # noqa: F811
+def test_another_replica_takes_over(servers: Servers, postgresql_url: str, uninterrupted: Any) -> None:
     first = servers.start(postgresql_url)
     before = asking(first, "a story", background=True)
     before.until(10)
@@ -305,7 +304,7 @@ def test_another_replica_takes_over(servers: Servers, postgresql_url: str, unint
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_another_replica_cancels(servers: Servers, postgresql_url: str, after: int) -> None:  # noqa: F811
+def test_another_replica_cancels(servers: Servers, postgresql_url: str, after: int) -> None:
     first = servers.start(postgresql_url, lease=NEVER)
     reader = asking(first, "endless", background=True)
     reader.until(3 + after)
@@ -357,7 +356,7 @@ def test_a_server_that_is_stopped_gives_its_work_back(
     assert payloads[: len(told)] == told
 
 
-def test_another_replica_goes_on_at_once(servers: Servers, postgresql_url: str, uninterrupted: Any) -> None:  # noqa: F811
+def test_another_replica_goes_on_at_once(servers: Servers, postgresql_url: str, uninterrupted: Any) -> None:
     first = servers.start(postgresql_url, lease=NEVER)
     response_id = post(first, "a story", background=True)["id"]
     second = servers.start(postgresql_url, lease=NEVER)
@@ -386,7 +385,7 @@ def test_a_foreground_stream_ends_with_the_server(servers: Servers, sqlite: str)
 @contextmanager
 def full_disk(server: Process, store: str) -> Iterator[None]:
     """No file of the server grows beyond what the log of its database has by now."""
-    pid = server._process.pid
+    pid = server.pid
     size = Path(store.removeprefix("sqlite:///") + "-wal").stat().st_size
     limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, limits[1]))
@@ -414,8 +413,8 @@ def test_a_full_disk_is_told_and_survived(servers: Servers, sqlite: str, uninter
 
 def test_a_database_that_is_lost_comes_back(
     servers: Servers,
-    postgresql_server: Any,  # noqa: F811
-    postgresql_url: str,  # noqa: F811
+    postgresql_server: Any,
+    postgresql_url: str,
     uninterrupted: Any,
 ) -> None:
     server = servers.start(postgresql_url)

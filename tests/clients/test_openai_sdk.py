@@ -3,7 +3,8 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import openai
@@ -13,10 +14,9 @@ from openai import AsyncOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion
 
-from antiphon.core.chunks import Chunk
-from antiphon.core.outcome import Executed, Outcome, Searched
+from antiphon.core.tool_result import Executed, Searched, ToolResult
 from antiphon.core.turn import Function, Hosted
-from antiphon.engines.engine import Generation
+from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
 from tests.acting import ActingTool, TakingTurns
 from tests.server import Running, running
@@ -210,10 +210,22 @@ async def test_the_stream_helper_tells_what_happens(client: AsyncOpenAI) -> None
 class LastFirst(ScriptedEngine):
     """The higher the seed, the sooner an answer begins: so the last choice is the first to speak."""
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
-        await asyncio.sleep(0.2 - 0.05 * (generation.sampling.seed or 0))
-        async for batch in super().generate(generation):
-            yield batch
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        return Later(0.2 - 0.05 * (request.sampling.seed or 0), partial(super().generate, request, receiver))
+
+
+class Later:
+    """Work that begins after so many seconds."""
+
+    def __init__(self, seconds: float, begin: Callable[[], Work]) -> None:
+        self._work: Work = asyncio.get_running_loop().call_later(seconds, self._begin)
+        self._start = begin
+
+    def _begin(self) -> None:
+        self._work = self._start()
+
+    def cancel(self) -> None:
+        self._work.cancel()
 
 
 async def test_choices_that_begin_in_any_order_add_up() -> None:
@@ -317,11 +329,11 @@ async def test_a_client_that_closes_its_stream_stops_the_engine(server: Running,
     async for chunk in stream:
         if chunk.choices[0].delta.content:
             break
-    assert server.engine.active == 1
+    assert server.engine.load.running == 1
     await stream.close()
 
     async with asyncio.timeout(1):
-        while server.engine.active:
+        while server.engine.load.running:
             await asyncio.sleep(0.001)
 
 
@@ -338,8 +350,8 @@ async def test_calls_of_the_server_s_tools_are_typed_items_and_events() -> None:
     shell = Function("shell", "Runs.", {"type": "object"}, hosted=Hosted("shell", "exec"))
     tools = [
         ActingTool(),
-        ActingTool("web_search", (search,), [Outcome("Cats.", Searched("cats", ("https://a.example/",)))]),
-        ActingTool("shell", (shell,), [Outcome("a.txt", Executed("a.txt\n", "", 0))]),
+        ActingTool("web_search", (search,), [ToolResult("Cats.", Searched("cats", ("https://a.example/",)))]),
+        ActingTool("shell", (shell,), [ToolResult("a.txt", Executed("a.txt\n", "", 0))]),
     ]
     engine = TakingTurns(
         f"Let me see.{tagged('python', {'code': 'print(42)'})}\n{tagged('web_search', {'query': 'cats'})}",

@@ -12,7 +12,7 @@ import httpx2 as httpx
 
 from tests.openai_schema import OPEN_RESPONSES, OPENAI_RESPONSES, event_components, validate, validate_event
 from tests.response_invariants import check, read_sse
-from tests.server import Running
+from tests.server import NO_TLS, Running
 
 Json = Any
 """What a body holds."""
@@ -184,7 +184,9 @@ def rows(path: Path) -> dict[str, int]:
 async def client(server: Running, key: str | None = None) -> AsyncIterator[Api]:
     """A client of the server."""
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=f"{server.url}/v1", headers=headers, timeout=20) as http:
+    async with httpx.AsyncClient(
+        verify=NO_TLS, base_url=f"{server.url}/v1", headers=headers, timeout=20
+    ) as http:
         yield Api(http)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx2 as httpx
 
-from antiphon.apis.envelope import View
+from antiphon.apis.envelope import PresentationOptions
 from tests.apis.chat.support import collected
 from tests.openai_schema import validate
-from tests.server import Running, running
+from tests.server import NO_TLS, Running, running
 
 Json = Any
 """What a body holds."""
@@ -61,7 +61,7 @@ class ChatApi:
         """The choices of the answer. What a stream of it adds up to is the same."""
         full = (await self.ask(said, **fields))["choices"]
         chunks = await self.stream(said, **fields)
-        shown = View(
+        shown = PresentationOptions(
             logprobs=0 if fields.get("logprobs") else None, token_ids=bool(fields.get("return_token_ids"))
         )
         streamed = collected(chunks, shown)
@@ -167,6 +167,6 @@ async def chatting(script: Any, **options: Any) -> AsyncIterator[ChatApi]:
     """A server with this script, and a client of it. `options` are those of `running`."""
     async with (
         running(script, **options) as server,
-        httpx.AsyncClient(base_url=server.url, timeout=20) as http,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url, timeout=20) as http,
     ):
         yield ChatApi(http, server)

@@ -5,23 +5,20 @@ and reads the answer as an `Answer`, so that all four can be compared.
 """
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 from msgspec import Struct
 
-from antiphon.constrain.form import Form, Language
-from antiphon.constrain.gbnf_reader import read_gbnf
-from antiphon.constrain.matcher import matches
-from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Gbnf
-from antiphon.engines.engine import Generation
+from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.script import Line, answer_of
 from antiphon.engines.scripted import ScriptedEngine
+from tests.constrain.language import language_of
 from tests.openai_schema import validate, validate_event
+from tests.pushing import Pushing
 from tests.response_invariants import check, read_sse
 
 START = "<|start|>assistant"
@@ -54,12 +51,11 @@ class Said(ScriptedEngine):
         """What the next generations write; the last of them is repeated."""
         self.lines = [Line(output, **more) for output in outputs]
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Play the next line."""
-        self.seen.append(generation)
+        self.seen.append(request)
         line = self.lines.pop(0) if len(self.lines) > 1 else self.lines[0]
-        for chunk in answer_of(line).play(generation):
-            yield [chunk]
+        return Pushing(([chunk] for chunk in answer_of(line).play(request)), receiver)
 
     @property
     def prompt(self) -> str:
@@ -71,13 +67,7 @@ class Said(ScriptedEngine):
         constraint = self.seen[-1].constraint
         assert isinstance(constraint, Gbnf)
         assert not constraint.triggers
-        return matches(_language(constraint.text), answer)
-
-
-@lru_cache(maxsize=4)
-def _language(grammar: str) -> Language:
-    rules: dict[str, Form] = {}
-    return Language(read_gbnf(grammar, rules), rules)
+        return answer in language_of(constraint.text)
 
 
 class Allowed(Struct, frozen=True):

@@ -9,7 +9,7 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
-from tests.server import Running, running
+from tests.server import NO_TLS, Running, running
 
 WEATHER = """<think>
 I need the weather.
@@ -41,7 +41,7 @@ async def server() -> AsyncIterator[Running]:
 
 @pytest_asyncio.fixture
 async def client(server: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.url, timeout=10) as client:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url, timeout=10) as client:
         yield client
 
 
@@ -313,7 +313,7 @@ async def test_a_body_of_another_type(client: httpx.AsyncClient) -> None:
 async def test_a_body_over_the_limit() -> None:
     async with (
         running(SCRIPT, max_body_bytes=1000) as server,
-        httpx.AsyncClient(base_url=server.url) as client,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
         error = (await chat(client, ask("x" * 2000), 413))["error"]
 
@@ -339,23 +339,23 @@ async def test_an_engine_that_fails_in_the_middle(client: httpx.AsyncClient) -> 
 
 
 async def test_one_failing_choice_ends_the_answer_and_stops_the_others(server: Running) -> None:
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client:
         assert (await chat(client, ask("breaks off", n=4), 500))["error"]["code"] == "engine_error"
 
-    assert server.engine.active == 0
+    assert server.engine.load.running == 0
 
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_client_that_leaves_stops_the_engine(server: Running, streamed: bool) -> None:
     loop = asyncio.get_running_loop()
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client:
         asking = asyncio.create_task(chat(client, ask("slow", stream=streamed, n=2)))
-        while server.engine.active < 2:
+        while server.engine.load.running < 2:
             await asyncio.sleep(0.01)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
     left = loop.time()
-    while server.engine.active:
+    while server.engine.load.running:
         await asyncio.sleep(0.001)
 
     assert loop.time() - left < 0.1
@@ -366,9 +366,12 @@ async def test_a_client_that_leaves_stops_the_engine(server: Running, streamed: 
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_client_that_leaves_the_queue_never_starts(streamed: bool) -> None:
-    async with running(SCRIPT, parallel=1) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with (
+        running(SCRIPT, parallel=1) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
         first = asyncio.create_task(chat(client, ask("slow")))
-        while not server.engine.active:
+        while not server.engine.load.running:
             await asyncio.sleep(0.01)
         queued = asyncio.create_task(chat(client, ask("slow", stream=streamed)))
         await asyncio.sleep(0.1)
@@ -379,7 +382,7 @@ async def test_a_client_that_leaves_the_queue_never_starts(streamed: bool) -> No
         await asyncio.gather(first, return_exceptions=True)
         await asyncio.sleep(0.1)
 
-        assert server.engine.active == 0
+        assert server.engine.load.running == 0
         await asyncio.wait_for(chat(client, ask("Hi")), 1)
 
 

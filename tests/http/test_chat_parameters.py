@@ -1,6 +1,6 @@
 """Parameters of chat requests over a real socket: each is honoured, a hint, or refused by its name."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,10 +11,11 @@ from structlog.testing import capture_logs
 from antiphon.apis.fields import HINTS, REFUSED
 from antiphon.core.chunks import Candidate, Chunk, Token
 from antiphon.core.errors import EngineError
-from antiphon.engines.engine import Generation
+from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.script import token_id
 from antiphon.engines.scripted import ScriptedEngine
 from tests.http.chat_api import CHAT, ChatApi, assistant, chat, chatting, function, user
+from tests.pushing import Edited
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -186,9 +187,11 @@ async def test_log_probabilities_without_alternatives(api: ChatApi) -> None:
 class UnsureEngine(ScriptedEngine):
     """Knows that some things never happen, and of others nothing."""
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
-        async for batch in super().generate(generation):
-            yield [replace(chunk, tokens=tuple(map(self._unsure, chunk.tokens))) for chunk in batch]
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        def edit(chunk: Chunk) -> Chunk:
+            return replace(chunk, tokens=tuple(map(self._unsure, chunk.tokens)))
+
+        return super().generate(request, Edited(receiver, edit))
 
     @staticmethod
     def _unsure(token: Token) -> Token:
@@ -237,14 +240,25 @@ class FaultyEngine(ScriptedEngine):
         super().__init__(*args, **options)
         self.asked = 0
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[list[Chunk], None]:
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         self.asked += 1
-        faulty, said = self.asked % 3 == 2, 0
-        async for batch in super().generate(generation):
-            yield batch
-            said += 1
-            if faulty and said == 2:
-                raise EngineError("The engine broke.")
+        return super().generate(request, Breaking(receiver) if self.asked % 3 == 2 else receiver)
+
+
+class Breaking:
+    """A receiver that is told of a failure after two chunks."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._pushed = 0
+        self.fail = receiver.fail
+
+    def push(self, chunks: list[Chunk]) -> None:
+        self._pushed += 1
+        if self._pushed <= 2:
+            self._receiver.push(chunks)
+        if self._pushed == 2:
+            self.fail(EngineError("The engine broke."))
 
 
 async def test_a_choice_that_fails_does_not_lose_the_others() -> None:
@@ -527,17 +541,17 @@ BAD_HISTORIES: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", BAD_HISTORIES)
-async def test_a_bad_history_is_mended_and_the_log_says_so(api: ChatApi, name: str) -> None:
-    history, mended = BAD_HISTORIES[name]
+async def test_a_bad_history_is_repaired_and_the_log_says_so(api: ChatApi, name: str) -> None:
+    history, repairs = BAD_HISTORIES[name]
     said = [user("Hi"), *history, user("And?")]
     for more in ({}, {"tools": [WEATHER_TOOL]}):
         with capture_logs() as logs:
             assert (await api.ask(said, **more))["choices"][0]["message"]["content"] == HELLO
-        told = [what for entry in logs if entry["event"] == "history mended" for what in entry["what"]]
-        assert told == mended
+        told = [what for entry in logs if entry["event"] == "history repaired" for what in entry["what"]]
+        assert told == repairs
 
 
-async def test_a_good_history_is_not_mended(api: ChatApi) -> None:
+async def test_a_good_history_is_not_repaired(api: ChatApi) -> None:
     said = [
         user("Hi"),
         assistant(None, tool_calls=[called()]),
@@ -545,4 +559,4 @@ async def test_a_good_history_is_not_mended(api: ChatApi) -> None:
     ]
     with capture_logs() as logs:
         await api.ask(said)
-    assert not any(entry["event"] == "history mended" for entry in logs)
+    assert not any(entry["event"] == "history repaired" for entry in logs)

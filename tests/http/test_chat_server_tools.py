@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.core.outcome import Outcome
+from antiphon.core.tool_result import ToolResult
 from tests.acting import ActingTool, TakingTurns, harmony_turns
 from tests.http.chat_api import chatting
 
@@ -48,7 +48,7 @@ async def test_the_clients_own_call_is_its_own() -> None:
 
 
 async def test_a_model_of_the_harmony_family_uses_the_tools_that_it_knows() -> None:
-    tool = ActingTool(outcomes=[Outcome("42")])
+    tool = ActingTool(results=[ToolResult("42")])
     engine = TakingTurns(
         "<|channel|>analysis<|message|>Hm.<|end|>"
         "<|start|>assistant<|channel|>analysis to=python code<|message|>6 * 7<|call|>",

@@ -36,7 +36,7 @@ from tests.http.harmony import (
     written,
 )
 from tests.http.harmony_answers import CALLED, CASES, EVERYTHING, HEADERS, NOW, UNOFFERED
-from tests.server import running
+from tests.server import NO_TLS, running
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def engine() -> Said:
 async def client(engine: Said) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         running(engine, dialect="openai", date="2025-06-28") as server,
-        httpx.AsyncClient(base_url=f"{server.url}/v1", timeout=20) as client,
+        httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1", timeout=20) as client,
     ):
         yield client
 
@@ -217,7 +217,7 @@ async def test_an_engine_is_held_to_what_is_wanted_in_the_format_of_its_model(
     wish, right, wrong = HELD[name]
     async with (
         running(engine, dialect="openai") as server,
-        httpx.AsyncClient(base_url=f"{server.url}/v1") as client,
+        httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as client,
     ):
         for way in (by_chat, by_responses):
             engine.says(right[0])

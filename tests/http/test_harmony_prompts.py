@@ -30,7 +30,7 @@ from tests.http.harmony import (
     response_body,
     written,
 )
-from tests.server import running
+from tests.server import NO_TLS, running
 
 DATE = "2025-06-28"
 CALLS_IT = written(f"{ANALYSIS}I need it.", f"{CALL}{ROME}", end="<|call|>")
@@ -48,7 +48,7 @@ def engine() -> Said:
 async def client(engine: Said) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         running(engine, dialect="openai", date=DATE) as server,
-        httpx.AsyncClient(base_url=f"{server.url}/v1", timeout=20) as client,
+        httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1", timeout=20) as client,
     ):
         yield client
 

@@ -24,7 +24,7 @@ SCRIPT: list[dict[str, Any]] = [
 
 @pytest_asyncio.fixture
 async def api() -> AsyncIterator[ChatApi]:
-    async with chatting(SCRIPT, patience=PATIENCE) as api:
+    async with chatting(SCRIPT, keep_alive=PATIENCE) as api:
         yield api
 
 
@@ -102,16 +102,16 @@ async def test_a_client_that_leaves_between_comments_stops_the_engine(api: ChatA
         async for line in response.aiter_lines():
             if line == COMMENT:
                 break
-        assert api.server.engine.active == 1
-    while api.server.engine.active:
+        assert api.server.engine.load.running == 1
+    while api.server.engine.load.running:
         await asyncio.sleep(0.001)
 
 
 async def test_a_queued_stream_is_kept_alive() -> None:
     """Whoever waits for the engine hears something, too."""
-    async with chatting(SCRIPT, patience=PATIENCE, parallel=1) as api:
+    async with chatting(SCRIPT, keep_alive=PATIENCE, parallel=1) as api:
         first = asyncio.create_task(said(api, CHAT, chat("slow")))
-        while not api.server.engine.active:
+        while not api.server.engine.load.running:
             await asyncio.sleep(0.001)
         queued = await said(api, CHAT, chat("quick"))
         await first

@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from antiphon.http.auth import ANYONE, KeyMiddleware, owner_of
-from tests.server import running
+from tests.server import NO_TLS, running
 
 SCRIPT = [{"output": "Hi"}]
 PATHS = ["/tokenize", "/", "/v1/models", "/v1/models/scripted", "/v1/nothing", "/v1/chat/completions"]
@@ -19,7 +19,7 @@ async def guarded(headers: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server with two keys."""
     async with (
         running(SCRIPT, keys=("secret", "other")) as server,
-        httpx.AsyncClient(base_url=server.url, headers=headers) as client,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url, headers=headers) as client,
     ):
         yield client
 

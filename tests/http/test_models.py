@@ -3,12 +3,15 @@
 import httpx2 as httpx
 
 from antiphon import __version__
-from antiphon.run.service import Health
-from tests.server import running
+from antiphon.run.models import Health
+from tests.server import NO_TLS, running
 
 
 async def test_models_and_their_aliases() -> None:
-    async with running([{"output": "Hi"}]) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with (
+        running([{"output": "Hi"}]) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
         server.service.names = ("org/big", "alias")
         listed = (await client.get("/v1/models")).json()
         one = (await client.get("/v1/models/org/big")).json()
@@ -26,7 +29,10 @@ async def test_models_and_their_aliases() -> None:
 
 
 async def test_health_says_whether_the_server_can_answer() -> None:
-    async with running([{"output": "Hi"}]) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with (
+        running([{"output": "Hi"}]) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
         for state, status in [(Health.READY, 200), (Health.LOADING, 503), (Health.DRAINING, 503)]:
             server.service.health = state
             health = await client.get("/health")
@@ -39,12 +45,18 @@ async def test_health_says_whether_the_server_can_answer() -> None:
 
 
 async def test_version() -> None:
-    async with running([{"output": "Hi"}]) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with (
+        running([{"output": "Hi"}]) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
         assert (await client.get("/version")).json() == {"version": __version__}
 
 
 async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
-    async with running([{"output": "Hi"}]) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with (
+        running([{"output": "Hi"}]) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
         missing = await client.get("/v1/nothing")
         wrong = await client.get("/v1/completions")
 

@@ -271,10 +271,10 @@ async def test_a_reader_hears_that_a_response_was_cancelled(api: Api) -> None:
 async def test_cancelling_stops_the_engine(server: Running, api: Api) -> None:
     body = await api.create("slow", background=True)
     async with asyncio.timeout(5):
-        while not server.engine.active:
+        while not server.engine.load.running:
             await asyncio.sleep(0.01)
         await api.post(f"/responses/{body['id']}/cancel", {})
-        while server.engine.active:
+        while server.engine.load.running:
             await asyncio.sleep(0.01)
 
 
@@ -310,16 +310,16 @@ async def test_a_client_that_leaves_ends_its_stream(server: Running, api: Api) -
     done = await api.finished(response_id)
     assert done["status"] == "cancelled"
     assert check_stream(await api.events(response_id)) == done
-    assert server.engine.active == 0
+    assert server.engine.load.running == 0
 
 
 async def test_a_deleted_response_stops(server: Running, api: Api) -> None:
     body = await api.create("slow", background=True)
     async with asyncio.timeout(10):
-        while not server.engine.active:
+        while not server.engine.load.running:
             await asyncio.sleep(0.01)
         await api.http.delete(f"/responses/{body['id']}")
-        while server.engine.active:
+        while server.engine.load.running:
             await asyncio.sleep(0.01)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from antiphon.apis.responses.output.thoughts import RAW_OPEN_RESPONSES
+from antiphon.apis.responses.output.reasoning import RAW_OPEN_RESPONSES
 from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, text_of, user
 from tests.openai_schema import OPEN_RESPONSES, validate_event
 from tests.response_invariants import check, read_sse
@@ -68,7 +68,7 @@ async def test_thoughts_are_hidden(api: Api) -> None:
 
 
 async def test_events_of_thoughts_have_the_names_that_the_server_chose() -> None:
-    async with running(SCRIPT, thoughts=RAW_OPEN_RESPONSES) as server, client(server) as api:
+    async with running(SCRIPT, reasoning_form=RAW_OPEN_RESPONSES) as server, client(server) as api:
         payloads = await api.stream("Hi")
         types = [validate_event(payload, OPEN_RESPONSES) for payload in payloads]
         told = {type_ for type_ in types if "reasoning" in type_}

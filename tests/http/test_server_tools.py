@@ -9,16 +9,17 @@ import pytest
 import pytest_asyncio
 from msgspec import Struct
 
-from antiphon.core.outcome import Executed, Outcome, Printed, Searched
+from antiphon.core.tool_result import Executed, Printed, Searched, ToolResult
 from antiphon.core.turn import Function, Hosted
+from antiphon.tools.web_search import WebSearch
 from tests.acting import PYTHON, ActingTool
 from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, text_of
 from tests.http.harmony import Said
 from tests.server import Running, running
 
-RAN = Outcome("42\n", Printed("42\n"))
-FOUND = Outcome("【0】A page", Searched("cats", ("https://a.example/",)))
-LISTED = Outcome("a.txt", Executed("a.txt\n", "", 0))
+RAN = ToolResult("42\n", Printed("42\n"))
+FOUND = ToolResult("【0】A page", Searched("cats", ("https://a.example/",)))
+LISTED = ToolResult("a.txt", Executed("a.txt\n", "", 0))
 TYPES = ("code_interpreter", "web_search", "shell")
 PROGRAMS = {"type": "code_interpreter", "container": {"type": "auto"}}
 TOOLS: list[dict[str, Any]] = [PROGRAMS, {"type": "web_search"}, {"type": "shell"}]
@@ -81,7 +82,7 @@ def family(request: pytest.FixtureRequest) -> Family:
 def tools() -> dict[str, ActingTool]:
     return {
         "code_interpreter": ActingTool("code_interpreter", (PYTHON,), [RAN]),
-        "web_search": ActingTool("web_search", (SEARCH,), [FOUND]),
+        "web_search": ActingTool("web_search", (SEARCH,), [FOUND], aliases=WebSearch.aliases),
         "shell": ActingTool("shell", (SHELL,), [LISTED]),
     }
 
@@ -368,7 +369,7 @@ async def test_a_response_is_cancelled_while_a_tool_runs(
     api: Api, model: Model, tools: dict[str, ActingTool], type_: str, status: str
 ) -> None:
     tool = tools[type_]
-    tool.outcomes[:] = [None]
+    tool.results[:] = [None]
     model.says([type_])
     queued = await api.create("Hi", tools=TOOLS, background=True)
     await asyncio.wait_for(tool.running.wait(), 10)
@@ -385,7 +386,7 @@ async def test_a_client_that_leaves_stops_the_tool(
     api: Api, model: Model, tools: dict[str, ActingTool]
 ) -> None:
     tool = tools["code_interpreter"]
-    tool.outcomes[:] = [None]
+    tool.results[:] = [None]
     model.says(["code_interpreter"])
     async with api.http.stream("POST", "/responses", json=ask("Hi", tools=TOOLS, stream=True)) as response:
         lines = response.aiter_lines()

@@ -14,11 +14,11 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from antiphon.http.responses.socket import MAX_REMEMBERED, MAX_WAITING
+from antiphon.http.socket import MAX_REMEMBERED, MAX_WAITING
 from tests.http.api import check_event, rows, text_of
 from tests.openai_schema import OPEN_RESPONSES, OPENAI_RESPONSES, validate, validate_event
 from tests.response_invariants import TERMINAL, check, read_sse
-from tests.server import Running, running
+from tests.server import NO_TLS, Running, running
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 SCRIPT: list[Mapping[str, Any]] = [
@@ -97,7 +97,7 @@ async def refused(socket: ClientConnection) -> Event:
 async def stopped(server: Running) -> None:
     """Wait until the engine does nothing."""
     async with asyncio.timeout(5):
-        while server.engine.active:
+        while server.engine.load.running:
             await asyncio.sleep(0.005)
 
 
@@ -159,7 +159,7 @@ async def test_a_failed_turn_forgets_what_it_went_on_from(socket: ClientConnecti
 
 async def test_what_was_compacted_begins_a_new_chain(server: Running, socket: ClientConnection) -> None:
     said = [{"role": "user", "content": "My code word is zebra."}, {"role": "assistant", "content": "Ah."}]
-    async with httpx.AsyncClient(base_url=f"{server.url}/v1") as client:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as client:
         body = {"model": "scripted", "input": said}
         short = (await client.post("/responses/compact", json=body)).json()
     first = await turn(socket, [*short["output"], {"role": "user", "content": "What?"}], store=False)
@@ -195,7 +195,7 @@ async def test_a_stored_turn_that_breaks_off_is_stored_as_failed(
     server: Running, socket: ClientConnection
 ) -> None:
     failed = await turn(socket, "breaks off")
-    async with httpx.AsyncClient(base_url=f"{server.url}/v1") as client:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as client:
         assert (await client.get(f"/responses/{failed['id']}")).json() == failed
 
 
@@ -211,7 +211,7 @@ async def test_a_stored_turn_can_be_read_over_http(server: Running, socket: Clie
     await send(socket, "weather?", tools=TOOLS)
     payloads = await heard(socket)
     response = check(payloads)
-    async with httpx.AsyncClient(base_url=f"{server.url}/v1") as client:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as client:
         path = f"/responses/{response['id']}"
         assert (await client.get(path)).json() == response
         rest = await client.get(path, params={"stream": "true", "starting_after": 2})
@@ -261,7 +261,7 @@ async def test_a_client_that_leaves_stops_the_engine(server: Running) -> None:
             await send(socket, "slow", store=store)
             while b"delta" not in await socket.recv(decode=False):
                 pass
-            assert server.engine.active == 1
+            assert server.engine.load.running == 1
         await stopped(server)
         assert server.engine.steps < 1000
 
@@ -271,7 +271,7 @@ async def test_a_client_that_leaves_before_the_first_word_stops_the_engine(serve
         async with connected(server) as socket:
             await send(socket, "says nothing yet", store=store)
             async with asyncio.timeout(5):
-                while not server.engine.active:
+                while not server.engine.load.running:
                     await asyncio.sleep(0.005)
         await stopped(server)
 
@@ -283,7 +283,7 @@ async def test_what_was_stored_of_a_turn_whose_client_left(server: Running) -> N
         while b"delta" not in await socket.recv(decode=False):
             pass
     await stopped(server)
-    async with httpx.AsyncClient(base_url=f"{server.url}/v1") as client, asyncio.timeout(5):
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as client, asyncio.timeout(5):
         path = f"/responses/{created['response']['id']}"
         while (response := (await client.get(path)).json())["status"] == "in_progress":
             await asyncio.sleep(0.01)

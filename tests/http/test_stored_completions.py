@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.apis.chat.support import collected
 from tests.http.chat_api import CHAT, ChatApi, assistant, chat, function, user
 from tests.openai_schema import validate
-from tests.server import Running, running
+from tests.server import NO_TLS, Running, running
 
 SCRIPT: list[dict[str, Any]] = [
     {"when": "weather?", "output": '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'},
@@ -30,14 +30,16 @@ async def server() -> AsyncIterator[Running]:
 @pytest_asyncio.fixture
 async def api(server: Running) -> AsyncIterator[ChatApi]:
     async with httpx.AsyncClient(
-        base_url=server.url, headers={"authorization": "Bearer one"}, timeout=20
+        verify=NO_TLS, base_url=server.url, headers={"authorization": "Bearer one"}, timeout=20
     ) as http:
         yield ChatApi(http, server)
 
 
 @pytest_asyncio.fixture
 async def stranger(server: Running) -> AsyncIterator[ChatApi]:
-    async with httpx.AsyncClient(base_url=server.url, headers={"authorization": "Bearer two"}) as http:
+    async with httpx.AsyncClient(
+        verify=NO_TLS, base_url=server.url, headers={"authorization": "Bearer two"}
+    ) as http:
         yield ChatApi(http, server)
 
 
@@ -81,11 +83,11 @@ async def test_an_answer_that_fails_is_not_stored(api: ChatApi) -> None:
 
 async def test_an_answer_whose_client_left_is_not_stored(server: Running, api: ChatApi) -> None:
     asking = asyncio.create_task(stored(api, "slow"))
-    while not server.engine.active:
+    while not server.engine.load.running:
         await asyncio.sleep(0.001)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    while server.engine.active:
+    while server.engine.load.running:
         await asyncio.sleep(0.001)
     assert await listed(api) == []
 

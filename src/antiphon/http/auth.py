@@ -1,4 +1,4 @@
-"""API keys: who may ask, and as whom.
+"""API keys: who may send requests, and as whom.
 
 With keys set, every path but /health and /version wants `Authorization: Bearer KEY`. The key
 itself goes no further than this module: the request carries its identity, a
@@ -46,14 +46,14 @@ class KeyMiddleware:
 
     def _owner(self, scope: Scope) -> str | None:
         given = _digest(_bearer(scope))
-        # No early exit: how long this takes must not tell which key came close.
+        # No early exit: how long this takes must not show which key came close.
         matches = [hmac.compare_digest(digest, given) for digest in self._digests]
         return given.hex()[:32] if any(matches) else None
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
-        await error_response(AuthenticationError())(scope, receive, send)
+        await error_response(AuthenticationError(), scope["path"])(scope, receive, send)
     else:  # a socket that is closed before it is accepted: the server answers 403
         await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 

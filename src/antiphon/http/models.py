@@ -6,26 +6,26 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from antiphon import __version__
-from antiphon.http.context import context_of
-from antiphon.run.service import Health, Service
+from antiphon.http.request import app_of
+from antiphon.run.models import Health, Service
 
 
 async def list_models(request: Request) -> JSONResponse:
     """Every name that requests may use."""
-    service = context_of(request).service
+    service = app_of(request).models
     return JSONResponse({"object": "list", "data": [_model(service, name) for name in service.names]})
 
 
 async def retrieve_model(request: Request) -> JSONResponse:
     """One model by its name, which may hold slashes."""
-    return JSONResponse(_model(context_of(request).service, request.path_params["model"]))
+    return JSONResponse(_model(app_of(request).models, request.path_params["model"]))
 
 
 async def health(request: Request) -> JSONResponse:
     """200 once the server can answer, 503 before and while it shuts down."""
-    context = context_of(request)
-    opening = context.service.health is Health.READY and not context.worker.started
-    now = Health.LOADING if opening else context.service.health
+    app = app_of(request)
+    opening = app.models.health is Health.READY and not app.storage.started
+    now = Health.LOADING if opening else app.models.health
     return JSONResponse({"status": now}, 200 if now is Health.READY else 503)
 
 

@@ -1,0 +1,300 @@
+"""Delivers an answer over HTTP, as it happens or as a whole: two ASGI responses that are clients of a driver.
+
+Both send nothing before the answer has begun, so that an engine that fails before its
+first token is an HTTP error. Both stop the engine when the client goes away. A stream
+without events for long gets a comment, for proxies and clients with
+timeouts; one whose client does not read holds the answer back, and is cut off in the end.
+
+Where our own server serves the request, a stream is written straight to its transport
+(see `protocol.py`); under any other ASGI server, by `send`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from antiphon.app.app import Options
+from antiphon.http.protocol import STREAM, Listener, StreamProtocol
+from antiphon.run.drive import CLIENT, Client, Driver
+from antiphon.run.endings import ClientLeftError, ClientStalledError
+
+EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would collect the stream otherwise
+]
+MAX_UNSENT = 64 * 1024
+"""Bytes that wait for a client that does not read before its answer is held back; asyncio's transports
+have the same limit."""
+
+_COMMENT = b": keep-alive\n\n"
+
+Headers = Mapping[bytes, bytes]
+NO_HEADERS: Headers = MappingProxyType({})
+Frame = Callable[[list[bytes]], bytes]
+"""The payloads of events → server-sent events."""
+
+
+class DirectConnection:
+    """The transport of our own server."""
+
+    def __init__(self, protocol: StreamProtocol, send: Send, listener: Listener) -> None:
+        self._protocol = protocol
+        self._send = send
+        protocol.listener = listener
+
+    @property
+    def gone(self) -> bool:
+        """The client has left."""
+        return self._protocol.gone
+
+    async def open(self, start: dict[str, Any]) -> Callable[[bytes], None]:
+        """Begin the response; what writes parts of its body."""
+        await self._send(start)
+        return self._protocol.write
+
+    async def end(self, body: bytes) -> None:
+        """Write the last part of the body."""
+        await self._send({"type": "http.response.body", "body": body})
+
+    def cut_off(self) -> None:
+        """Let go of a client that does not read."""
+        self._protocol.abort()
+
+    def close(self) -> None:
+        """There is nothing more to do."""
+        self._protocol.listener = None
+
+
+class SentConnection:
+    """Any ASGI server: a task sends what waits, another waits for the client to leave."""
+
+    def __init__(self, receive: Receive, send: Send, listener: Listener) -> None:
+        self._send = send
+        self._listener = listener
+        self._unsent: list[bytes] = []
+        self._size = 0
+        self._paused = False
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._sending: asyncio.Task[None] | None = None
+        self._watching = asyncio.create_task(self._watch(receive))
+        self.gone = False
+
+    async def _watch(self, receive: Receive) -> None:
+        """Wait until the client is gone. The request's body was read before."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self._listener.on_disconnect()
+
+    async def open(self, start: dict[str, Any]) -> Callable[[bytes], None]:
+        """See `DirectConnection`."""
+        await self._send(start)
+        self._sending = asyncio.create_task(self._send_all())
+        return self._write
+
+    def _write(self, body: bytes) -> None:
+        self._unsent.append(body)
+        self._size += len(body)
+        self._idle.clear()
+        self._wake.set()
+        if self._size > MAX_UNSENT and not self._paused:
+            self._paused = True
+            self._listener.on_pause()
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            body, self._unsent, self._size = b"".join(self._unsent), [], 0
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            if not self._unsent:
+                self._idle.set()
+                if self._paused:
+                    self._paused = False
+                    self._listener.on_resume()
+
+    async def end(self, body: bytes) -> None:
+        """See `DirectConnection`."""
+        await self._idle.wait()
+        if not self.gone:
+            await self._send({"type": "http.response.body", "body": body})
+
+    def cut_off(self) -> None:
+        """See `DirectConnection`. The server closes the connection of a response that was not ended."""
+        self.gone = True
+        self.close()
+        self._idle.set()
+
+    def close(self) -> None:
+        """See `DirectConnection`."""
+        self._watching.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+
+
+Connection = DirectConnection | SentConnection
+"""How bytes get to the client."""
+
+
+def connection_of(scope: Scope, receive: Receive, send: Send, listener: Listener) -> Connection:
+    """The way to the client of a request."""
+    protocol = scope.get("extensions", {}).get(STREAM)
+    if protocol is None or scope["method"] == "HEAD":  # whose response has no body, as `send` knows
+        return SentConnection(receive, send, listener)
+    return DirectConnection(protocol, send, listener)
+
+
+class _Delivery(Client, Listener):
+    """What both have in common: the driver, and a client that may leave."""
+
+    def __init__(self, driver: Driver, options: Options, headers: Headers = NO_HEADERS) -> None:
+        self._driver = driver
+        self._options = options
+        self._headers = headers
+        self.started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Drive the answer to its client."""
+        self._connection = connection_of(scope, receive, send, self)
+        try:
+            await self._deliver()
+        finally:
+            self._connection.close()
+
+    async def _deliver(self) -> None:
+        raise NotImplementedError
+
+    def attach(self, driver: Driver) -> None:
+        """See `Client`."""
+        if self._connection.gone:
+            self.on_disconnect()
+
+    def on_disconnect(self) -> None:
+        """See `Listener`."""
+        self._driver.stop(ClientLeftError())
+
+
+class FullAnswer(_Delivery):
+    """A JSON body that takes its time."""
+
+    _body: bytes | None = None
+
+    async def _deliver(self) -> None:
+        await self._driver.run(self)
+        if self._body is None:
+            return  # the client has left
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(self._body)).encode()),
+            *self._headers.items(),
+        ]
+        await self._connection.open({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._connection.end(self._body)
+
+    def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
+        """See `Client`."""
+        self._body = body()
+
+
+class EventStream(_Delivery):
+    """Server-sent events. `frame` makes them of payloads, `after` comes behind the last."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        options: Options,
+        frame: Frame,
+        headers: Headers = NO_HEADERS,
+        after: bytes = b"",
+    ) -> None:
+        super().__init__(driver, options, headers)
+        self._frame = frame
+        self._after = after
+        self._early: list[bytes] = []  # before the response has begun
+        self._out: Callable[[bytes], object] = self._begin
+        self._opening: asyncio.Task[None] | None = None
+        self._last: bytes | None = None
+        self._silent = True
+        self._stall: asyncio.TimerHandle | None = None
+
+    async def _deliver(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
+        try:
+            await self._driver.run(self)
+            self._timer.cancel()
+            if self._last is not None:
+                await self._open()
+                await self._connection.end(self._last + self._after)
+            elif not self._connection.gone:  # it left too much unread
+                self._connection.cut_off()
+        finally:
+            self._timer.cancel()
+            self.on_resume()
+            if self._opening is not None:
+                self._opening.cancel()
+
+    def write(self, lines: list[bytes]) -> None:
+        """See `Client`."""
+        self._silent = False
+        self.started = True
+        self._out(self._frame(lines))
+
+    def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
+        """See `Client`."""
+        self.started = True
+        self._last = self._frame(lines) if lines else b""
+
+    def _begin(self, events: bytes) -> None:
+        """Keep what comes before the response has begun, and begin it."""
+        self._early.append(events)
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+
+    async def _open(self) -> None:
+        """Begin the response, if that was not done."""
+        if self._opening is not None and self._opening is not asyncio.current_task():
+            await asyncio.wait((self._opening,))
+            return
+        headers = [*EVENT_STREAM, *self._headers.items()]
+        start = {"type": "http.response.start", "status": 200, "headers": headers}
+        self._out = await self._connection.open(start)
+        if self._early:
+            self._out(b"".join(self._early))
+
+    def _tick(self) -> None:
+        """Send a comment, if nothing was sent since the last call."""
+        if self._silent and self._stall is None:
+            self.started = True
+            self._out(_COMMENT)
+        self._silent = True
+        self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
+
+    def on_pause(self) -> None:
+        """See `Listener`."""
+        self._driver.pause(CLIENT)
+        if self._stall is None:
+            self._stall = self._loop.call_later(self._options.stall, self._give_up)
+
+    def on_resume(self) -> None:
+        """See `Listener`."""
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        self._driver.resume(CLIENT)
+
+    def _give_up(self) -> None:
+        """The client did not read for too long."""
+        self._driver.stop(ClientStalledError())
+        self._connection.cut_off()
+
+
+def frame(payloads: list[bytes]) -> bytes:
+    """Payloads as server-sent events without a type."""
+    return b"data: " + b"\n\ndata: ".join(payloads) + b"\n\n"

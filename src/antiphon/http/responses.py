@@ -1,0 +1,92 @@
+"""POST /v1/responses, and what can be done with a response that is stored."""
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from antiphon.apis.responses.framing import DONE, frame, obfuscate
+from antiphon.apis.responses.resource import TokenCounts
+from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
+from antiphon.apis.wire import decode
+from antiphon.app.app import App
+from antiphon.app.responses import compaction, history, stored
+from antiphon.app.responses.create import Creation
+from antiphon.core.errors import RequestError
+from antiphon.decode.ids import random_id
+from antiphon.http.auth import owner_of
+from antiphon.http.delivery import EventStream, FullAnswer
+from antiphon.http.query import Query
+from antiphon.http.request import app_of, json_response, read_json
+from antiphon.run.drive import Driver
+
+Answer = FullAnswer | EventStream | Response
+
+
+async def create(request: Request) -> Answer:
+    """Create a response, answered now or in the background."""
+    app, owner = app_of(request), owner_of(request)
+    wire = decode(await read_json(request), CreateResponse)
+    creation = Creation(app, wire, await history.understand(app, wire, owner, random_id("resp_", 48)))
+    obfuscated = bool(wire.stream_options and wire.stream_options.include_obfuscation)
+    if wire.background:
+        await creation.queue()
+        if wire.stream:
+            return _events(app, stored.log_driver(app, owner, creation.id), obfuscated)
+        return json_response(creation.projection.body())
+    driver = creation.driver(streamed=bool(wire.stream))
+    return _events(app, driver, obfuscated) if wire.stream else FullAnswer(driver, app.options)
+
+
+async def retrieve(request: Request) -> Answer:
+    """The response as it is now, or its events from `starting_after` on."""
+    target, query = _target(request), Query(request.query_params)
+    after = query.number("starting_after", -1, least=0)
+    if query.flag("stream"):
+        driver = await stored.events(*target, after)
+        return _events(app_of(request), driver, query.flag("include_obfuscation"))
+    if after >= 0:
+        raise RequestError("starting_after requires stream=true.", param="starting_after")
+    return json_response(await stored.retrieve(*target))
+
+
+async def delete(request: Request) -> Response:
+    """Delete a response."""
+    return json_response(await stored.delete(*_target(request)))
+
+
+async def cancel(request: Request) -> Response:
+    """Stop a background response."""
+    return json_response(await stored.cancel(*_target(request)))
+
+
+async def list_input_items(request: Request) -> Response:
+    """The input of a response."""
+    paging = Query(request.query_params).paging()
+    return json_response(await stored.list_input_items(*_target(request), paging))
+
+
+async def count_input_tokens(request: Request) -> Response:
+    """How many tokens the prompt of such a request has, also if that is too many."""
+    wire = decode(await read_json(request), CountTokens)
+    count = await history.count_input_tokens(app_of(request), wire, owner_of(request))
+    return json_response(msgspec.json.encode(TokenCounts(count)))
+
+
+async def compact(request: Request) -> FullAnswer:
+    """A shorter conversation that stands for a long one."""
+    app, wire = app_of(request), decode(await read_json(request), CompactRequest)
+    return FullAnswer(await compaction.compact(app, wire, owner_of(request)), app.options)
+
+
+def _events(app: App, driver: Driver, obfuscated: bool) -> EventStream:
+    """The stream of a response."""
+    return EventStream(driver, app.options, _padded if obfuscated else frame, after=DONE)
+
+
+def _padded(payloads: list[bytes]) -> bytes:
+    return frame(obfuscate(payloads))
+
+
+def _target(request: Request) -> tuple[App, str, str]:
+    """Where the response is, whose it is, and which."""
+    return app_of(request), owner_of(request), request.path_params["response_id"]

@@ -1,0 +1,235 @@
+"""The WebSocket mode of /v1/responses: one turn after the other on one connection.
+
+A client sends `response.create` with the fields of a request, and gets the
+events of the response, one JSON text each, without server-sent framing. What it
+sends meanwhile waits. A turn that is not stored can be continued on the same
+socket: the connection keeps it. A turn that fails drops the one that it
+continued. A client that leaves stops the turn that it was in.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from antiphon.apis.responses.errors import encode_socket_error
+from antiphon.apis.responses.schema import CreateResponse
+from antiphon.apis.wire import decode
+from antiphon.app.app import App
+from antiphon.app.journal import as_records
+from antiphon.app.responses.create import Creation
+from antiphon.app.responses.history import ResponseRequest, understand
+from antiphon.core.errors import RequestError, public_error
+from antiphon.decode.ids import random_id
+from antiphon.http.auth import ANYONE, POLICY_VIOLATION, owner_of
+from antiphon.http.delivery import MAX_UNSENT
+from antiphon.http.request import app_of
+from antiphon.log import log_failure
+from antiphon.run.drive import CLIENT, Client, Driver
+from antiphon.run.endings import ClientLeftError, ClientStalledError
+from antiphon.store.records import ResponseStatus
+
+MAX_REMEMBERED = 16
+"""Turns that a connection keeps without storing them; the oldest is dropped first."""
+MAX_WAITING = 8
+"""Messages that may wait for the turn before them. Who sends more is sent away."""
+
+
+class Create(CreateResponse, kw_only=True):
+    """What a client sends."""
+
+    type: Literal["response.create"]
+    generate: bool | None = None
+    stream_id: Any = None
+
+
+async def converse(socket: WebSocket) -> None:
+    """Answer turns until the client leaves."""
+    if _is_foreign(socket):
+        await socket.close(POLICY_VIOLATION)
+        return
+    await socket.accept()
+    conversation = _Conversation(app_of(socket), socket)
+    receiving, answering = map(asyncio.create_task, (conversation.receive(), conversation.answer()))
+    try:
+        # Answering ends by itself for a client that does not read.
+        await asyncio.wait((receiving, answering), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        receiving.cancel()
+        conversation.leave(answering)
+        await asyncio.gather(receiving, answering, return_exceptions=True)
+        conversation.client.close()
+    connected = socket.client_state is socket.application_state is WebSocketState.CONNECTED
+    if connected and not conversation.client.stalled:
+        await socket.close(POLICY_VIOLATION, f"More than {MAX_WAITING} messages wait.")
+
+
+def _is_foreign(socket: WebSocket) -> bool:
+    """Whether a web page from another origin calls a server without keys: a browser would let it."""
+    origin = socket.headers.get("origin")
+    if origin is None or owner_of(socket) != ANYONE:
+        return False
+    return origin.partition("://")[2] != socket.headers.get("host")
+
+
+class SocketClient(Client):
+    """A client on a WebSocket: a task sends it what waits. See `run.drive.Client`."""
+
+    def __init__(self, socket: WebSocket, stall: float) -> None:
+        self._socket = socket
+        self._stall = stall
+        self._unsent: list[bytes] = []
+        self._size = 0
+        self.stalled = False
+        self._driver: Driver | None = None
+        self._paused: asyncio.TimerHandle | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._sending = asyncio.create_task(self._send_all())
+        self.started = False
+
+    def attach(self, driver: Driver) -> None:
+        """See `Client`."""
+        self._driver = driver
+        self.started = False
+
+    def write(self, lines: list[bytes]) -> None:
+        """See `Client`."""
+        self.started = True
+        self._unsent += lines
+        self._size += sum(map(len, lines))
+        self._idle.clear()
+        self._wake.set()
+        if self._size > MAX_UNSENT and self._paused is None and self._driver is not None:
+            self._paused = asyncio.get_running_loop().call_later(self._stall, self._give_up)
+            self._driver.pause(CLIENT)
+
+    def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
+        """See `Client`."""
+        self.write(lines)
+
+    async def flushed(self) -> None:
+        """Wait until all is sent."""
+        await self._idle.wait()
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            unsent, self._unsent, self._size = self._unsent, [], 0
+            try:
+                for line in unsent:
+                    await self._socket.send_text(line.decode())
+            except (WebSocketDisconnect, RuntimeError):  # Starlette's, of a socket that is closed
+                self._unsent.clear()
+            if not self._unsent:
+                self._idle.set()
+                self._resume()
+
+    def _resume(self) -> None:
+        if self._paused is not None:
+            self._paused.cancel()
+            self._paused = None
+            assert self._driver is not None
+            self._driver.resume(CLIENT)
+
+    def _give_up(self) -> None:
+        """The client did not read for too long."""
+        assert self._driver is not None
+        self.stalled = True
+        self._driver.stop(ClientStalledError())
+        self._sending.cancel()
+        self._idle.set()
+
+    def close(self) -> None:
+        """There is nothing more to send."""
+        self._sending.cancel()
+        if self._paused is not None:
+            self._paused.cancel()
+
+
+class _Conversation:
+    """One connection, and the turns that only it knows."""
+
+    def __init__(self, app: App, socket: WebSocket) -> None:
+        self._app = app
+        self._socket = socket
+        self.client = SocketClient(socket, app.options.stall)
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(MAX_WAITING)
+        self._remembered: dict[str, Sequence[bytes]] = {}
+        self._driver: Driver | None = None  # of the turn that is being answered
+        self._left = False
+
+    async def receive(self) -> None:
+        """Take what the client sends, until it leaves or sends too much."""
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect" or self._waiting.full():
+                return
+            text = message.get("text")
+            self._waiting.put_nowait(message["bytes"] if text is None else text.encode())
+
+    def leave(self, answering: asyncio.Task[None]) -> None:
+        """The client has left: its turn stops, and no other is taken."""
+        self._left = True
+        if self._driver is None:
+            answering.cancel()
+        else:
+            self._driver.stop(ClientLeftError())
+
+    async def answer(self) -> None:
+        """Answer one message after the other. Errors are sent, and the next may follow."""
+        while not (self._left or self.client.stalled):
+            message = await self._waiting.get()
+            try:
+                await self._turn(decode(message, Create))
+            except Exception as error:
+                log_failure(error)
+                self.client.write([encode_socket_error(public_error(error))])
+
+    async def _turn(self, wire: Create) -> None:
+        """One turn. One that continues another, and fails, makes the connection drop the other."""
+        _refuse(wire)
+        previous = wire.previous_response_id or ""
+        try:
+            request = await understand(
+                self._app, wire, owner_of(self._socket), random_id("resp_", 48), self._remembered
+            )
+            creation = Creation(self._app, wire, request)
+            await self._drive(creation.driver(streamed=True))
+        except Exception:
+            self._remembered.pop(previous, None)
+            raise
+        if creation.projection.status == ResponseStatus.FAILED:
+            self._remembered.pop(previous, None)
+        elif not creation.stored or previous in self._remembered:
+            self._remember(request, creation)
+
+    async def _drive(self, driver: Driver) -> None:
+        self._driver = driver
+        try:
+            await driver.run(self.client)
+        finally:
+            self._driver = None
+        await self.client.flushed()
+
+    def _remember(self, request: ResponseRequest, creation: Creation) -> None:
+        """Keep the turn, so that the next can continue it."""
+        new = [item.payload for item in (*creation.input, *as_records(creation.projection.items))]
+        self._remembered[creation.id] = [*request.history, *new]
+        if len(self._remembered) > MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+
+def _refuse(wire: Create) -> None:
+    """Refuse what this mode cannot do. Raises RequestError."""
+    if wire.background:
+        raise RequestError("A WebSocket has no background. Use POST /v1/responses.", param="background")
+    if wire.generate is False:
+        message = "generate=false is not supported. Send the turn when there is something to answer."
+        raise RequestError(message, param="generate")
+    if wire.stream_id is not None:
+        message = "stream_id is not supported: turns are answered one by one. Use a connection for each."
+        raise RequestError(message, param="stream_id")
