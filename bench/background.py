@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from bench.client import Load, drive, http_request
 from bench.measure import Figure, cpu_seconds, figure, percentile
-from bench.report import Machine, Target
+from bench.report import Machine, Target, target_table
 from bench.scenario import MODEL, PLAIN, script_line
 from bench.servers import Server, running
 from bench.store import databases
@@ -37,12 +37,12 @@ from bench.store import databases
 STREAM, SHORT, PACED = "a stream", "a word", "a paced stream"
 """What is asked for."""
 TOKENS = {STREAM: 256, SHORT: 1, PACED: 64}
-PACE_MS = 20
-"""Between two tokens of a paced stream."""
+PACE_MS = {STREAM: 4, SHORT: 0, PACED: 20}
+"""Between two tokens. At full speed the first tokens of a stored stream, which wait for its row to be
+stored, would be merged into one, and there would be fewer tokens to store."""
 STREAMS = 64
 MIB = 1024 * 1024
 END = b"data: [DONE]\n\n"
-DELTA = b'"type":"response.output_text.delta"'
 STARTED = b'"type":"response.in_progress"'
 
 
@@ -50,7 +50,7 @@ class Size(Struct, frozen=True):
     """How much is measured: rounds with so many streams and answers each, starts, and jobs at once."""
 
     rounds: int = 3
-    streams: int = 512
+    streams: int = 128
     answers: int = 2048
     starts: int = 200
     jobs: int = 1000
@@ -63,17 +63,17 @@ class Cost(Struct, frozen=True):
     """µs of server CPU for a unit of work: of a response that is stored, and of one that is not."""
 
     stored: Figure
-    forgotten: Figure
+    unstored: Figure
 
     @property
     def ratio(self) -> float:
         """How many times as much the stored one costs."""
-        return round(self.stored.median / self.forgotten.median, 2)
+        return round(self.stored.median / self.unstored.median, 2)
 
     @property
     def added(self) -> float:
         """How much more it costs."""
-        return round(self.stored.median - self.forgotten.median, 1)
+        return round(self.stored.median - self.unstored.median, 1)
 
 
 class Spread(Struct, frozen=True):
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         urls = [options.store] if options.store else list(databases(stack))
         rows = [measure(url, size) for url in urls]
     report = build(rows)
-    print(msgspec.json.encode(report).decode() if options.json else "\n".join(_table(report)))
+    print(msgspec.json.encode(report).decode() if options.json else "\n".join(table(report)))
     return 0
 
 
@@ -136,10 +136,7 @@ def measure(url: str, size: Size) -> Row:
     """One database, behind one server."""
     with TemporaryDirectory(prefix="antiphon-bench-") as folder:
         script = Path(folder) / "script.jsonl"
-        lines = [
-            script_line(PLAIN.tokens(tokens), what, PACE_MS if what == PACED else 0)
-            for what, tokens in TOKENS.items()
-        ]
+        lines = [script_line(PLAIN.tokens(tokens), what, PACE_MS[what]) for what, tokens in TOKENS.items()]
         script.write_bytes(b"\n".join(lines[::-1]))  # the longest name first, for one holds another
         serve = "import sys; from antiphon.cli import main; sys.exit(main(sys.argv[1:]))"
         options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL, "--port", "0")
@@ -172,10 +169,13 @@ def _post(body: object) -> bytes:
 
 
 async def _stream(server: Server, what: str) -> Load:
-    """Streams that are all like the first, which is asked for here."""
+    """Streams that say all of the text, as often as the first, which is asked for here."""
+    text = msgspec.json.encode("".join(PLAIN.tokens(TOKENS[what])).strip())
     async with _asked(server, _request(what, stream=True)) as reader:
-        deltas = (await reader.readuntil(END)).count(DELTA)
-    return Load(_request(what, stream=True), STREAMS, 1, DELTA, deltas, END)
+        count = (await reader.readuntil(END)).count(text)
+    if not count:
+        raise RuntimeError("a stream does not say its text")
+    return Load(_request(what, stream=True), STREAMS, 1, text, count, END)
 
 
 def _answers(count: int) -> Load:
@@ -229,26 +229,26 @@ async def _jobs(server: Server, load: Load, count: int) -> float:
 
 
 def _targets(row: Row) -> Iterator[Target]:
-    yield Target(f"{row.store}: a stored token costs, times one not stored", row.token.ratio, 1.5)
-    yield Target(f"{row.store}: µs added to a stored answer", row.answer.added, 400)
+    yield Target(f"{row.store}: a stored token costs, times one not stored", row.token.ratio, 1.15)
+    added = 300 if row.store == "sqlite" else 600
+    yield Target(f"{row.store}: µs added to a stored answer", row.answer.added, added)
     yield Target(f"{row.store}: ms until a background response starts, p99", row.start.p99, 50)
 
 
-def _table(report: Report) -> Iterator[str]:
+def table(report: Report) -> Iterator[str]:
+    """The lines that a reader sees."""
     machine = report.machine
     yield f"antiphon {machine.antiphon}, python {machine.python}, {machine.cores} cores, load {machine.load}"
     for row in report.rows:
         yield from ("", f"{row.store:48}{'stored':>9}{'not':>9}{'ratio':>9}")
         for name, cost in (("µs of CPU per streamed token", row.token), ("µs of CPU per answer", row.answer)):
-            figures = f"{cost.stored.median:9.2f}{cost.forgotten.median:9.2f}{cost.ratio:9.2f}"
+            figures = f"{cost.stored.median:9.2f}{cost.unstored.median:9.2f}{cost.ratio:9.2f}"
             yield f"{'  ' + name:48}{figures}"
         name = "  ms until a background response starts, p50 / p99"
         yield f"{name:48}{row.start.p50:9.2f}{row.start.p99:9.2f}"
         name = f"  s until 1 / {row.jobs} background responses end"
         yield f"{name:48}{row.alone:9.2f}{row.all_done:9.2f}"
-    yield from ("", f"{'target':58}{'figure':>9}{'limit':>8}")
-    for target in report.targets:
-        yield f"{target.name:58}{target.value:9.2f}{target.limit:8g}  {'met' if target.met else 'MISSED'}"
+    yield from target_table(report.targets)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""`python bench/decode.py`: what decoding costs in each dialect, in process, and how it grows.
+"""`python bench/decode.py`: the cost of decoding in each dialect, in process, and its growth with the length.
 
     python bench/decode.py --dialect all --json
 
-The text of a dialect is made of the answers in its case file: its thoughts, then
-its texts and calls again and again, each token four characters, each marker one.
-A dialect whose long text costs more per token than its short one re-reads what it
-has read; growth is the ratio of the two.
+The text of a dialect consists of the answers in its case file: its reasoning, then its
+texts and calls, repeated. A token has four characters, or is a marker. Growth is the
+cost per token of the long text divided by that of the short one; above 1, text is
+read more than once.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from tests.contracts.dialect import FOLDER, TOOLS, answers
 LENGTHS = (1024, 16384)
 """Tokens."""
 
-_THOUGHTS = ("thinking",)
+_REASONING = ("reasoning",)
 _CALLS = ("single", "parallel", "nested", "typed", "newlines", "text_after", "text")
 _STOP = Finish(FinishReason.STOP)
 
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(dialects: Sequence[Dialect], rounds: int = 5) -> list[Row]:
-    """Every dialect at every length, by turns."""
+    """Every dialect at every length, in turns."""
     subjects: dict[tuple[str, int], tuple[Callable[[], object], int]] = {}
     for dialect in dialects:
         table, tokens = Table(dialect.grammar), _tokens(dialect)
@@ -93,16 +93,16 @@ def _decode(table: Table, chunks: list[Chunk]) -> None:
 
 
 def _tokens(dialect: Dialect) -> list[str]:
-    """As many tokens as the longest text has."""
+    """The tokens of the longest text."""
     cases = answers(dialect.names[0])
-    thoughts, calls = (
-        [cases[name]["output"] for name in names if "output" in cases[name]] for names in (_THOUGHTS, _CALLS)
+    reasoning, calls = (
+        [cases[name]["output"] for name in names if "output" in cases[name]] for names in (_REASONING, _CALLS)
     )
     markers = "|".join(map(re.escape, sorted(dialect.grammar.markers, key=len, reverse=True)))
     # A marker ends what stands before it, so that it is a token of its own.
     split = re.compile(rf"({markers or '(?!)'})")
     block = [token for text in calls for token in _cut(split, text + "\n")]
-    tokens = [token for text in thoughts for token in _cut(split, text + "\n")]
+    tokens = [token for text in reasoning for token in _cut(split, text + "\n")]
     return tokens + block * (LENGTHS[-1] // len(block) + 1)
 
 

@@ -2,7 +2,9 @@
 
 A bare uvloop protocol that writes ready bytes. They are what Antiphon would
 send for the same request, made beforehand and cut as it would cut them: one
-write per token and stream, in a loop step of its own. Nothing is parsed beyond
+write per token and stream. It plays as the scripted engine does: one step, by one
+timer or one turn of the loop, writes to every connection that is due. So a
+comparison is one of Antiphon, and not of timers. Nothing is parsed beyond
 finding out which of the ready answers is meant; a request has to come in one
 piece, as ours do over loopback.
 
@@ -29,7 +31,7 @@ _ANSWER_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-le
 
 
 class Ready(Struct, frozen=True):
-    """A response: what to write in each step, and how long to wait before each."""
+    """A response: what to write in each step, and the seconds before each."""
 
     steps: tuple[bytes, ...]
     pause: float = 0
@@ -57,22 +59,21 @@ _READY = {FULL.prompt.encode(): _stream(FULL), PACED.prompt.encode(): _stream(PA
 _READY_SHORT = _answer(SHORT)
 
 
-class Floor(asyncio.Protocol):
-    """One connection."""
+class Clock:
+    """Steps that all connections with the same pause have in common."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pause: float) -> None:
         self._loop = loop
+        self._pause = pause
+        self._playing: list[Floor] = []
+        self._running = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere
-
-    def data_received(self, data: bytes) -> None:
-        """Begin the answer that is meant."""
-        ready = next((ready for prompt, ready in _READY.items() if prompt in data), _READY_SHORT)
-        self._steps = iter(ready.steps)
-        self._pause = ready.pause
-        self._wait()
+    def join(self, connection: "Floor") -> None:
+        """Let a connection play from the next step on."""
+        self._playing.append(connection)
+        if not self._running:
+            self._running = True
+            self._wait()
 
     def _wait(self) -> None:
         if self._pause:
@@ -81,15 +82,43 @@ class Floor(asyncio.Protocol):
             self._loop.call_soon(self._step)
 
     def _step(self) -> None:
-        step = next(self._steps, None)
-        if step is not None and not self._transport.is_closing():
-            self._transport.write(step)
+        self._playing = [connection for connection in self._playing if connection.step()]
+        if self._playing:
             self._wait()
+        else:
+            self._running = False
+
+
+class Floor(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, clocks: dict[float, Clock]) -> None:
+        self._clocks = clocks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere
+
+    def data_received(self, data: bytes) -> None:
+        """Begin the answer that is meant."""
+        ready = next((ready for prompt, ready in _READY.items() if prompt in data), _READY_SHORT)
+        self._steps, self._next = ready.steps, 0
+        self._clocks[ready.pause].join(self)
+
+    def step(self) -> bool:
+        """Write what comes next; whether there is more."""
+        if self._transport.is_closing():
+            return False
+        self._transport.write(self._steps[self._next])
+        self._next += 1
+        return self._next < len(self._steps)
 
 
 async def _main() -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Floor(loop), "127.0.0.1", 0, backlog=2048)
+    pauses = {ready.pause for ready in (*_READY.values(), _READY_SHORT)}
+    clocks = {pause: Clock(loop, pause) for pause in pauses}
+    server = await loop.create_server(lambda: Floor(clocks), "127.0.0.1", 0, backlog=2048)
     print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 

@@ -1,28 +1,35 @@
-"""Target 1: CPU per token from a decoded request to bytes, without sockets and event loop.
+"""Target 1: CPU per token from a decoded request to bytes, without sockets.
 
-The full path is accept → decoder → stream → frames, or → fold → body, with the
-product's own parts put together as `run/loop.py` and `http/projecting.py` do. The floor
-is what any server must do: encode each text as JSON and put ready bytes around.
+The path is the product's own: accept → generation → driver → projection → frames, or
+→ body. Only both ends are ours: an engine that pushes ready chunks, one at a
+time, and a client that keeps what it gets. The floor is what any server must do:
+encode each text as JSON and put ready bytes around.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from typing import Any, cast
 
 import msgspec
+import uvloop
 from msgspec import Struct
 
-from antiphon.apis.chat.accept import accept
-from antiphon.apis.chat.answer import Answer
+from antiphon.apis.chat.accept import Accepted, accept
+from antiphon.apis.chat.answer import ChatCompletionBuilder
 from antiphon.apis.chat.schema import ChatRequest
-from antiphon.apis.chat.stream import Stream
+from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.envelope import Envelope
-from antiphon.core.chunks import Chunk
-from antiphon.core.events import Event
+from antiphon.core.accumulator import Accumulator
+from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, random_id
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
-from antiphon.http.projecting import frame
+from antiphon.engines.engine import Engine, GenerationRequest, Prompt, Receiver, Work
+from antiphon.http.delivery import frame
+from antiphon.run.drive import Driver, Projection
+from antiphon.run.generation import GenerationRun, Interceptors
 from bench.measure import Figure, take_turns
 from bench.scenario import CASES, PLAIN, Case
 
@@ -32,6 +39,7 @@ _SAMPLE = 16384
 
 _TABLE = Table(HERMES.grammar)
 _TABLE_WITHOUT_CALLS = Table(HERMES.grammar.without_calls())
+_PROMPT = Prompt("Sing.", (1,) * 10)
 _MARK = "\ue000"
 _encode = msgspec.json.Encoder().encode
 
@@ -83,29 +91,83 @@ def measure(lengths: Sequence[int] = LENGTHS, rounds: int = 7, sample: int = _SA
 
 
 def payloads(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
-    """What a stream sends in each of an engine's steps; the rest of the last step's included."""
-    stream = Stream(_envelope(request), 1, accept(request, "bench").view)
-    decoder = _decoder(request)
-    sent = [frame(stream.push(0, _events(decoder, chunk))) for chunk in chunks]
-    sent.append(frame(stream.finish()))
-    return sent
+    """What a stream sends in each of an engine's steps, then the rest."""
+    accepted = accept(request, "bench")
+    stream = ChatCompletionStream(_envelope(request), 1, accepted.presentation)
+    return _drive(accepted, stream, chunks).sent
 
 
 def answer(request: ChatRequest, chunks: list[Chunk]) -> bytes:
     """The body of the full answer."""
-    decoder = _decoder(request)
-    folded = Answer(_envelope(request), 1)
-    for chunk in chunks:
-        folded.push(0, _events(decoder, chunk))
-    return folded.body()
+    accepted = accept(request, "bench")
+    return _drive(accepted, ChatCompletionBuilder(_envelope(request), 1), chunks).body
 
 
-def _stream(request: ChatRequest, chunks: list[Chunk]) -> None:
-    stream = Stream(_envelope(request), 1, accept(request, "bench").view)
-    decoder = _decoder(request)
-    for chunk in chunks:
-        frame(stream.push(0, _events(decoder, chunk)))
-    frame(stream.finish())
+class _Client:
+    """Keeps what it gets. See `run.drive.Client`."""
+
+    started = False
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.body = b""
+
+    def attach(self, driver: Driver) -> None:
+        pass
+
+    def write(self, lines: list[bytes]) -> None:
+        self.sent.append(frame(lines))
+
+    def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
+        if lines:
+            self.sent.append(frame(lines))
+        self.body = body()
+
+
+class _Ready:
+    """An engine that pushes these chunks, and the work that it does. See `engines.engine.Engine`."""
+
+    def __init__(self, chunks: list[Chunk]) -> None:
+        self._chunks = chunks
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        asyncio.get_running_loop().call_soon(self._play, receiver)
+        return self
+
+    def _play(self, receiver: Receiver) -> None:
+        for chunk in self._chunks:
+            receiver.push([chunk])
+
+    def cancel(self) -> None:
+        pass
+
+
+class _Source:
+    """One generation, whose prompt is rendered already. See `run.drive.Source`."""
+
+    def __init__(self, accepted: Accepted, chunks: list[Chunk]) -> None:
+        engine, request = cast(Engine, _Ready(chunks)), GenerationRequest(_PROMPT, len(chunks))
+        decoder = _decoder(accepted)
+        self._generation = GenerationRun(engine, request, decoder, Interceptors(), Accumulator())
+
+    async def run(self, output: Driver) -> None:
+        output.prompted([_PROMPT])
+        await self._generation.run(output, partial(output.push, 0))
+
+    def abandon(self) -> Iterable[tuple[int, Any]]:
+        yield 0, self._generation.abandon()
+
+
+def _drive(accepted: Accepted, projection: Projection, chunks: list[Chunk]) -> _Client:
+    client = _Client()
+    _loop().run_until_complete(Driver(_Source(accepted, chunks), projection).run(client))
+    return client
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One event loop for all answers."""
+    return uvloop.new_event_loop()
 
 
 def _floor(request: ChatRequest, chunks: list[Chunk]) -> None:
@@ -118,26 +180,20 @@ def _floor(request: ChatRequest, chunks: list[Chunk]) -> None:
 def _content_frame() -> tuple[bytes, bytes]:
     """What Antiphon sends around each text."""
     request = msgspec.json.decode(PLAIN.request(stream=True), type=ChatRequest)
-    _role, content, _end = payloads(request, [Chunk(_MARK)])[0].split(b"\n\n")
+    chunks = [Chunk(_MARK), Chunk("", finish=Finish(FinishReason.STOP))]
+    _role, content, _end = payloads(request, chunks)[0].split(b"\n\n")
     before, after = content.split(_encode(_MARK))
     return before, after + b"\n\n"
 
 
-def _decoder(request: ChatRequest) -> Decoder:
-    turn = accept(request, "bench").turn
+def _decoder(accepted: Accepted) -> Decoder:
+    turn = accepted.turn
     table = _TABLE if turn.tools else _TABLE_WITHOUT_CALLS
     return Decoder(table, stop=turn.stop, ids=ids_by(HERMES.ids))
 
 
-def _events(decoder: Decoder, chunk: Chunk) -> list[Event]:
-    events = decoder.feed(chunk)
-    if chunk.finish:
-        events += decoder.finish(chunk.finish)
-    return events
-
-
 def _envelope(request: ChatRequest) -> Envelope:
-    return Envelope(random_id("chatcmpl-", 24), request.model, 1_700_000_000, 10)
+    return Envelope(random_id("chatcmpl-", 24), request.model, 1_700_000_000)
 
 
 def _growth(case: Case, rows: list[Row]) -> Growth:
@@ -168,7 +224,7 @@ def _row(case: Case, tokens: int, figures: dict[Subject, Figure]) -> Row:
 
 
 _PATHS: dict[str, Callable[[ChatRequest, list[Chunk]], object]] = {
-    "stream": _stream,
+    "stream": payloads,
     "fold": answer,
     "floor": _floor,
 }

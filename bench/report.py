@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -34,3 +35,16 @@ class Target(Struct, frozen=True):
     def met(self) -> bool:
         """The figure is within the limit."""
         return self.value <= self.limit
+
+    @property
+    def share(self) -> float:
+        """The figure as a multiple of the limit."""
+        return round(self.value / self.limit, 2)
+
+
+def target_table(targets: Iterable[Target]) -> Iterator[str]:
+    """The lines that a reader sees of figures and limits."""
+    yield from ("", f"{'target':58}{'figure':>9}{'limit':>8}{'of limit':>10}")
+    for target in targets:
+        figures = f"{target.value:9.2f}{target.limit:8g}{target.share:10.2f}"
+        yield f"{target.name:58}{figures}  {'met' if target.met else 'MISSED'}"

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from antiphon.apis.chat.schema import ChatRequest
-from bench import frontend, in_process
+from bench import calls, frontend, in_process
 from bench.scenario import CASES, MIN_TOKENS, Case
 
 
 def test_report_has_every_figure():
     result = in_process.measure(lengths=(MIN_TOKENS, 2 * MIN_TOKENS), rounds=1, sample=1)
-    report = json.loads(msgspec.json.encode(frontend.build(result, None)))
+    report = json.loads(msgspec.json.encode(frontend.build(result)))
 
     assert set(report) == {"machine", "targets", "in_process"}
     assert {target["name"][:2] for target in report["targets"]} == {"1:"}
@@ -29,7 +29,7 @@ def test_report_has_every_figure():
 
 def test_table_names_every_case():
     result = in_process.measure(lengths=(MIN_TOKENS,), rounds=1, sample=1)
-    table = "\n".join(frontend._table(frontend.build(result, None)))
+    table = "\n".join(frontend.table(frontend.build(result)))
     assert all(case.name in table for case in CASES)
 
 
@@ -48,3 +48,16 @@ def test_what_is_measured_is_a_whole_answer(case: Case, length: int):
     assert json.loads(sent[-3].removeprefix(b"data: "))["choices"][0]["finish_reason"] == reason
     if case.tools:
         assert json.loads(body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
+
+
+def test_calls_are_counted_from_the_engine_to_the_transport():
+    rows = calls.measure((16, 80))
+    report = json.loads(msgspec.json.encode(frontend.build(counted=rows)))
+
+    assert [row.mode for row in rows] == [mode.name for mode in calls.MODES]
+    assert {target["name"][:2] for target in report["targets"]} == {"5:"}
+    for row in rows:
+        called = {function.function: function for function in row.functions}
+        assert {"GenerationRun.push", "StreamProtocol.write"} <= called.keys()
+        assert row.files == len({function.file for function in row.functions})
+        assert 0.9 <= called["GenerationRun.push"].calls <= 1.1, "a step was not one token"
