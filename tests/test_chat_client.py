@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.chat import DIM, PLAIN, Client, Screen, _stream, say
+from antiphon.chat import DIM, PLAIN, Client, say
 from antiphon.cli import main
 
 MODELS = {"object": "list", "data": [{"id": "first", "object": "model"}, {"id": "second"}]}
@@ -158,14 +158,14 @@ def test_bytes_cut_anywhere(
     assert capsys.readouterr().out == "né🙂\nx!\n"
 
 
-def test_reasoning_is_dimmed(scripted: Callable[..., Server]) -> None:
+def test_reasoning_is_dimmed(scripted: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     events = (chunk(reasoning_content="Hm"), chunk(reasoning_content="m."), chunk(content="Yes."))
     server = scripted(stream(*events, finish("length"), DONE))
-    screen = Screen(Terminal())
-    _stream(Client(server.url, model="m"), [], screen)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    say(Client(server.url, model="m"), "hi", None)
     limit = "(the limit of tokens was reached)"
-    assert screen.out.getvalue() == f"{DIM}Hmm.\n{PLAIN}Yes.\n{DIM}{limit}{PLAIN}\n"
-    assert screen.text == "Yes."
+    assert terminal.getvalue() == f"{DIM}Hmm.\n{PLAIN}Yes.\n{DIM}{limit}{PLAIN}\n"
 
 
 def test_a_pipe_gets_the_answer_only(

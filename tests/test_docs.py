@@ -14,11 +14,12 @@ from antiphon.apis.fields import HINTS, REFUSED
 from antiphon.apis.request import Request
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.config import Settings
-from antiphon.constrain.formats import PATTERNS
-from antiphon.constrain.json_schema import read
+from antiphon.constrain.budget import Budget
+from antiphon.constrain.json_schema import compile_schema
+from antiphon.constrain.string_formats import PATTERNS
 from antiphon.core.turn import Sampling
 from antiphon.dialects.registry import BY_NAME
-from antiphon.engines import llama_request, scripted
+from antiphon.engines import llama_cpp, llama_request, scripted
 from antiphon.http.app import ROUTES
 
 ROOT = Path(__file__).parent.parent
@@ -115,7 +116,9 @@ def test_every_dialect_is_in_the_docs() -> None:
 
 def test_every_option_in_the_docs_exists() -> None:
     """Those of our own command line, in commands and in text."""
-    options = {option.name.replace("_", "-") for option in dataclasses.fields(Settings)} | {"help"}
+    tables = (Settings, llama_cpp.Options, scripted.Options)
+    names = {option.name for table in tables for option in dataclasses.fields(table)}
+    options = {name.replace("_", "-") for name in names} | {"help"}
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = path.read_text()
         found = {option for code in named(text) for option in re.findall(r"^--([a-z][a-z-]+)", code)}
@@ -166,7 +169,7 @@ def test_what_is_not_acted_on_is_in_the_docs(heading: str, table: dict[str, str]
 
 
 def test_what_engines_honour_is_in_the_docs() -> None:
-    engines = (llama_request.HONOURED, scripted.HONOURED)
+    engines = (llama_request.SUPPORTED, scripted.SUPPORTED)
     field_of = {"use_beam_search": "beam_width"}
     documented = {
         field_of.get(name, name): (llama, script)
@@ -194,7 +197,9 @@ def listed(opening: str) -> set[str]:
 
 def test_the_keywords_that_are_enforced_are_in_the_docs() -> None:
     """A keyword is enforced if a schema of it leaves nothing to be checked."""
-    enforced = {keyword for keyword, sample in SAMPLES.items() if not read({keyword: sample})[1]}
+    enforced = {
+        keyword for keyword, sample in SAMPLES.items() if not compile_schema({keyword: sample}, Budget())[1]
+    }
 
     assert listed("Enforced keywords:") == enforced
     assert listed("Not enforced:") == SAMPLES.keys() - enforced
