@@ -152,7 +152,7 @@ class _Source:
 
     async def run(self, output: Driver) -> None:
         output.prompted([_PROMPT])
-        await self._generation.run(output, partial(output.push, 0))
+        await self._generation.run(output, 0)
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
         yield 0, self._generation.abandon()

@@ -200,10 +200,6 @@ class Heard:
         if len(self.events) >= self._leave_after:
             self.enough.set()
 
-    def emit(self, events: list[Event]) -> None:
-        """Where a single generation puts its events."""
-        self.push(0, events)
-
     def on_resume(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
 

@@ -59,7 +59,7 @@ def generation(engine: Engine, *, stop: tuple[str, ...] = (), **interceptors: ob
 
 async def said(generation: GenerationRun) -> list[Event]:
     heard = Heard()
-    await generation.run(heard, heard.emit)
+    await generation.run(heard, 0)
     return heard.events
 
 
@@ -92,7 +92,7 @@ async def test_an_engine_that_fails_fails_the_generation() -> None:
     engine = Speaker([[chunk("a")], EngineBusyError()])
     run, heard = generation(engine), Heard()
     with pytest.raises(EngineBusyError):
-        await run.run(heard, heard.emit)
+        await run.run(heard, 0)
     output = fold([*heard.events, *run.abandon()])
     assert (output.text, output.reason) == ("a", FinishReason.ERROR)
 
@@ -121,7 +121,7 @@ async def test_a_turn_with_one_call_only() -> None:
 
 async def test_cancelling_stops_the_engine() -> None:
     engine, heard = Handheld(), Heard()
-    running = asyncio.create_task(generation(engine).run(heard, heard.emit))
+    running = asyncio.create_task(generation(engine).run(heard, 0))
     await until(lambda: engine.receivers)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -249,7 +249,7 @@ async def paused() -> tuple[Handheld, GenerationRun, Heard, asyncio.Task[None]]:
     """A generation whose listener has heard `a`, and does not listen any more."""
     engine, heard = Handheld(), Heard()
     run = generation(engine)
-    running = asyncio.create_task(run.run(heard, heard.emit))
+    running = asyncio.create_task(run.run(heard, 0))
     await until(lambda: engine.receivers)
     engine.receivers[0].push([chunk("a")])
     heard.paused = True
@@ -330,7 +330,7 @@ async def test_what_was_held_back_stands_although_nobody_reads_on_in_time() -> N
 async def test_reasoning_is_limited_also_in_what_was_held_back() -> None:
     engine, heard = Handheld(), Heard()
     run = generation(engine, reasoning=limited(3))
-    running = asyncio.create_task(run.run(heard, heard.emit))
+    running = asyncio.create_task(run.run(heard, 0))
     await until(lambda: engine.receivers)
     heard.paused = True
     for each in (chunk("<think>"), *map(chunk, "Hmmm")):
@@ -354,7 +354,7 @@ async def test_no_task_is_switched_for_a_token() -> None:
 
     async def callbacks(tokens: int) -> int:
         engine, heard = Handheld(), Heard()
-        running = asyncio.create_task(generation(engine).run(heard, heard.emit))
+        running = asyncio.create_task(generation(engine).run(heard, 0))
         await until(lambda: engine.receivers)
         loop, scheduled = asyncio.get_running_loop(), 0
         schedule = loop.call_soon
@@ -379,7 +379,7 @@ async def test_no_task_is_switched_for_a_token() -> None:
 
 async def test_events_are_there_when_the_engine_returns() -> None:
     engine, heard = Handheld(), Heard()
-    running = asyncio.create_task(generation(engine).run(heard, heard.emit))
+    running = asyncio.create_task(generation(engine).run(heard, 0))
     await until(lambda: engine.receivers)
     for number, each in enumerate(chunks("abc"), 1):
         engine.receivers[0].push([each])

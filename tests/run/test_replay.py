@@ -84,7 +84,7 @@ async def went_on(
     interceptors = Interceptors(replay=log, plan=plan)
     heard = Heard()
     run = GenerationRun(engine, wanted or request(), Decoder(TABLE), interceptors, Accumulator())
-    await run.run(heard, heard.emit)
+    await run.run(heard, 0)
     return fold(heard.events)
 
 

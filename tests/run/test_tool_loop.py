@@ -298,7 +298,7 @@ async def test_what_was_used_before_a_failure_is_counted_once() -> None:
     await service.start()
     loop = ToolLoop(await prepare(asking(), service.model("scripted")), 0, ReplayContext())
     with pytest.raises(EngineError):
-        await loop.run(heard, heard.emit)
+        await loop.run(heard, 0)
     [end] = loop.abandon()
     assert isinstance(end, Finished)
     assert (end.reason, end.usage.completion_tokens) == (FinishReason.ERROR, len(RUN))
@@ -316,7 +316,7 @@ async def test_a_failure_in_the_second_generation_keeps_what_the_first_has_said(
     await service.start()
     loop = ToolLoop(await prepare(asking(), service.model("scripted")), 0, ReplayContext())
     with pytest.raises(EngineError, match="The script says"):
-        await loop.run(heard, heard.emit)
+        await loop.run(heard, 0)
     output = fold([*heard.events, *loop.abandon()])
     assert (output.text, output.reason) == ("It ", FinishReason.ERROR)
     assert output.usage.completion_tokens == len(RUN) + 3

@@ -6,7 +6,7 @@ between states. It is total: any sequence of chunks gives events, and no model
 output raises.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from antiphon.core.grammar import Grammar, Header, Kind, Span, State, TextArgume
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.event_builder import EventBuilder, StopMatcher
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
-from antiphon.decode.lexer import Lexer
+from antiphon.decode.lexer import NEVER_PLAIN, Lexer, PlainTexts
 from antiphon.decode.readers import RETRACT, Reader, SpanReader, Step
 from antiphon.decode.table import Table
 from antiphon.decode.token_map import TokenMap
@@ -104,8 +104,9 @@ class Decoder:
         """Where the latest group of calls started."""
         self.stopped = False
         """A stop string was found: the engine has nothing more to do."""
-        self._interruption: Callable[[str], object] | None = None
+        self._plain = NEVER_PLAIN
         self._delta: type[TextDelta | ReasoningDelta] = TextDelta
+        self._plain_length = self._plain_tokens = 0  # of plain chunks that are not counted yet
         self._prefix_left = 0  # characters of `call_prefix` that are still to be removed from events
         self.state = table.grammar.text
         self._reader: Reader = table[self.state].make(self._builder)
@@ -135,40 +136,47 @@ class Decoder:
     @property
     def reasoning_tokens(self) -> int:
         """Reasoning tokens so far."""
+        self._count_plain()
         return self._builder.reasoning_tokens
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
         text = chunk.text
-        if self._interruption is None or len(chunk.tokens) != 1 or not text or self._interruption(text):
+        if not self._plain[text] or len(chunk.tokens) != 1:
             return self._feed(chunk)
         # Most chunks are plain: one token, in an item that is open, with nothing in it that could be
-        # a marker. What `_feed` would do for it comes to this.
-        builder, token_map = self._builder, self._token_map
-        length = len(text)
-        token_map.written += length
-        token_map.position += length
-        builder.cached_tokens += chunk.cached_tokens
-        builder.completion_tokens += 1
-        if self._delta is ReasoningDelta:
-            builder.reasoning_tokens += 1
+        # a marker. What `_feed` would do for it comes to this; it is counted with those that follow.
+        self._plain_length += len(text)
+        self._plain_tokens += 1
         return [self._delta(text, text, chunk.tokens)]
+
+    def _count_plain(self) -> None:
+        """Count the plain chunks since the last call."""
+        length, tokens = self._plain_length, self._plain_tokens
+        if tokens:
+            self._plain_length = self._plain_tokens = 0
+            self._token_map.written += length
+            self._token_map.position += length
+            self._builder.completion_tokens += tokens
+            if self._delta is ReasoningDelta:
+                self._builder.reasoning_tokens += tokens
 
     def _feed(self, chunk: Chunk) -> list[Event]:
         """The same for any chunk."""
+        self._count_plain()
         self._read(chunk)
         events = self._drain() if self._prefix_left else self._builder.drain()
         self.stopped = self._builder.stopped is not None
-        self._interruption = self._interruption_of_plain_text()
+        self._plain = self._plain_texts()
         return events
 
-    def _interruption_of_plain_text(self) -> Callable[[str], object] | None:
-        """Finds what keeps the next chunk from being plain; None if any chunk has to be read."""
+    def _plain_texts(self) -> PlainTexts:
+        """Which text, if it is that of the next chunk, makes that a plain one."""
         reader, kind = self._reader, self._table[self.state].visible_kind
         if kind is None or self._prefix_left or not isinstance(reader, SpanReader):
-            return None
+            return NEVER_PLAIN
         self._delta = ReasoningDelta if kind is Kind.REASONING else TextDelta
-        return reader.interruption if self._builder.passes(kind) and self._token_map.idle else None
+        return reader.plain if self._builder.passes(kind) and self._token_map.idle else NEVER_PLAIN
 
     def _read(self, chunk: Chunk) -> None:
         self._token_map.add(chunk)
@@ -179,6 +187,7 @@ class Decoder:
 
     def finish(self, finish: Finish) -> list[Event]:
         """The last events, with all text that was held back."""
+        self._count_plain()
         text = ""
         while step := self._reader.finish(text):
             text = self._follow(step)

@@ -5,12 +5,11 @@ and the text that it did not read. `finish` is the same for the last text. A rea
 that finds that a provisional call is not one returns `RETRACT` as the state.
 """
 
-from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from antiphon.core.grammar import Kind, Span
 from antiphon.decode.event_builder import EventBuilder
-from antiphon.decode.lexer import Lexer, MarkerMatch
+from antiphon.decode.lexer import NEVER_PLAIN, Lexer, MarkerMatch, PlainTexts
 
 MAX_SPACE = 256
 """Characters of space that are held back before a possible marker; any more are text."""
@@ -96,10 +95,10 @@ class SpanReader:
         return step
 
     @property
-    def interruption(self) -> Callable[[str], object] | None:
-        """Finds what keeps the next text from being plain; None if any text has to be read."""
-        plain = not (self.at_start or self._held or self._final) and self._lexer is self._table.lexer
-        return self._lexer.interruption if plain else None
+    def plain(self) -> PlainTexts:
+        """Which text, if it comes next, is plain: nothing but a report of it would follow."""
+        in_text = not (self.at_start or self._held or self._final) and self._lexer is self._table.lexer
+        return self._lexer.plain if in_text else NEVER_PLAIN
 
     def keep_space(self) -> None:
         """No marker precedes this text, so space at its start is text."""

@@ -6,7 +6,6 @@ loop where the model may call tools of the server.
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -56,11 +55,10 @@ class AnswerSource:
             _choice(each, index, self._context) for each in prepared for index in range(each.turn.choices)
         ]
         if len(self._choices) == 1:
-            await self._choices[0].run(output, partial(output.push, 0))
+            await self._choices[0].run(output, 0)
             return
         tasks = [
-            asyncio.create_task(choice.run(output, partial(output.push, index)))
-            for index, choice in enumerate(self._choices)
+            asyncio.create_task(choice.run(output, index)) for index, choice in enumerate(self._choices)
         ]
         try:
             await _ended(tasks)

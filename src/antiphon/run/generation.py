@@ -29,8 +29,8 @@ MAX_HELD_CHUNKS = 16_384
 """Chunks of one generation that are kept for a client that does not read: at 300 bytes each, 5 MB."""
 
 
-Emit = Callable[[list[Event]], None]
-"""Takes the next events of a generation."""
+Emit = Callable[[int, list[Event]], None]
+"""Takes the next events of a choice."""
 
 
 class ReasoningLimit(Struct, frozen=True):
@@ -84,17 +84,18 @@ class GenerationRun:
         self._work: Work
         self._ended: asyncio.Future[None]  # done when the engine's part is over
         self._output: Driver
+        self._choice: int
         self._emit: Emit
         self._held: list[Chunk] = []  # while the client does not read
         self._failure: AntiphonError | None = None  # behind them
         self._finished = False
 
-    async def run(self, output: Driver, emit: Emit) -> None:
-        """Generate to the end: `emit` gets the events, `output` shows when to hold them back.
+    async def run(self, output: Driver, choice: int, emit: Emit | None = None) -> None:
+        """Generate a choice of `output`, to the end; `emit` is where its events go, if not straight there.
 
         Raises AntiphonError.
         """
-        self._output, self._emit = output, emit
+        self._output, self._choice, self._emit = output, choice, emit or output.push
         if self._replay is not None and self._replay.chunks:
             self._decode([*self._replay.chunks])
         while not self._finished:
@@ -214,7 +215,7 @@ class GenerationRun:
             if finish is not None:
                 break
         if emitted:
-            self._emit(emitted if self._check is None else self._check.push(emitted))
+            self._emit(self._choice, emitted if self._check is None else self._check.push(emitted))
 
     def _visible(self, events: list[Event]) -> list[Event]:
         """Those of the events that the client may see, numbered, with their items."""

@@ -18,7 +18,6 @@ from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Tex
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Calling, Ending, ToolChoice, Turn
 from antiphon.run.drive import Driver
-from antiphon.run.generation import Emit
 from antiphon.run.prepare import Prepared, prepare
 from antiphon.run.replay import PromptEntry, ReplayContext, ToolResultEntry
 from antiphon.run.tool_sessions import ToolSessions
@@ -50,22 +49,23 @@ class ToolLoop:
         self._calls_left = MAX_CALLS if first.turn.tool_limit is None else first.turn.tool_limit
         self._usage = Usage()
         self._unmet: tuple[str, ...] = ()
-        self._emit: Emit
+        self._output: Driver
+        self._choice: int
 
-    async def run(self, output: Driver, emit: Emit) -> None:
-        """Generate, run tools, and so on, to the end. Raises AntiphonError."""
-        self._emit = emit
+    async def run(self, output: Driver, choice: int) -> None:
+        """Generate a choice of `output`, run tools, and so on, to the end. Raises AntiphonError."""
+        self._output, self._choice = output, choice
         async with self._sessions:
             reason = None
             while reason is None:
-                await self._generation.run(output, self._push)
+                await self._generation.run(output, choice, self._push)
                 calls = self._pending()
                 if not calls:
                     return
                 results = [await self._run(call) for call in calls]
                 reason = await self._next(calls, results)
             self._over = True
-            emit([self._items.push(self._finished(reason))])
+            output.push(choice, [self._items.push(self._finished(reason))])
 
     def abandon(self) -> list[Event]:
         """The last events of an answer that came to nothing: what was new so far stands."""
@@ -76,7 +76,7 @@ class ToolLoop:
             return [self._items.push(self._finished(FinishReason.ERROR))]
         return [self._counted(event) for event in self._generation.abandon()]
 
-    def _push(self, events: list[Event]) -> None:
+    def _push(self, choice: int, events: list[Event]) -> None:
         """Emit events of a generation, whose end is the end of the answer if it called no tools."""
         if isinstance(end := events[-1], Finished):
             self._end = end
@@ -85,7 +85,7 @@ class ToolLoop:
             self._unmet += end.unmet
             self._over = not self._pending()
             events[-1] = whole if self._over else ToolCallsPending(end.raw, end.tokens)
-        self._emit(events)
+        self._output.push(choice, events)
 
     def _counted(self, event: Event) -> Event:
         """The end of a generation with what the generations before it used, and did not meet."""
@@ -116,7 +116,7 @@ class ToolLoop:
                 log.write(ToolResultEntry(result))
         elif allowed:
             await self._sessions.recall(call, result)
-        self._emit([self._items.push(ToolResultReceived(call.call_id, result))])
+        self._output.push(self._choice, [self._items.push(ToolResultReceived(call.call_id, result))])
         return result
 
     async def _next(self, calls: list[FunctionCall], results: list[ToolResult]) -> FinishReason | None:
