@@ -49,6 +49,8 @@ _CHEAP_TESTS = frozenset({
     "true", "undefined",
 })  # fmt: skip
 
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+
 _EACH, _SLICE, _LITERAL = "(each)", "(slice)", "(literal)"
 _CONCAT, _COMPARED, _ARGS = "(concat)", "(compared)", "(args)"
 
@@ -66,6 +68,8 @@ class Template:
         try:
             tree = _Metering().visit(_ENVIRONMENT.parse(source))
             self._template = _ENVIRONMENT.from_string(tree)
+            # Each rendering copies the globals. jinja2's own ChainMap takes long to copy.
+            self._template.globals = dict(self._template.globals)
         except TemplateSyntaxError as error:
             message = f"The chat template has an error in line {error.lineno}: {error.message}"
             raise EngineError(message) from error
@@ -126,6 +130,12 @@ class _Environment(ImmutableSandboxedEnvironment):
             args = tuple(meter.collect(arg) if _is_lazy(arg) else arg for arg in args)
             meter.require(bound(meter, subject, *args, **kwargs))
         return meter.charge(super().call(context, function, *args, **kwargs))
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        # Most of what a template looks up are keys of messages: this way jinja2 need not catch an error first.
+        if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return attr not in _FORBIDDEN_METHODS and super().is_safe_attribute(obj, attr, value)
