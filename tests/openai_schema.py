@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
@@ -28,11 +29,13 @@ def validate(name: str, value: Any, spec: str = OPENAI) -> None:
     """Check `value` (JSON text or what it holds) against a component. Raises AssertionError with every fault."""
     if isinstance(value, bytes | str):
         value = json.loads(value)
+    if _quick_validator(spec, name).is_valid(value):
+        return
     faults = [
         f"{'/'.join(map(str, fault.absolute_path)) or '(whole)'}: {fault.message[:300]}"
         for fault in _validator(spec, name).iter_errors(value)
     ]
-    assert not faults, f"{name}: " + "; ".join(faults)
+    raise AssertionError(f"{name}: " + ("; ".join(faults) or "not what the document says"))
 
 
 def validate_event(value: Any, spec: str = OPEN_RESPONSES) -> str:
@@ -65,9 +68,16 @@ def components(spec: str) -> dict[str, Schema]:
 
 
 @cache
+def _quick_validator(spec: str, name: str) -> jsonschema_rs.Draft202012Validator:
+    """Takes a hundredth of the time, but its messages do not name the fault in a union: that is for `_validator`."""
+    assert name in components(spec), f"{spec} has no component {name}"
+    document = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": components(spec)}}
+    return jsonschema_rs.Draft202012Validator(document)
+
+
+@cache
 def _validator(spec: str, name: str) -> Draft202012Validator:
     document = Resource.from_contents({"components": {"schemas": components(spec)}}, DRAFT202012)
-    assert name in components(spec), f"{spec} has no component {name}"
     registry: Registry[Any] = Registry().with_resource("urn:spec", document)
     return Draft202012Validator({"$ref": f"urn:spec#/components/schemas/{name}"}, registry=registry)
 
