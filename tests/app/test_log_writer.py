@@ -85,6 +85,22 @@ async def test_what_is_said_is_written_soon(store: Outage, writer: LogWriter) ->
     assert await log_of(store) == answer.told
 
 
+async def test_a_stream_waits_for_a_background_response_to_be_written_with(
+    store: Outage, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FOREGROUND_TICK", 3600)
+    stream = await begun(writer)
+    stream.say("ab")
+    await asyncio.sleep(4 * module.TICK)
+    assert "log.append" not in store.calls
+    background = await begun(writer, "resp_2")
+    background.journal.background = True
+    background.say("c")
+    await until_written(store, 2)
+    assert store.calls.count("log.append") == 1
+    assert await log_of(store) == stream.told
+
+
 async def test_what_is_said_before_there_is_a_row_is_written_after_it(
     store: Outage, writer: LogWriter
 ) -> None:

@@ -1,9 +1,10 @@
 """Writes the logs of all responses of this server to the store, in batches.
 
 A journal collects the wire events of one response. The writer takes what all
-journals have collected, some forty times a second, and appends it in one
-transaction. So a stored stream costs little more than one that is not, and a
-reader of the log is a moment behind.
+journals have collected, and appends it in one transaction: some forty times a second
+where a background response is among them, whose clients read the log, and else four
+times. So a stored stream costs little more than one that is not, and a reader of the
+log is a moment behind.
 
 When the database is away, what was collected waits and is written when it is
 back; if that takes too long, its answer is stopped. So it is when a
@@ -14,7 +15,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
 import structlog
@@ -28,6 +29,8 @@ LEASE = 15.0
 """Seconds after which the responses of a server that was not heard of are taken over."""
 TICK = 0.025
 """Seconds in which the server collects events before it writes them."""
+FOREGROUND_TICK = 0.25
+"""The same for streams that are being sent: their clients do not wait for the log."""
 STORE_TIMEOUT = 30.0
 """Seconds that what shall be written, or read on, waits for a database that is away."""
 RETRY = 0.5
@@ -42,6 +45,7 @@ class Writable(Protocol):
     """The journal of one response, to the writer. `stored` is what was written of it last."""
 
     response_id: str
+    background: bool
     stored: LogEntry | None
 
     def take(self) -> Append | None:
@@ -67,6 +71,7 @@ class LogWriter:
         self._lease = lease
         self._ready: dict[Writable, None] = {}  # those that have collected something
         self._any_ready = asyncio.Event()
+        self._background_ready = asyncio.Event()
         self._writing = asyncio.Lock()
 
     def lease(self) -> Lease:
@@ -105,11 +110,15 @@ class LogWriter:
         """The journal has collected something."""
         self._ready[journal] = None
         self._any_ready.set()
+        if journal.background:
+            self._background_ready.set()
 
     async def write(self) -> None:
         """Write what journals collect, until cancelled."""
         while True:
             await self._any_ready.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._background_ready.wait(), FOREGROUND_TICK - TICK)
             await asyncio.sleep(TICK)
             await self.flush()
 
@@ -121,6 +130,7 @@ class LogWriter:
     async def _write(self) -> None:
         ready, self._ready = self._ready, {}
         self._any_ready.clear()
+        self._background_ready.clear()
         appends = {journal: append for journal in ready if (append := journal.take())}
         if not appends:
             return
