@@ -123,7 +123,7 @@ class Settings:
     jobs: PositiveInt = 16
     """How many background responses are worked on at the same time; further ones wait."""
 
-    lease_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 15
+    lease_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 3
     """Seconds after which other servers take over the background responses of one that is
     not heard of any more."""
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from antiphon.app import log_writer, worker
+from antiphon.app import log_writer
 from antiphon.store.open import open_store
 from tests.app.support import Outage
 
@@ -14,7 +14,6 @@ from tests.app.support import Outage
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_writer, "TICK", 0.002)
     monkeypatch.setattr(log_writer, "RETRY", 0.01)
-    monkeypatch.setattr(worker, "PAUSE", 0.01)
 
 
 @pytest_asyncio.fixture

@@ -16,7 +16,8 @@ from antiphon.app import log_writer as writing
 from antiphon.app import worker as module
 from antiphon.app.journal import StoredInput, StreamJournal, packed, unpacked
 from antiphon.app.storage import Storage
-from antiphon.app.worker import AbandonedError, Worker
+from antiphon.app.worker import HEARTBEATS, AbandonedError, Worker
+from antiphon.config import Settings
 from antiphon.core.errors import EngineBusyError, StoreError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Capabilities, GenerationRequest, Receiver, Work
@@ -313,6 +314,12 @@ async def test_a_lease_is_kept_as_long_as_it_takes(store: Outage) -> None:
             server.store.held["log.read"].set()
         assert await status_of(store) == "completed"
         assert prepared(first, second) == 1
+
+
+def test_what_a_dead_server_leaves_waits_for_five_seconds_at_most() -> None:
+    """Its lease has to run out, and then the others look."""
+    lease = Settings().lease_seconds
+    assert lease + lease / HEARTBEATS <= 5
 
 
 async def test_a_worker_that_lost_its_lease_stops(store: Outage) -> None:

@@ -268,6 +268,17 @@ async def test_a_reader_hears_that_a_response_was_cancelled(api: Api) -> None:
         assert check(await reading)["status"] == "cancelled"
 
 
+async def test_a_reader_of_what_nobody_works_on_is_answered_at_once(server: Running, api: Api) -> None:
+    server.worker.drain()
+    queued = await api.create("Hi", background=True)
+    seen = {"stream": "true", "starting_after": 1}
+    async with (
+        asyncio.timeout(5),
+        api.http.stream("GET", f"/responses/{queued['id']}", params=seen) as response,
+    ):
+        assert await anext(response.aiter_lines()) == ": keep-alive"
+
+
 async def test_cancelling_stops_the_engine(server: Running, api: Api) -> None:
     body = await api.create("slow", background=True)
     async with asyncio.timeout(5):

@@ -25,7 +25,7 @@ from antiphon.run.endings import LostError
 from antiphon.store.records import Append, Lease, LogEntry, Verdict
 from antiphon.store.store import Store
 
-LEASE = 15.0
+LEASE = 3.0
 """Seconds after which the responses of a server that was not heard of are taken over."""
 TICK = 0.025
 """Seconds in which the server collects events before it writes them."""

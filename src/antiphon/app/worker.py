@@ -32,8 +32,6 @@ HEARTBEATS = 3
 """Renewals within a lease."""
 SWEEP = 60.0
 """Seconds between sweeps of the store."""
-PAUSE = 1.0
-"""Seconds to wait when the database is away."""
 ABANDONED = 100
 """So many responses of dead servers are ended at a time."""
 
@@ -118,7 +116,7 @@ class Worker:
             claimed = await writer.store.jobs.claim(writer.worker, time.time(), self._lease, 1)
         except Exception as error:
             _log_trouble(error)
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(self._lease)  # servers that could not renew theirs either come first
             return None
         return claimed[0] if claimed else None
 

@@ -295,6 +295,16 @@ class EventStream(_Delivery):
         self._connection.cut_off()
 
 
+class LogStream(EventStream):
+    """The events of a stored response. It is known that there is one, so the stream begins at once."""
+
+    def attach(self, driver: Driver) -> None:
+        """See `Client`."""
+        super().attach(driver)
+        self.started = True
+        self._out(_COMMENT)
+
+
 def frame(payloads: list[bytes]) -> bytes:
     """Payloads as server-sent events without a type."""
     return b"data: " + b"\n\ndata: ".join(payloads) + b"\n\n"

@@ -14,10 +14,9 @@ from antiphon.app.responses.create import Creation
 from antiphon.core.errors import RequestError
 from antiphon.decode.ids import random_id
 from antiphon.http.auth import owner_of
-from antiphon.http.delivery import EventStream, FullAnswer
+from antiphon.http.delivery import EventStream, Frame, FullAnswer, LogStream
 from antiphon.http.query import Query
 from antiphon.http.request import app_of, json_response, read_json
-from antiphon.run.drive import Driver
 
 Answer = FullAnswer | EventStream | Response
 
@@ -31,19 +30,23 @@ async def create(request: Request) -> Answer:
     if wire.background:
         await creation.queue()
         if wire.stream:
-            return _events(app, stored.log_driver(app, owner, creation.id), obfuscated)
+            return LogStream(
+                stored.log_driver(app, owner, creation.id), app.options, _frame(obfuscated), after=DONE
+            )
         return json_response(creation.projection.body())
     driver = creation.driver(streamed=bool(wire.stream))
-    return _events(app, driver, obfuscated) if wire.stream else FullAnswer(driver, app.options)
+    if wire.stream:
+        return EventStream(driver, app.options, _frame(obfuscated), after=DONE)
+    return FullAnswer(driver, app.options)
 
 
 async def retrieve(request: Request) -> Answer:
     """The response as it is now, or its events from `starting_after` on."""
-    target, query = _target(request), Query(request.query_params)
+    app, target, query = app_of(request), _target(request), Query(request.query_params)
     after = query.number("starting_after", -1, least=0)
     if query.flag("stream"):
         driver = await stored.events(*target, after)
-        return _events(app_of(request), driver, query.flag("include_obfuscation"))
+        return LogStream(driver, app.options, _frame(query.flag("include_obfuscation")), after=DONE)
     if after >= 0:
         raise RequestError("starting_after requires stream=true.", param="starting_after")
     return json_response(await stored.retrieve(*target))
@@ -78,9 +81,9 @@ async def compact(request: Request) -> FullAnswer:
     return FullAnswer(await compaction.compact(app, wire, owner_of(request)), app.options)
 
 
-def _events(app: App, driver: Driver, obfuscated: bool) -> EventStream:
-    """The stream of a response."""
-    return EventStream(driver, app.options, _padded if obfuscated else frame, after=DONE)
+def _frame(obfuscated: bool) -> Frame:
+    """What makes server-sent events of payloads."""
+    return _padded if obfuscated else frame
 
 
 def _padded(payloads: list[bytes]) -> bytes:
