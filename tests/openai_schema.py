@@ -136,6 +136,8 @@ def _correct_responses(found: dict[str, Schema]) -> None:
     # Open Responses demands the key, and it is null while nothing was counted yet.
     properties = found["Response"]["allOf"][-1]["properties"]
     properties["usage"] = {"anyOf": [properties["usage"], {"type": "null"}]}
+    # Not in this document: why a response that was cancelled is not whole.
+    properties["incomplete_details"]["anyOf"][0]["properties"]["reason"]["enum"].append("cancelled")
     # A choice of the tool `web_search` is of the type of the tool; the document knows its older names.
     found["ToolChoiceTypes"]["properties"]["type"]["enum"] += found["WebSearchTool"]["properties"]["type"][
         "enum"

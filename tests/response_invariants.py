@@ -119,7 +119,9 @@ def _last(events: list[Event]) -> Event:
     assert events[-1]["type"] == TERMINAL[response["status"]]
     assert sum(event["type"] in TERMINAL.values() for event in events) == 1
     assert (response["error"] is not None) == (response["status"] == "failed")
-    assert (response["incomplete_details"] is not None) == (response["status"] == "incomplete")
+    why = {"incomplete": "max_output_tokens", "cancelled": "cancelled"}.get(response["status"])
+    assert response["incomplete_details"] == (why and {"reason": why})
+    assert why is None or response["usage"] is not None
     assert (response["completed_at"] is not None) == (response["status"] == "completed")
     if response["status"] == "failed":
         assert events[-2]["type"] == "error"
@@ -273,6 +275,15 @@ class _Item:
         for name in ("text", "arguments", "input", "code", "logprobs", "name"):
             if name in event:
                 assert event[name] == known[name], f"{name} is not what was streamed"
+
+
+def items_so_far(payloads: Iterable[bytes]) -> list[Event]:
+    """The items that a client knows of that has seen these events, the first of a stream."""
+    follower = _Follower()
+    for payload in payloads:
+        follower.follow(json.loads(payload))
+    known = follower.done | {index: item.value for index, item in follower.open.items()}
+    return [known[index] for index in sorted(known)]
 
 
 class _Follower:

@@ -89,7 +89,6 @@ class Diary:
 
     def __init__(self) -> None:
         self.status: str = ResponseStatus.IN_PROGRESS
-        self.done = 0
         self.text = ""
         self._number = 0
 
@@ -115,7 +114,6 @@ class Diary:
                     self.text += text
                     lines.append(self._line(text=text))
                 case TextEnded():
-                    self.done += 1
                     lines.append(self._line(item=self.text))
                 case Finished(reason):
                     lines.append(self._line(ends=reason))

@@ -1,7 +1,6 @@
 """What is written of an answer while it is given: all of it, once, in order, whatever the database does meanwhile."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -127,18 +126,6 @@ async def test_all_that_write_share_one_call(store: Outage, writer: LogWriter) -
     for number in range(20):
         assert len(await log_of(store, f"resp_{number}")) == 2
     assert store.calls.count("log.append") == 1
-
-
-async def test_whoever_asks_meanwhile_sees_the_items_that_are_done(store: Outage, writer: LogWriter) -> None:
-    answer = await begun(writer)
-    answer.say("ab")
-    await until_written(store, 2)
-    before = await found(store)
-    answer.push([TextEnded()])
-    await until_written(store, 3)
-    after = await found(store)
-    assert json.loads(before.body)["text"] == ""
-    assert json.loads(after.body)["text"] == "ab"
 
 
 async def test_nothing_is_written_of_what_was_let_go(store: Outage, writer: LogWriter) -> None:

@@ -248,7 +248,10 @@ async def test_a_cancel_between_two_workers(store: Outage) -> None:
         assert second.engine.steps == 0
     lines = await log_of(store)
     assert lines[:-1] == before
-    assert last_of(lines)["status"] == "cancelled"
+    last = last_of(lines)
+    assert last["status"] == "cancelled"
+    assert last["usage"]["input_tokens"] == len(unpacked((await found(store)).prompt_ids) or ())
+    assert last["usage"]["output_tokens"] >= sum(b".delta" in line for line in before) > 0
 
 
 async def test_a_cancel_while_a_response_is_prepared(store: Outage) -> None:
@@ -257,6 +260,8 @@ async def test_a_cancel_while_a_response_is_prepared(store: Outage) -> None:
         await queued(store)
         await until(lambda: prepared(server))
         await store.jobs.request_cancel(OWNER, "resp_1")
+        await until(lambda: prepared(server) == 2)  # for its end, the log is read once more
+        server.store.held["log.read"].set()
         assert await status_of(store) == "cancelled"
         assert server.engine.steps == 0
     assert last_of(await log_of(store))["status"] == "cancelled"

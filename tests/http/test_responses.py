@@ -250,7 +250,10 @@ async def test_a_running_response_shows_what_it_has(api: Api) -> None:
                 live.append(line.removeprefix("data: ").encode())
             if len(live) == 20:
                 break
-    assert (await api.get(f"/responses/{body['id']}"))["status"] == "in_progress"
+    running = await api.get(f"/responses/{body['id']}")
+    assert (running["status"], running["output"][0]["status"]) == ("in_progress", "in_progress")
+    seen = [json.loads(line) for line in live]
+    assert text_of(running).startswith("".join(event.get("delta", "") for event in seen))
     cancelled = await api.post(f"/responses/{body['id']}/cancel", {})
     assert cancelled["status"] == "cancelled"
     assert await api.post(f"/responses/{body['id']}/cancel", {}) == cancelled

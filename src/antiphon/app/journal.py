@@ -97,7 +97,6 @@ class StreamJournal(ResponseJournal):
         self._stop: Stop | None = None
         self._made = 0  # sequence number of the next wire event
         self._logged = self.last + 1  # that of the next one for the log
-        self._done = 0  # finished items in the body that is stored
         self._lines: list[bytes] = []
 
     def stop(self, reason: Exception) -> None:
@@ -138,17 +137,11 @@ class StreamJournal(ResponseJournal):
             response_id=self.response_id,
             worker=self._writer.worker,
             entries=entries,
-            body=self._new_body(),
             prompt_ids=self._new_prompt(),
         )
 
     def _new_prompt(self) -> bytes | None:
         return None
-
-    def _new_body(self) -> bytes | None:
-        """The response, whenever it has more finished items: whoever retrieves it meanwhile sees them."""
-        before, self._done = self._done, self._projection.done
-        return self._projection.body() if self._done != before else None
 
     def _entries(self) -> tuple[LogEntry, ...]:
         if not self._lines:

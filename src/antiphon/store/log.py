@@ -36,10 +36,9 @@ _ADVANCE = Prepared(
     .where(responses.c.id == bindparam("key"))
     .values(
         last_seq=bindparam("new_seq"),
-        body=func.coalesce(bindparam("new_body", type_=LargeBinary), responses.c.body),
         prompt_ids=func.coalesce(bindparam("new_ids", type_=LargeBinary), responses.c.prompt_ids),
     ),
-    [responses.c.last_seq, responses.c.body, responses.c.prompt_ids, responses.c.id],
+    [responses.c.last_seq, responses.c.prompt_ids, responses.c.id],
 )
 _ADD = insertion(log)
 _PROGRESS = select(responses.c.status, responses.c.last_seq).where(
@@ -115,7 +114,7 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
         verdict = at.judge(append.worker, append.entries) if at else Verdict.GONE
         if at and verdict is Verdict.ACCEPTED:
             entries.extend(at.take(append.entries))
-            changes.append((at.last_seq, append.body, append.prompt_ids, at.id))
+            changes.append((at.last_seq, append.prompt_ids, at.id))
         return verdict
 
     verdicts = [[take(append) for append in call] for call in calls]

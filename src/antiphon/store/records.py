@@ -90,14 +90,13 @@ class LogEntry(Struct, frozen=True):
 class Append(Struct, frozen=True, kw_only=True):
     """What a worker adds to a response that it works on.
 
-    `worker` is the holder of its lease, None if nobody holds one. `body` and
-    `prompt_ids` replace what is stored, unless they are None.
+    `worker` is the holder of its lease, None if nobody holds one. `prompt_ids`
+    replace what is stored, unless they are None.
     """
 
     response_id: str
     worker: str | None
     entries: tuple[LogEntry, ...] = ()
-    body: bytes | None = None
     prompt_ids: bytes | None = None
 
 

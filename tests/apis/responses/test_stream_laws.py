@@ -11,6 +11,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from antiphon.apis.responses.output.reasoning import RAW_OPEN_RESPONSES
+from antiphon.apis.responses.progress import output_so_far
 from antiphon.apis.responses.stored import unpack
 from antiphon.core.chunks import Finish, FinishReason
 from antiphon.core.errors import EngineError
@@ -43,7 +44,7 @@ from tests.apis.responses.test_stream import (
 from tests.contracts.dialect import CASES, TOOLS, answers, table_of
 from tests.laws import cut, cuts, decode
 from tests.openai_schema import validate_event
-from tests.response_invariants import check
+from tests.response_invariants import check, items_so_far
 
 SDK_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 ODD = [
@@ -106,6 +107,8 @@ def test_every_stream_of_a_real_answer_is_sound(
 
     assert payloads == whole_stream, "the same events in other batches, pushed again"
     check(payloads)
+    shown = sum(places) % len(payloads)
+    assert output_so_far(payloads[:shown]) == items_so_far(payloads[:shown])
     tokens = [token.id for event in events for token in event.tokens]
     assert [id_ for item in answering.items for id_ in unpack(item.tokens)] == tokens
     for payload in payloads:

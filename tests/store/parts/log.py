@@ -90,7 +90,7 @@ class LogContract:
         await store.responses.create(leased(), ())
         await store.log.append(append(entry(0, 2)))
         wrong = [LogEntry(first, last, b"wrong") for first, last in entries]
-        assert await store.log.append(append(*wrong, body=b"wrong")) == [Verdict.GAP]
+        assert await store.log.append(append(*wrong, prompt_ids=b"wrong")) == [Verdict.GAP]
         assert await store.log.read("resp_1") == [entry(0, 2)]
         assert await store.responses.get(OWNER, "resp_1") == leased(last_seq=2)
 
@@ -118,18 +118,18 @@ class LogContract:
     async def test_one_append_after_the_other_in_one_call(self, store: Store) -> None:
         await store.responses.create(leased(), ())
         verdicts = await store.log.append(
-            append(entry(0), body=b"1"),
+            append(entry(0)),
             append(entry(2)),
             append(entry(1), prompt_ids=b"ids"),
             append(entry(2)),
         )
         assert verdicts == [Verdict.ACCEPTED, Verdict.GAP, Verdict.ACCEPTED, Verdict.ACCEPTED]
-        assert await store.responses.get(OWNER, "resp_1") == leased(last_seq=2, body=b"1", prompt_ids=b"ids")
+        assert await store.responses.get(OWNER, "resp_1") == leased(last_seq=2, prompt_ids=b"ids")
 
     async def test_an_append_without_entries_changes_the_rest(self, store: Store) -> None:
         await store.responses.create(leased(), ())
-        assert await store.log.append(append(body=b"b"), append(prompt_ids=b"p")) == [Verdict.ACCEPTED] * 2
-        assert await store.responses.get(OWNER, "resp_1") == leased(body=b"b", prompt_ids=b"p")
+        assert await store.log.append(append(), append(prompt_ids=b"p")) == [Verdict.ACCEPTED] * 2
+        assert await store.responses.get(OWNER, "resp_1") == leased(prompt_ids=b"p")
 
     async def test_many_logs_at_once(self, store: Store) -> None:
         ids = [f"resp_{index}" for index in range(20)]

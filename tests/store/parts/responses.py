@@ -187,7 +187,7 @@ class ResponsesContract:
                     status=other, worker=worker, body=b"late", output=items("z"), entries=(entry(0),)
                 )
                 assert await store.responses.finish(late) is Verdict.ENDED
-        assert await store.log.append(append(entry(0), body=b"late")) == [Verdict.ENDED]
+        assert await store.log.append(append(entry(0), prompt_ids=b"late")) == [Verdict.ENDED]
         ended = await store.responses.get(OWNER, "resp_1")
         assert ended is not None
         assert (ended.status, ended.body, ended.last_seq) == (status, b"first", -1)

@@ -137,9 +137,16 @@ def usage_of(prompt_tokens: int, usage: events.Usage) -> Usage:
 
 
 class IncompleteDetails(Struct):
-    """Why a response is not whole: `max_output_tokens` or `content_filter`."""
+    """Why a response is not whole: `max_output_tokens`; `cancelled`, which OpenAI leaves out."""
 
     reason: str
+
+
+INCOMPLETE_DETAILS = {
+    "incomplete": IncompleteDetails("max_output_tokens"),
+    "cancelled": IncompleteDetails("cancelled"),
+}
+"""Those of a response with this status."""
 
 
 class ResponseError(Struct):

@@ -38,7 +38,7 @@ from antiphon.apis.responses.output.item import (
 from antiphon.apis.responses.output.message import OpenMessage, OpenScoredMessage
 from antiphon.apis.responses.output.reasoning import OpenReasoning, Seal
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall
-from antiphon.apis.responses.resource import IncompleteDetails, Response, ResponseError, usage_of
+from antiphon.apis.responses.resource import INCOMPLETE_DETAILS, Response, ResponseError, usage_of
 from antiphon.apis.responses.stored import StoredItem, pack
 from antiphon.apis.responses.tools import CUSTOM
 from antiphon.core.accumulator import DELTAS
@@ -107,8 +107,6 @@ class ResponseProjection:
         self._running: list[Presenter] = []  # calls without a result
         self.status = ""
         """One of the statuses of a response, empty before there is one."""
-        self.done = 0
-        """How many items are finished."""
 
     @property
     def items(self) -> list[StoredItem]:
@@ -263,7 +261,6 @@ class ResponseProjection:
     def _finish_item(self, item: OpenItem, status: str, out: list[bytes]) -> None:
         self._output[item.position.output_index], lines = item.close(status)
         out += lines
-        self.done += 1
 
     def _end_generation(self) -> None:
         """What the model wrote after its last item belongs to that."""
@@ -298,7 +295,6 @@ class ResponseProjection:
         payload = encode({"type": type_, "id": id_, **fields})
         self._output.append(StoredItem(id_, type_, payload))
         self._tokens.append([])
-        self.done += 1
         encode_event, item = self._numbers.encode, Raw(payload)
         return [encode_event(wire.ItemAdded, index, item), encode_event(wire.ItemDone, index, item)]
 
@@ -323,6 +319,8 @@ class ResponseProjection:
         Neither specification has an event for it, and clients stop at one that they do not know;
         of those they know, `response.incomplete` fits. The status says what happened.
         """
+        if self._usage is None:  # nothing was generated
+            self._count(Usage())
         return [self._terminal_event("cancelled", wire.Incomplete)]
 
     def _terminal_event(self, status: str, event: type[wire.ResponseEvent]) -> bytes:
@@ -333,7 +331,6 @@ class ResponseProjection:
         return self._numbers.encode(event, self._response())
 
     def _response(self) -> Response:
-        cut = self.status == "incomplete"
         return Response(
             **self._settings,
             id=self._accepted.id,
@@ -341,7 +338,7 @@ class ResponseProjection:
             status=self.status,
             completed_at=self._completed_at,
             error=self._error,
-            incomplete_details=IncompleteDetails("max_output_tokens") if cut else None,
+            incomplete_details=INCOMPLETE_DETAILS.get(self.status),
             output=[Raw(item.payload) for item in self._output if item is not None],
             usage=None if self._usage is None else usage_of(self._prompt_tokens, self._usage),
             unmet=(self._end and self._end.unmet) or UNSET,

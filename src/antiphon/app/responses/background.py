@@ -11,9 +11,10 @@ from antiphon.app.app import App
 from antiphon.app.journal import BackgroundJournal, StoredInput, as_records, unpacked
 from antiphon.app.responses.compaction import CompactedSource, recorded_summary
 from antiphon.app.responses.history import understand
+from antiphon.app.responses.record import log_of
 from antiphon.run.drive import Driver
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
-from antiphon.store.records import LogEntry, ResponseRecord
+from antiphon.store.records import ResponseRecord
 
 
 async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
@@ -21,7 +22,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     wire = msgspec.json.decode(record.request, type=CreateResponse)
     request = await understand(app, wire, record.owner, record.id)
     accepted, seal = request.accepted, app.seal(record.owner)
-    entries = await _log(app, record)
+    entries = await log_of(app.storage.store, record)
     # Call ids must be those of the first time.
     log = ReplayLog(read_entries([entry.chunks for entry in entries]))
     context = ReplayContext(log, Random(record.id), unpacked(record.prompt_ids))  # noqa: S311
@@ -34,8 +35,3 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     given = StoredInput(record.id, lambda _: record, as_records(accepted.items), in_conversation)
     journal = BackgroundJournal(app.storage.writer, projection, given, record, log)
     return app.driver(source, projection, journal), journal
-
-
-async def _log(app: App, record: ResponseRecord) -> list[LogEntry]:
-    """The log so far: empty, if no worker began the response."""
-    return await app.storage.store.log.read(record.id) if record.last_seq >= 0 else []

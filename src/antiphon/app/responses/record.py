@@ -1,42 +1,81 @@
-"""What can be made of a response's row alone: the response as it is now, and its end."""
+"""What can be made of a response's row and its log: the response as it is now, and its end."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from antiphon.apis.responses.progress import output_so_far
+from antiphon.apis.responses.resource import INCOMPLETE_DETAILS, usage_of
+from antiphon.apis.responses.resource import Usage as WireUsage
+from antiphon.apis.responses.stored import unpack
 from antiphon.app.log_writer import LogWriter
+from antiphon.core.chunks import Chunk
 from antiphon.core.errors import public_error
+from antiphon.core.events import Usage
 from antiphon.log import log_failure
 from antiphon.run.endings import CancelRequestedError
+from antiphon.run.replay import PromptEntry, read_entries
 from antiphon.store.records import LogEntry, ResponseEnd, ResponseRecord, ResponseStatus
+from antiphon.store.store import Store
 
 
-def current_body(record: ResponseRecord) -> bytes:
-    """The response object as it is now: of one that is running, with the items that are done."""
-    return record.body if record.status.terminal else msgspec.json.encode(_so_far(record))
+async def log_of(store: Store, record: ResponseRecord) -> list[LogEntry]:
+    """The log of a response so far, with its chunks."""
+    return await store.log.read(record.id) if record.last_seq >= 0 else []
 
 
-def _so_far(record: ResponseRecord) -> dict[str, Any]:
+async def current_body(store: Store, record: ResponseRecord) -> bytes:
+    """The response object as it is now: of one that is running, with its items as far as they are stored."""
+    if record.status.terminal:
+        return record.body
+    entries = await log_of(store, record)
+    # Of a long answer it takes too long for the event loop.
+    return msgspec.json.encode(await asyncio.to_thread(_so_far, record, entries))
+
+
+def _so_far(record: ResponseRecord, entries: Sequence[LogEntry]) -> dict[str, Any]:
     body: dict[str, Any] = msgspec.json.decode(record.body)
-    done = [item for item in body["output"] if item.get("status") != ResponseStatus.IN_PROGRESS]
-    return body | {"status": record.status, "output": done}
+    lines = (line for entry in entries for line in entry.events.split(b"\n"))
+    return body | {"status": record.status, "output": output_so_far(lines)}
+
+
+def _usage(record: ResponseRecord, entries: Sequence[LogEntry]) -> WireUsage | None:
+    """The tokens of a background response; None if the recorded chunks cannot be read."""
+    try:
+        recorded = read_entries(entry.chunks for entry in entries)
+    except msgspec.MsgspecError:
+        return None
+    prompts = [unpack(record.prompt_ids or b""), *(e.ids for e in recorded if isinstance(e, PromptEntry))]
+    written = sum(len(entry.tokens) for entry in recorded if isinstance(entry, Chunk))
+    return usage_of(sum(map(len, prompts)), Usage(written))
 
 
 async def finish_from_record(writer: LogWriter, record: ResponseRecord, reason: BaseException) -> None:
-    """End a response that this server holds, and of which nothing but the row is known."""
+    """End a response that this server holds, and of which nothing but the row and its log is known."""
     log_failure(reason)
-    await writer.store.responses.finish(end_from_record(record, reason, worker=writer.worker))
+    await writer.store.responses.finish(await end_from_record(writer.store, record, reason, writer.worker))
 
 
-def end_from_record(record: ResponseRecord, reason: BaseException, worker: str | None) -> ResponseEnd:
+async def end_from_record(
+    store: Store, record: ResponseRecord, reason: BaseException, worker: str | None
+) -> ResponseEnd:
     """How a response ends that was cancelled, or failed. An item that was begun stays unfinished."""
+    entries = await log_of(store, record)
+    so_far = _so_far(record, entries)
+    so_far["output"] = [item for item in so_far["output"] if item.get("status") != ResponseStatus.IN_PROGRESS]
     if isinstance(reason, CancelRequestedError):
-        response = _so_far(record) | {"status": ResponseStatus.CANCELLED}
+        response = so_far | {
+            "status": ResponseStatus.CANCELLED,
+            "incomplete_details": INCOMPLETE_DETAILS["cancelled"],
+            "usage": _usage(record, entries),
+        }
         events: list[tuple[str, dict[str, Any]]] = [("response.incomplete", {"response": response})]
     else:
         error = public_error(reason)
         fields = {"code": error.code, "message": error.message, "param": error.param}
-        response = _so_far(record) | {
+        response = so_far | {
             "status": ResponseStatus.FAILED,
             "error": {"code": "server_error", "message": error.message},
         }

@@ -22,7 +22,7 @@ CANCEL_TIMEOUT = 10.0
 
 async def retrieve(app: App, owner: str, response_id: str) -> bytes:
     """The response as it is now. Raises NotFoundError."""
-    return current_body(await _get(app, owner, response_id))
+    return await current_body(app.storage.store, await _get(app, owner, response_id))
 
 
 async def events(app: App, owner: str, response_id: str, after: int) -> Driver:
@@ -57,13 +57,13 @@ async def cancel(app: App, owner: str, response_id: str) -> bytes:
     with store.watch(events_of(response_id)) as watch:
         record = await store.jobs.request_cancel(owner, response_id)
         if record is not None and not record.status.terminal and record.lease is None:
-            await store.responses.finish(end_from_record(record, CancelRequestedError(), worker=None))
+            await store.responses.finish(await end_from_record(store, record, CancelRequestedError(), None))
         deadline = asyncio.get_running_loop().time() + CANCEL_TIMEOUT
         while True:
             record = await _get(app, owner, response_id)
             left = deadline - asyncio.get_running_loop().time()
             if record.status.terminal or left <= 0:
-                return current_body(record)
+                return await current_body(store, record)
             await watch.changed(left)
 
 
