@@ -309,6 +309,18 @@ def test_a_chat_template_that_is_not_there(tmp_path: Path, scripted: tuple[str, 
     assert "/nowhere/template.jinja" in line
 
 
+def test_a_chat_template_that_is_empty(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("\n")
+    assert "empty" in refused(tmp_path, *scripted, "--chat-template", str(template))
+
+
+def test_a_chat_template_that_has_a_name(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    with serving(tmp_path, *scripted, "--chat-template", "chatml") as process:
+        rendered = httpx.post(f"{process.url}/v1/chat/completions/render", json=ask("Hi"))
+    assert "<|im_start|>user\\nHi<|im_end|>" in rendered.text
+
+
 def test_a_chat_template_that_is_wrong(tmp_path: Path, scripted: tuple[str, ...]) -> None:
     template = tmp_path / "template.jinja"
     template.write_text("{% for message in messages %}{{ message.content }")

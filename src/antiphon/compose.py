@@ -19,6 +19,7 @@ from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError, StoreError
+from antiphon.render.renderer import BUILT_IN
 from antiphon.run.models import Service
 from antiphon.store.open import default_path, open_store
 from antiphon.store.store import Store
@@ -143,7 +144,14 @@ def _make_secret(path: Path) -> None:
 
 
 def _read(template: Path) -> str:
+    """A chat template that is in a file, or has a name."""
+    if (built_in := BUILT_IN.get(str(template))) is not None:
+        return built_in
     try:
-        return template.read_text(encoding="utf-8")
+        text = template.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise AntiphonError(f"Cannot read the chat template {template}: {error}.") from error
+        message = f"Cannot read the chat template {template}: {error}. Built in: {', '.join(BUILT_IN)}."
+        raise AntiphonError(message) from error
+    if not text.strip():
+        raise AntiphonError(f"The chat template {template} is empty.")
+    return text

@@ -102,7 +102,7 @@ class Settings:
     the chat template."""
 
     chat_template: Path | None = None
-    """A Jinja chat template to use instead of the model's own."""
+    """A Jinja chat template to use instead of the model's own: a file, or chatml, which is built in."""
 
     date: Annotated[str | None, Parameter(validator=is_date)] = None
     """The date that prompts tell, 2026-11-21, where the model's format tells one. Without it,

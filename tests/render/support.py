@@ -29,7 +29,7 @@ def output(call_id: str = "call_1", text: str = "sunny") -> Item:
     return FunctionOutput(call_id, (TextPart(text),))
 
 
-def renderer(source: str | None, tool_prompt: ToolPrompt | None = HERMES) -> ChatTemplateRenderer:
+def renderer(source: str, tool_prompt: ToolPrompt | None = HERMES) -> ChatTemplateRenderer:
     return ChatTemplateRenderer(source, bos="<s>", eos="</s>", tool_prompt=tool_prompt)
 
 

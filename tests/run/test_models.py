@@ -6,6 +6,7 @@ from structlog.testing import capture_logs
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.errors import EngineError
 from antiphon.core.items import Message, Reasoning, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.engines.scripted import ScriptedEngine
@@ -15,7 +16,9 @@ from tests.dialects.templates import CODER, MADE_UP, TAGS, THINKS
 TURN = Turn("m", (Message(Role.USER, (TextPart("Hi"),)),))
 
 
-async def started(template: str, dialect: str | None = None) -> tuple[Service, list[dict[str, object]]]:
+async def started(
+    template: str | None, dialect: str | None = None
+) -> tuple[Service, list[dict[str, object]]]:
     engine = ScriptedEngine([])
     engine.card = replace(engine.card, chat_template=template)
     service = Service(engine, names=("m",), dialect=dialect)
@@ -37,6 +40,12 @@ async def test_a_doubtful_choice_is_a_warning() -> None:
 
     assert entry["log_level"] == "warning"
     assert "--dialect" in str(entry["hint"])
+
+
+@pytest.mark.parametrize("dialect", [None, "hermes"])
+async def test_a_model_without_a_template_is_refused(dialect: str | None) -> None:
+    with pytest.raises(EngineError, match=r"no chat template.*--chat-template.*chatml"):
+        await started(None, dialect)
 
 
 async def test_a_user_overrides() -> None:

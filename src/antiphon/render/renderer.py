@@ -30,7 +30,10 @@ CHATML = """\
 {{- '<|im_start|>assistant\\n' -}}
 {%- endif -%}
 """
-"""The template of a model without one: ChatML, the format that most models were trained with."""
+"""ChatML, the format that most models were trained with."""
+
+BUILT_IN = {"chatml": CHATML}
+"""Templates that have a name."""
 
 
 class Renderer(Protocol):
@@ -56,17 +59,17 @@ class Renderer(Protocol):
 class ChatTemplateRenderer:
     """Renders with a Jinja chat template.
 
-    `source` is the template, None for `CHATML`. `bos` and `eos` are the texts
-    of the tokens that begin and end a sequence. `tool_prompt` describes tools
-    where the template does not. Special tokens are escaped in text of clients (see
-    `special_tokens`), not in the template's own.
+    `source` is the template. `bos` and `eos` are the texts of the tokens that begin
+    and end a sequence. `tool_prompt` describes tools where the template does not.
+    Special tokens are escaped in text of clients (see `special_tokens`), not in the
+    template's own.
     Raises `EngineError` if a template does not compile.
     """
 
     native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
 
-    def __init__(self, source: str | None, *, bos: str, eos: str, tool_prompt: ToolPrompt | None) -> None:
-        self._template = Template(CHATML if source is None else source)
+    def __init__(self, source: str, *, bos: str, eos: str, tool_prompt: ToolPrompt | None) -> None:
+        self._template = Template(source)
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._has_tool_prompt = tool_prompt is not None
         self._escaper = SpecialTokenEscaper(bos, eos)

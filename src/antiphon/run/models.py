@@ -7,13 +7,13 @@ from enum import StrEnum
 
 import structlog
 
-from antiphon.core.errors import EngineNotReadyError, NotFoundError
+from antiphon.core.errors import EngineError, EngineNotReadyError, NotFoundError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard
-from antiphon.render.renderer import ChatTemplateRenderer, Renderer
+from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.model import Model
 from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import ServerTool
@@ -76,11 +76,16 @@ class Service:
     def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
         """The family's own renderer, unless the template is a user's, or that of another maker."""
         template = self._chat_template or card.chat_template
+        native = dialect.renderer and dialect.renderer(self._date)
+        if template is None:
+            if native is None:
+                message = f"The model {card.name} has no chat template. Name one with --chat-template: "
+                raise EngineError(message + f"a file, or {' or '.join(BUILT_IN)}.")
+            return native
         jinja = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)
-        if dialect.renderer is None or self._chat_template:
+        if native is None or self._chat_template:
             return jinja
-        native = dialect.renderer(self._date)
-        return jinja if template is not None and _differs(jinja, native) else native
+        return jinja if _differs(jinja, native) else native
 
     async def stop(self) -> None:
         """Free the model. Answers that are under way end."""

@@ -37,7 +37,7 @@ from antiphon.dialects.hermes import HERMES
 from antiphon.dialects.registry import DIALECTS, find
 from antiphon.dialects.response_template import builder as hf
 from antiphon.render.capabilities import TemplateCapabilities
-from antiphon.render.renderer import ChatTemplateRenderer
+from antiphon.render.renderer import CHATML, ChatTemplateRenderer
 
 ENOUGH = 0.6
 """The share of the rendered calls that a dialect must decode to be chosen."""
@@ -99,7 +99,7 @@ def choose(name: str | None, evidence: Evidence) -> Detection:
 
 def detect(evidence: Evidence, dialects: Sequence[Dialect] = DIALECTS) -> Detection:
     """Score every dialect, and choose the best."""
-    renderer = ChatTemplateRenderer(evidence.template, bos=evidence.bos, eos=evidence.eos, tool_prompt=None)
+    renderer = _renderer(evidence)
     samples = collect_samples(renderer)
     dialects = [dialect.with_tag_suffix(samples.written) for dialect in dialects]
     dialects += hf.build_if_supported(evidence.response_template)
@@ -115,8 +115,14 @@ def _with_tag_suffix(dialect: Dialect, evidence: Evidence) -> Dialect:
     """The dialect with the suffix that this template adds to its tags."""
     if dialect.suffix is None:
         return dialect
-    renderer = ChatTemplateRenderer(evidence.template, bos=evidence.bos, eos=evidence.eos, tool_prompt=None)
+    renderer = _renderer(evidence)
     return dialect.with_tag_suffix(collect_samples(renderer).written)
+
+
+def _renderer(evidence: Evidence) -> ChatTemplateRenderer:
+    """What renders samples. A model without a template is taken for one that knows ChatML, as most do."""
+    source = CHATML if evidence.template is None else evidence.template
+    return ChatTemplateRenderer(source, bos=evidence.bos, eos=evidence.eos, tool_prompt=None)
 
 
 class _Found(Struct, frozen=True):
@@ -158,6 +164,7 @@ class _Ranking:
 
     def without_calls(self, capabilities: TemplateCapabilities) -> _Found:
         """The dialect that something else indicates, or the one whose format a tool prompt can describe."""
+        lacking = "The template renders no calls" if self._source else "There is no chat template"
         with_calls = [each for each in self._dialects if each.calls is not TEXT]
         usable = [each for each in with_calls if capabilities.tools or each.tool_prompt]
         known = [each for each in usable if capabilities.tools and self._is_known(each)]
@@ -170,10 +177,8 @@ class _Ranking:
         for fitting, what in indications:
             if fitting:
                 best = max(fitting, key=lambda each: (self._known(each), *self._rank(each)))
-                return _Found(best, f"The template renders no calls, but {what} {best.names[0]}.")
-        return _Found(
-            HERMES, "The template renders no calls, so a format is described that most models know."
-        )
+                return _Found(best, f"{lacking}, but {what} {best.names[0]}.")
+        return _Found(HERMES, f"{lacking}, so a format is described that most models know.")
 
     def _best_by_response_template(self, dialects: Sequence[Dialect]) -> list[Dialect]:
         """Those that fit the response template best, none if nothing fits it."""
