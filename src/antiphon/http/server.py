@@ -1,8 +1,9 @@
 """Runs the server: sockets, signals, and the order of starting and stopping.
 
 The socket listens before the model is loaded, so that /health can answer 503
-instead of refusing the connection. The first Ctrl-C (or SIGTERM) stops
-accepting and lets running answers end; a second one stops them, too.
+instead of refusing the connection. The first Ctrl-C (or SIGTERM) lets running
+answers end, while new ones are refused and /health answers 503; a second one stops
+them, too. SIGHUP is ignored.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ KEEP_ALIVE_SECONDS = 75
 """How long an idle connection stays open. Longer than common clients keep theirs."""
 GC_THRESHOLD = 50_000
 """Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
+SIGNAL_SECONDS = 0.1
+"""How long a second Ctrl-C may go unnoticed."""
 LAST_EVENTS_SECONDS = 1
 """How long answers that were stopped may take to send their last events."""
 
@@ -97,6 +100,7 @@ class Server(uvicorn.Server):
     def taking_signals(self) -> Iterator[None]:
         """Take signals, from before the socket listens: Python may lose what its own handler raises."""
         before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             yield
         finally:
@@ -119,6 +123,16 @@ class Server(uvicorn.Server):
             "stopping" if self.force_exit else "finishing running answers; Ctrl-C again to stop now",
             flush=True,
         )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let running answers end before the socket is closed: until then, others hear that it stops."""
+        for connection in self.server_state.connections:
+            if not isinstance(connection, StreamProtocol):  # a WebSocket, which would stay open
+                connection.shutdown()
+        running = set(self.server_state.tasks)
+        while running and not self.force_exit:
+            _, running = await asyncio.wait(running, timeout=SIGNAL_SECONDS)
+        await super().shutdown(sockets)
 
     async def finish_requests(self) -> None:
         """Let the requests whose answers were stopped end by themselves; cancel those that do not."""

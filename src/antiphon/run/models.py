@@ -104,6 +104,8 @@ class Service:
 
     def model(self, name: str) -> Model:
         """The model of that name. Raises NotFoundError, EngineNotReadyError."""
+        if self.health is Health.DRAINING:
+            raise EngineNotReadyError("This server is stopping. Try again later, or another server.")
         if self._model is None or self.health is not Health.READY:
             raise EngineNotReadyError
         if name not in self.names:
