@@ -45,6 +45,12 @@ def test_serve_help_documents_every_option(
     assert f"[env var: ANTIPHON_{name.upper()}]" in line
 
 
+def test_help_says_how_long_the_context_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"at most {llama_cpp.DEFAULT_CONTEXT}." in " ".join(
+        help_text(capsys, "serve").replace("│", " ").split()
+    )
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     for tokens in (["version"], ["--version"]):
         assert main(tokens) == 0

@@ -238,7 +238,7 @@ def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.Monk
         (["--context", "0"], "--context"),
         (["--max-body-bytes", "0"], "--max-body-bytes"),
         (["--log-level", "loud"], "loud"),
-        (["a.gguf", "b.gguf"], "b.gguf"),
+        (["a.gguf", "b.gguf"], "Too many arguments: b.gguf. See --help."),
         (["--api-key", ""], "--api-key"),
     ],
 )
@@ -302,6 +302,14 @@ def test_key_file(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("one\n\n  two \r\n")
     assert serve("--api-key", f"@{file}", "--api-key", "three").api_key == ("one", "two", "three")
+
+
+def test_a_key_file_with_a_wrong_key_says_where(refused: Callable[..., str], tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("good\n\nnot good\n")
+    says = refused("--api-key", f"@{file}")
+    assert f"line 3 of {file}" in says
+    assert "not good" not in says
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])

@@ -291,7 +291,10 @@ def test_a_port_that_is_taken(tmp_path: Path, script: Path) -> None:
 
 
 def test_a_host_that_is_none_of_ours(tmp_path: Path, scripted: tuple[str, ...]) -> None:
-    assert "no-such-host.invalid" in refused(tmp_path, *scripted, "--host", "no-such-host.invalid")
+    for host in ("no-such-host.invalid", "192.0.2.1"):
+        line = refused(tmp_path, *scripted, "--host", host)
+        assert line.count(host) == 1
+        assert "Choose another --host." in line
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
@@ -313,6 +316,32 @@ def test_a_chat_template_that_is_empty(tmp_path: Path, scripted: tuple[str, ...]
     template = tmp_path / "template.jinja"
     template.write_text("\n")
     assert "empty" in refused(tmp_path, *scripted, "--chat-template", str(template))
+
+
+def test_a_chat_template_that_refuses_everything(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ raise_exception('Only in Latin.') }}")
+    line = refused(tmp_path, *scripted, "--chat-template", str(template))
+    assert "Only in Latin" in line
+    assert "chat template" in line
+    assert "--chat-template" in line
+
+
+def test_a_store_that_is_none(tmp_path: Path, script: Path) -> None:
+    line = refused(
+        tmp_path,
+        "--engine",
+        "scripted",
+        "--script",
+        str(script),
+        "--port",
+        "0",
+        "--store",
+        f"sqlite:///{script}",
+    )
+    assert "file is not a database" in line
+    assert "--store" in line
+    assert "http" not in line
 
 
 def test_a_chat_template_that_has_a_name(tmp_path: Path, scripted: tuple[str, ...]) -> None:

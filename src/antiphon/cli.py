@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from antiphon import __version__
 from antiphon.config import PARSING, Keys, Settings, command
@@ -108,6 +108,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
     """Run the command line, `sys.argv` unless given; the exit code."""
     try:
         app(tokens)
+    except UnusedCliTokensError as error:
+        return _fail(f"Too many arguments: {' '.join(error.unused_tokens or ())}. See --help.", 2)
     except CycloptsError as error:
         return _fail(str(error), 2)
     except AntiphonError as error:

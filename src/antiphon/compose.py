@@ -18,7 +18,7 @@ from antiphon.app.app import DAY, App, Options
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings
-from antiphon.core.errors import AntiphonError, StoreError
+from antiphon.core.errors import AntiphonError, StoreError, missing_extra
 from antiphon.render.renderer import BUILT_IN
 from antiphon.run.models import Service
 from antiphon.store.open import default_path, open_store
@@ -86,7 +86,7 @@ def _extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise AntiphonError(f"--{name} needs an extra: `pip install 'antiphon[{name}]'`.") from error
+        raise AntiphonError(missing_extra(f"--{name}", name)) from error
 
 
 def _options(settings: Settings) -> Options:
@@ -110,8 +110,9 @@ def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
         try:
             return await open_store(settings.store)
         except (ValueError, StoreError) as error:
-            why = str(error.__cause__ or error).rstrip(".")
-            raise AntiphonError(f"Cannot open the store: {why}. Choose another with --store.") from error
+            why = error.why if isinstance(error, StoreError) else str(error)
+            message = f"Cannot open the store: {why.rstrip('.')}. Choose another with --store."
+            raise AntiphonError(message) from error
 
     return opened
 

@@ -37,10 +37,15 @@ def read_keys(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
     """
     keys: list[str] = []
     for token in tokens:
-        keys += _key_file(token.value[1:]) if token.value.startswith("@") else [token.value]
-    if not all(_is_key(key) for key in keys):
-        raise ValueError("a key must be printable ASCII without spaces, and not empty.")
+        keys += _key_file(token.value[1:]) if token.value.startswith("@") else [_checked(token.value)]
     return tuple(keys)
+
+
+def _checked(key: str, where: str = "") -> str:
+    """The key, if it is one. Raises ValueError."""
+    if not _is_key(key):
+        raise ValueError(f"{where}a key must be printable ASCII without spaces, and not empty.")
+    return key
 
 
 def _is_key(text: str) -> bool:
@@ -54,7 +59,11 @@ def _key_file(path: str) -> list[str]:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the API keys in {path}: {_why(error)}.") from error
-    keys = [line.strip() for line in lines if line.strip()]
+    keys = [
+        _checked(line.strip(), f"line {number} of {path}: ")
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
     if not keys:
         raise ValueError(f"there are no API keys in {path}.")
     return keys

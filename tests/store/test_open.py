@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from antiphon.core.errors import StoreError
 from antiphon.store.open import default_path, open_store
 
 
@@ -41,7 +40,7 @@ async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.delitem(sys.modules, "antiphon.store.postgresql", raising=False)
     monkeypatch.setattr(builtins, "__import__", without_asyncpg)
-    with pytest.raises(StoreError, match=r"antiphon\[postgresql\]"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[postgresql\]'"):
         await open_store("postgresql://host/db")
 
 

@@ -157,7 +157,7 @@ class LogWriter:
             try:
                 return await call()
             except StoreError as error:
-                log.warning("the store does not answer", error=str(error.__cause__ or error))
+                log.warning("the store does not answer", error=error.why)
                 if self.stopping.done() or now() > deadline:
                     raise
             await asyncio.wait((self.stopping,), timeout=RETRY)

@@ -224,7 +224,7 @@ async def _repeat(work: Callable[[], Awaitable[None]], sooner: Signal, pause: fl
 
 def _log_trouble(error: Exception) -> None:
     if isinstance(error, StoreError):
-        log.warning("the store does not answer", error=str(error.__cause__ or error))
+        log.warning("the store does not answer", error=error.why)
     else:
         log.error("background work failed", exc_info=error)
 

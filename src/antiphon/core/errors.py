@@ -39,6 +39,11 @@ class AntiphonError(Exception):
         super().__init__(self.message)
 
 
+def missing_extra(what: str, extra: str) -> str:
+    """The message where `what` needs an extra that is not installed."""
+    return f"{what} cannot be used without an extra: `pip install -e '.[{extra}]'` in Antiphon's folder."
+
+
 class RequestError(AntiphonError):
     """The request is not valid."""
 
@@ -105,6 +110,13 @@ class StoreError(AntiphonError):
 
     status = 503
     code = "store_error"
+
+    @property
+    def why(self) -> str:
+        """What the database said, for the log and for whoever starts the server: not what its driver adds."""
+        cause = self.__cause__ or self
+        original = getattr(cause, "orig", None)
+        return str((original.__cause__ or original) if original else cause)
 
 
 class ToolError(AntiphonError):

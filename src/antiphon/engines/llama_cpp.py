@@ -58,7 +58,7 @@ class Options:
 
     context: PositiveInt | None = None
     """The most tokens that a prompt and its answer may have together. Without it,
-    what the model was trained for, within the engine's default."""
+    what the model was trained for, at most 8192."""
 
     parallel: PositiveInt = 4
     """How many answers are generated at the same time; further requests wait."""

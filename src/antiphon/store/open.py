@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antiphon.core.errors import StoreError
+from antiphon.core.errors import missing_extra
 from antiphon.store.records import Limits
 from antiphon.store.store import Store
 
@@ -21,7 +21,7 @@ async def open_store(url: str, limits: Limits = DEFAULT_LIMITS) -> Store:
     `memory`: gone with the process. `sqlite`: a file in the user's data folder.
     `sqlite:///PATH`: a file; an absolute path makes it four slashes.
     `postgresql://…`: a PostgreSQL database, as libpq writes it. Raises ValueError for
-    any other URL, StoreError if the database cannot be opened.
+    any other URL, or without what it needs; StoreError if the database cannot be opened.
     """
     from antiphon.store.sql import SqlStore  # noqa: PLC0415 - takes longer than a start of the program may
 
@@ -65,5 +65,5 @@ def _postgresql(url: str, limits: Limits) -> "Backend":
     try:
         from antiphon.store.postgresql import Postgresql  # noqa: PLC0415
     except ImportError as error:
-        raise StoreError("PostgreSQL needs an extra: `pip install 'antiphon[postgresql]'`.") from error
+        raise ValueError(missing_extra("PostgreSQL", "postgresql")) from error
     return Postgresql(url, limits)
