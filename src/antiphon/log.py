@@ -26,14 +26,14 @@ def configure(level: str) -> None:
     )
 
 
-def log_failure(error: BaseException) -> None:
-    """Log why an answer, or a request, came to nothing.
+def log_failure(error: BaseException, **more: object) -> None:
+    """Log why an answer, or a request, came to nothing, and `more` of it.
 
     Failures of the server are logged with their causes. What was only refused, or given up by its
     client, is one line, for whoever looks for it.
     """
     expected = isinstance(error, AntiphonError) and error.status != AntiphonError.status
     if expected or getattr(error, "expected", False):
-        _log.debug("request refused", error=str(error), param=getattr(error, "param", None))
+        _log.debug("request refused", error=str(error), param=getattr(error, "param", None), **more)
     else:
-        _log.error("request failed", error=str(error), exc_info=error)
+        _log.error("request failed", error=str(error), exc_info=error, **more)

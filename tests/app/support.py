@@ -73,7 +73,7 @@ class _Part:
 
         async def call(*args: Any) -> Any:
             outage.calls.append(full)
-            if full in MAKING:
+            if full in MAKING and args[0].id not in outage.made:  # it may be tried again
                 outage.made.append(args[0].id)
             if full in outage.held:
                 await outage.held[full].wait()

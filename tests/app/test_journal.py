@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.app import log_writer
 from antiphon.app.journal import (
     BackgroundJournal,
     StoredInput,
@@ -26,7 +27,7 @@ from antiphon.run.endings import CancelRequestedError, ClientLeftError, LostErro
 from antiphon.run.replay import ReplayLog, read_entries
 from antiphon.store.records import ConversationRecord, Paging, ResponseRecord, ResponseStatus
 from tests.app.support import Diary, Outage, Reader, found, log_of
-from tests.run.support import chunk
+from tests.run.support import chunk, until
 from tests.store.samples import OWNER, item, job, response
 
 LATER = count(5_000_000_000, 1000)
@@ -130,13 +131,27 @@ async def test_nothing_is_stored_of_an_answer_that_never_began(
 
 
 @pytest.mark.parametrize("kind", [WholeJournal, StreamJournal])
-async def test_a_store_that_is_away_is_an_error(store: Outage, writer: LogWriter, kind: Any) -> None:
+async def test_a_store_that_stays_away_is_an_error(
+    store: Outage, writer: LogWriter, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "STORE_TIMEOUT", 0.02)
     store.away = True
     diary, reader = Diary(), Reader()
     with pytest.raises(StoreError):
         await Driver(Says("ab"), diary, kind(writer, diary, stored_input(writer))).run(reader)
     store.away = False
     assert await store.responses.get(OWNER, "resp_1") is None
+
+
+async def test_a_full_answer_waits_for_the_store(store: Outage, writer: LogWriter) -> None:
+    store.away = True
+    diary, reader = Diary(), Reader()
+    driver = Driver(Says("ab"), diary, WholeJournal(writer, diary, stored_input(writer)))
+    answering = asyncio.create_task(driver.run(reader))
+    await until(lambda: store.calls.count("responses.save") > 2)
+    store.away = False
+    await answering
+    assert (await found(store)).status is ResponseStatus.COMPLETED
 
 
 async def test_who_has_seen_the_id_of_a_stream_finds_the_response(store: Outage, writer: LogWriter) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from antiphon.app import log_writer as writing
 from antiphon.app import worker as module
@@ -209,6 +210,17 @@ async def test_a_log_that_cannot_be_read_fails(store: Outage) -> None:
     await store.log.append(Append(response_id="resp_1", worker="w", entries=(entry,)))
     async with working(store):
         assert await status_of(store) == "failed"
+
+
+async def test_a_deadline_counts_from_the_request(store: Outage) -> None:
+    """Whoever worked on it before, and however long it waited. It is one line in the log, at most."""
+    await queued(store, "endless")
+    await asyncio.sleep(0.2)
+    with capture_logs() as logs:
+        async with working(store, deadline=0.1) as server:
+            assert await status_of(store) == "failed"
+            assert server.engine.steps == 0
+    assert not [entry for entry in logs if "exc_info" in entry]
 
 
 # Cancelling

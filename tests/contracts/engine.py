@@ -427,7 +427,10 @@ class EngineContract:
             "<|im_start|>user\nhi<|im_end|>",
             "",
         ):
-            assert await engine.detokenize(await engine.tokenize([text])) == text
+            ids = await engine.tokenize([text])
+            assert await engine.detokenize(ids) == text
+            assert len(texts := await engine.token_texts(ids)) == len(ids)
+            assert "\ufffd" in "".join(texts) or "".join(texts) == text
 
     @pytest.mark.parametrize("token", [-1, 2**33])
     async def test_an_id_that_is_no_token_is_refused(self, engine: Engine, token: int) -> None:

@@ -80,6 +80,9 @@ class _Tokenizer:
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         return [ord(char) for piece in pieces for char in piece]
 
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        return [*map(chr, ids)]
+
     async def detokenize(self, ids: Sequence[int]) -> str:
         return "".join(map(chr, ids))
 

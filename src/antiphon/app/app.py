@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import time
 from typing import Any
 
 from msgspec import Struct
@@ -70,9 +71,18 @@ class App(Struct, frozen=True):
         """Makes text unreadable for a client, and for every other owner."""
         return partial(self.sealer.seal, owner)
 
-    def driver(self, source: Source, projection: Projection, journal: Journal | None = None) -> Driver:
-        """What drives an answer, which may take as long as this server allows."""
-        return Driver(source, projection, journal, self.options.deadline)
+    def driver(
+        self,
+        source: Source,
+        projection: Projection,
+        journal: Journal | None = None,
+        requested_at: float | None = None,
+    ) -> Driver:
+        """What drives an answer, which may take as long as the server allows since `requested_at`, or now."""
+        deadline = self.options.deadline
+        if deadline is not None and requested_at is not None:
+            deadline -= time() - requested_at
+        return Driver(source, projection, journal, deadline)
 
     def check_template(self, template: str | None) -> None:
         """Raise RequestError for a client's template, unless the server trusts its clients."""

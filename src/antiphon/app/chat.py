@@ -113,7 +113,8 @@ def _journal(
             ItemRecord(item_id, "message", payload, now)
             for item_id, payload in stored_messages(record.id, [*messages])
         ]
-        await app.storage.store.completions.save(record, items)
+        writer = app.storage.writer
+        await writer.retried(lambda: writer.store.completions.save(record, items))
 
     if isinstance(projection, ChatCompletionBuilder):
         return CompletionJournal(projection, save)

@@ -49,7 +49,7 @@ async def tokenize(app: App, body: bytes, owner: str) -> Tokenized:
     ids = (await model.compose(turn)).ids
     tokens = Tokenized(len(ids), model.card.context, ids)
     if request.return_token_strs:
-        tokens.token_strs = [await model.engine.detokenize((token,)) for token in ids]
+        tokens.token_strs = await model.engine.token_texts(ids)
     return tokens
 
 

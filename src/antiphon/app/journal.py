@@ -77,7 +77,7 @@ class WholeJournal(ResponseJournal):
         body, output = self._projection.body(), as_records(self._projection.items)
         status = ResponseStatus(self._projection.status)
         row = replace(self._given.row(body), status=status, lease=None)
-        await self._writer.store.responses.save(row, self._given.items, output)
+        await self._writer.retried(lambda: self._writer.store.responses.save(row, self._given.items, output))
         return lines
 
 

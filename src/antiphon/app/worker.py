@@ -22,6 +22,7 @@ from antiphon.app.log_writer import LEASE
 from antiphon.app.responses.background import prepare
 from antiphon.app.responses.record import finish_from_record
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, StoreError
+from antiphon.log import log_failure
 from antiphon.run.drive import Driver
 from antiphon.run.endings import CancelRequestedError, LostError
 from antiphon.store.records import ResponseRecord, Verdict
@@ -45,6 +46,8 @@ Stop = Callable[[Exception], object]
 
 class AbandonedError(EngineError):
     """The server stopped in the middle of this answer. Send the request again."""
+
+    expected = True  # see `log_failure`
 
 
 class Worker:
@@ -130,7 +133,7 @@ class Worker:
         elif isinstance(failure, _NOT_NOW):
             log.warning("a response has to wait", id=response_id, error=str(failure.__cause__ or failure))
         else:
-            log.error("response failed", id=response_id, error=str(failure), exc_info=failure)
+            log_failure(failure, id=response_id)
 
     # One job
 

@@ -161,6 +161,10 @@ class Engine(Protocol):
         """
         ...
 
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each of these tokens, which `tokenize` has given."""
+        ...
+
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones written out.
 

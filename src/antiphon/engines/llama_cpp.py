@@ -169,6 +169,16 @@ class LlamaCppEngine:
         check_size(pieces, self.card.context)
         return await asyncio.to_thread(server.tokenize, pieces)
 
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each of these tokens, half a character as `\ufffd`."""
+        return await asyncio.to_thread(self._token_texts, self._running(), ids)
+
+    def _token_texts(self, server: LlamaServer, ids: Sequence[int]) -> list[str]:
+        """Most are found by reading their text once more; the rest is asked for one by one."""
+        read = server.pieces(server.detokenize(ids))
+        known = {piece.id: piece.raw.decode(errors="replace") for piece in read}
+        return [known[token] if token in known else self._tokenizer.text(token) for token in ids]
+
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
         server = self._running()

@@ -173,12 +173,16 @@ class ScriptedEngine:
         check_size(pieces, self.card.context)
         return [token for piece in pieces for token in self._pieces.ids(pieces_of(piece))]
 
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The pieces with these ids."""
+        return [*map(self._pieces.text, ids)]
+
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The pieces with these ids: those of the script, and those that were tokenized not too long ago.
 
         Raises RequestError, which blames `tokens`, for any other id.
         """
-        return "".join(map(self._pieces.text, ids))
+        return "".join(await self.token_texts(ids))
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Replay the first line that fits the prompt, one chunk in a step."""

@@ -34,4 +34,4 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     in_conversation = accepted.settings.conversation is not None
     given = StoredInput(record.id, lambda _: record, as_records(accepted.items), in_conversation)
     journal = BackgroundJournal(app.storage.writer, projection, given, record, log)
-    return app.driver(source, projection, journal), journal
+    return app.driver(source, projection, journal, record.created_at), journal
