@@ -13,6 +13,7 @@ from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.render.renderer import CHATML
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.model import Model
 from antiphon.run.models import Service
@@ -71,7 +72,7 @@ def raw(events: Iterable[Event]) -> str:
 class _Tokenizer:
     """What both engines have: every character is a token."""
 
-    card = ModelCard("speaker", 100_000)
+    card = ModelCard("speaker", 100_000, CHATML)
 
     async def start(self) -> None: ...
 
@@ -194,6 +195,10 @@ class Heard:
         self.enough = asyncio.Event()
         self._leave_after = leave_after
         self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.batches)
 
     def prompted(self, prompts: Sequence[Prompt]) -> None:
         self.prompts += prompts

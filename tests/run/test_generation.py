@@ -425,6 +425,21 @@ async def test_a_choice_that_fails_ends_alone() -> None:
     assert end.error == EngineBusyError().message
 
 
+async def test_a_choice_that_fails_is_told_while_others_go_on() -> None:
+    engine, heard = Handheld(), Heard()
+    asked = turn(prompt="Q", choices=2)
+    running = asyncio.create_task(AnswerSource([asked], await served(engine)).run(heard))
+    await until(lambda: len(engine.receivers) == 2)
+    failing, working = engine.receivers
+    failing.push([chunk("a")])
+    failing.fail(EngineBusyError())
+    await until(lambda: isinstance(heard.choices[0][-1], Finished))
+    for each in chunks("bcd"):
+        working.push([each])
+    await running
+    assert [fold(heard.choices[index]).text for index in range(2)] == ["a", "bcd"]
+
+
 async def test_a_failure_of_the_inside_is_that_of_one_choice_and_told_as_one_of_the_engine() -> None:
     class Forgetful(Heard):
         def push(self, choice: int, events: list[Event]) -> None:

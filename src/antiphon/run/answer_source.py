@@ -5,7 +5,7 @@ loop where the model may call tools of the server.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -44,7 +44,10 @@ class AnswerSource:
         self._choices: list[Choice] = []
 
     async def run(self, output: Driver) -> None:
-        """See `Source`. A choice that fails ends alone; if all do, the first failure is raised."""
+        """See `Source`. A choice that fails ends alone, at once if the answer has begun.
+
+        If all do, the first failure is raised.
+        """
         with naming(self._turns[0].parameters):
             await self._run(output)
 
@@ -60,15 +63,22 @@ class AnswerSource:
         tasks = [
             asyncio.create_task(choice.run(output, index)) for index, choice in enumerate(self._choices)
         ]
+        failures: dict[int, Exception] = {}
         try:
-            await _ended(tasks)
+            async for index, failure in _failures(tasks):
+                failures[index] = failure
+                if output.begun:
+                    self._tell(output, failures)
         finally:
             for task in tasks:
                 task.cancel()
-            ends = await asyncio.gather(*tasks, return_exceptions=True)
-        failures = {index: end for index, end in enumerate(ends) if isinstance(end, Exception)}
+            await asyncio.gather(*tasks, return_exceptions=True)
         if len(failures) == len(tasks):
             raise failures[0]
+        self._tell(output, failures)
+
+    def _tell(self, output: Driver, failures: Mapping[int, Exception]) -> None:
+        """End the choices that failed, if that was not done."""
         for index, failure in failures.items():
             if events := self._choices[index].abandon():
                 output.push(index, _failed(events, failure))
@@ -89,14 +99,17 @@ def _choice(first: Prepared, index: int, context: ReplayContext) -> Choice:
     return first.generation(index, context, Accumulator())
 
 
-async def _ended(choices: Iterable[asyncio.Task[None]]) -> None:
-    """Wait for all choices. Raises ClientLeftError at once: no choice has a client any more."""
+async def _failures(choices: Sequence[asyncio.Task[None]]) -> AsyncIterator[tuple[int, Exception]]:
+    """Wait for all choices: those that fail, when they do. Raises ClientLeftError, which is that of all."""
     left = set(choices)
     while left:
         done, left = await asyncio.wait(left, return_when=asyncio.FIRST_EXCEPTION)
         for choice in done:
-            if isinstance(gone := choice.exception(), ClientLeftError):
-                raise gone
+            failure = choice.exception()
+            if isinstance(failure, ClientLeftError):
+                raise failure
+            if isinstance(failure, Exception):
+                yield choices.index(choice), failure
 
 
 def _failed(events: list[Event], failure: Exception) -> list[Event]:

@@ -166,6 +166,11 @@ class Driver:
         elif lines:
             self._client.write(lines)
 
+    @property
+    def begun(self) -> bool:
+        """There was a first event."""
+        return self._begun
+
     def prompted(self, prompts: Sequence[Prompt]) -> None:
         """The prompts of the answer are rendered."""
         self._projection.prompted(prompts)
