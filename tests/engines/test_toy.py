@@ -73,7 +73,18 @@ def test_a_wrong_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_is_served(tmp_path: Path) -> None:
-    options = ("--engine", NAME, "--stride", "2", "--port", "0", "--store", "memory")
+    options = (
+        "--engine",
+        NAME,
+        "--stride",
+        "2",
+        "--port",
+        "0",
+        "--store",
+        "memory",
+        "--chat-template",
+        "chatml",
+    )
     with serving(tmp_path, *options, PYTHONPATH=str(Path(__file__).parents[2])) as server:
         body = {"model": "toy", "prompt": "abc", "max_tokens": 4}
         answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30).json()

@@ -47,11 +47,14 @@ class ToyEngine:
         check_size(pieces, self.card.context)
         return [ord(character) for piece in pieces for character in piece]
 
-    async def detokenize(self, ids: Sequence[int]) -> str:
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
         for token in ids:
             if not 0 <= token < 0x110000:
                 raise RequestError(f"There is no token {token}.", param="tokens")
-        return "".join(map(chr, ids))
+        return [*map(chr, ids)]
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        return "".join(await self.token_texts(ids))
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         loop = asyncio.get_running_loop()
