@@ -132,7 +132,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return meter.charge(super().call(context, function, *args, **kwargs))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        # Most of what a template looks up are keys of messages: this way jinja2 need not catch an error first.
+        # Templates look up keys of messages above all: this way jinja2 need not catch an error first.
         if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute]
         return super().getattr(obj, attribute)
