@@ -17,8 +17,9 @@ from antiphon.config import Settings
 from antiphon.constrain.budget import Budget
 from antiphon.constrain.json_schema import compile_schema
 from antiphon.constrain.string_formats import PATTERNS
+from antiphon.core.grammar import AcceptedNames
 from antiphon.core.turn import Sampling
-from antiphon.dialects.registry import BY_NAME
+from antiphon.dialects.registry import BY_NAME, DIALECTS
 from antiphon.engines import llama_cpp, llama_request, scripted
 from antiphon.http.app import ROUTES
 
@@ -112,6 +113,20 @@ def test_links_between_the_pages_lead_somewhere() -> None:
 
 def test_every_dialect_is_in_the_docs() -> None:
     assert set(BY_NAME) <= set(named(page("dialects.md")))
+
+
+def test_the_docs_list_the_dialects_that_reason_again_after_text() -> None:
+    listed = set(named(section("dialects.md", "Reasoning that goes on, or begins again")))
+    for dialect in DIALECTS:
+        if dialect.reasoning and dialect.reasoning.calls:
+            assert (dialect.names[0] in listed) is bool(dialect.reasoning.reopens), dialect.names[0]
+
+
+def test_the_docs_list_the_dialects_whose_calls_must_be_declared() -> None:
+    listed = set(named(section("dialects.md", "Names that must be declared")))
+    for dialect in DIALECTS:
+        names = [getattr(state, "names", None) for state in dialect.grammar.states.values()]
+        assert (dialect.names[0] in listed) is (AcceptedNames.DECLARED in names), dialect.names[0]
 
 
 def test_every_option_in_the_docs_exists() -> None:

@@ -57,6 +57,8 @@ CASES: dict[str, str] = {
     "reasoning_never_ends": "the answer ends inside reasoning",
     "reasoning_then_call": "reasoning, then a call",
     "call_in_reasoning": "a call before reasoning is closed",
+    "reasoning_after_call": "a call in reasoning, which then goes on, and ends",
+    "reasoning_again": "reasoning, text, reasoning, text; a second marker is text where models do not reason twice",
     "truncated_name": "truncated before the name is complete: text, or nothing if it cannot be text",
     "truncated_arguments": "truncated inside the arguments: an incomplete call",
     "missing_closer": "the model stops after the arguments, without the closing markers",

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import CallEnded, Finished, Malformed, ReasoningDelta, TextDelta
+from antiphon.core.grammar import AcceptedNames, Grammar, Kind, Name, Span, TextArguments
 from antiphon.core.items import FunctionCall, Message, Reasoning, Status
 from antiphon.decode.decoder import Decoder, start_after, state_after
 from antiphon.decode.event_builder import MAX_PROVISIONAL
+from antiphon.decode.headers import plain_name
 from antiphon.decode.ids import ids_by
 from antiphon.decode.readers import MAX_SPACE
 from antiphon.decode.table import Table
@@ -101,6 +103,19 @@ def test_stop_strings_do_not_depend_on_the_cuts(text: str, at: list[int]) -> Non
         ('<tool_call>{"name": "f"}<tool_call>{"name": "g"}', [("f", "{}", "completed"), ("g", "{}", "completed")]),
         ('<think>I call <tool_call>{"name": "f"}</tool_call>', [{"reasoning": "I call"}, ("f", "{}", "completed")]),
         ("<think>not a <tool_call> here</think>ok", [{"reasoning": "not a <tool_call> here"}, "ok"]),
+        ('<think>Hm <tool_call>{"name": "f"}</tool_call> more</think>\n\nHi',
+         [{"reasoning": "Hm"}, ("f", "{}", "completed"), {"reasoning": "more"}, "Hi"]),
+        ('<think>Hm<tool_call>{"name": "f"}</tool_call><think></think>Hi',
+         [{"reasoning": "Hm"}, ("f", "{}", "completed"), "Hi"]),
+        ('<think>Hm<tool_call>{"name": "f"} more</think>Hi',
+         [{"reasoning": "Hm"}, ("f", "{}", "completed"), {"reasoning": "more"}, "Hi"]),
+        ('<think>Hm<tool_call>{"name": "f"}<tool_call>no</think>Hi',
+         [{"reasoning": "Hm"}, ("f", "{}", "completed"), {"reasoning": "<tool_call>no"}, "Hi"]),
+        ('<think>Hm<tool_call>[{"name": "f"}, 1]</tool_call></think>Hi',
+         [{"reasoning": "Hm"}, ("f", "{}", "completed"), {"reasoning": " 1]</tool_call>"}, "Hi"]),
+        ('<think>a</think><tool_call>{"name": "f"}</tool_call>Hi',
+         [{"reasoning": "a"}, ("f", "{}", "completed"), "Hi"]),
+        ("<think>a</think>Hi<think>b</think>c", [{"reasoning": "a"}, "Hi", {"reasoning": "b"}, "c"]),
         ("Use <tool_call> tags.", ["Use <tool_call> tags."]),
         ('<tool_call>{"nam', ['<tool_call>{"nam']),
         ('<tool_call>{"x": 1}</tool_call>', ['<tool_call>{"x": 1}</tool_call>']),
@@ -132,6 +147,8 @@ def test_the_end_of_the_prompt_decides_where_the_answer_begins(tail: str, state:
         ("<tool_call>", ("text", "<tool_call>")),
         ('Sure.\n<tool_call>\n{"na', ("text", '\n<tool_call>\n{"na')),
         ("<think>Hm.<tool_call>", ("reasoning", "<tool_call>")),
+        ('<think>Hm.<tool_call>{"name": "f"}</tool_call>', ("reasoning", "")),
+        ('<think>Hm.<tool_call>{"name": "f"}', ("reasoning", "")),
         ('<tool_call>{"name": "f"}</tool_call><tool_call>{', ("text", "<tool_call>{")),
         ('<tool_call>{"name": "f"}<tool_call>{', ("text", '<tool_call>{"name": "f"}<tool_call>{')),
         ('<tool_call>{"name": "f"}</tool_call>', ("text", "")),
@@ -189,6 +206,25 @@ def test_an_answer_may_begin_in_the_middle_of_what_is_said(tail: str, mid_text: 
     assert start_after(hermes, tail).mid_text is mid_text
 
 
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("[[use f]] 1 [[end]]", [("f", '{"a": "1"}', "completed")]),
+        ("Write [[use tag]] to begin, [[end]] to end.", ["Write [[use tag]] to begin, [[end]] to end."]),
+        ("Write [[use tag]], then [[use f]] 1 [[end]]", ["Write [[use tag]], then", ("f", '{"a": "1"}', "completed")]),
+    ],
+)  # fmt: skip
+def test_a_dialect_may_demand_that_the_name_is_declared(text: str, items: list[object]) -> None:
+    states = {
+        "text": Span(Kind.TEXT, on={"[[use ": "name"}),
+        "name": Name(on={"]] ": "value"}, parse=plain_name, names=AcceptedNames.DECLARED),
+        "value": TextArguments(on={" [[end]]": "text"}, key="a"),
+    }
+    table = Table(Grammar(states))
+    check(table, text, tools={"f": {}})
+    assert answer(text, table, tools={"f": {}}) == items
+
+
 def test_without_tools_a_call_is_text() -> None:
     text = '<think>a</think>b <tool_call>{"name": "f"}</tool_call>'
 
@@ -196,6 +232,17 @@ def test_without_tools_a_call_is_text() -> None:
         {"reasoning": "a"},
         'b <tool_call>{"name": "f"}</tool_call>',
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ernie45", '<response>A<tool_call>{"name": "f"}</tool_call>B</response>'),
+        ("hunyuan_a13b", '<answer>A<tool_calls>[{"name": "f"}]</tool_calls>B</answer>'),
+    ],
+)
+def test_text_between_tags_goes_on_after_a_call(name: str, text: str) -> None:
+    assert answer(text, Table(find(name).grammar)) == ["A", ("f", "{}", "completed"), "B"]
 
 
 def test_stop_string_ends_the_visible_text_only() -> None:

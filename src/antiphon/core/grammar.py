@@ -43,10 +43,11 @@ class Span(Struct, frozen=True):
     """Text of one kind, up to a marker.
 
     `first` holds markers that count only while nothing but space was read in
-    this state: models reason at the start of an answer, and a later `<think>` is
-    text. `peek` holds the first characters of states that have no marker, like the
-    `{` of JSON; they, too, count only there, and are read by the state that they
-    lead to. `otherwise` is the state that reads any other text of an opening.
+    this state, and are text later. `peek` holds the first characters of states that
+    have no marker, like the `{` of JSON; they, too, count only there, and are read by
+    the state that they lead to. `again` holds markers that count as those in `on` do, but
+    only in an answer that has had reasoning. `otherwise` is the state that reads any
+    other text of an opening.
     `phase` is the phase of a message, in families that distinguish phases.
     `entry_text` is emitted as text on entry: the prompt or a marker contains it.
     """
@@ -55,6 +56,7 @@ class Span(Struct, frozen=True):
     on: Markers = {}
     first: Markers = {}
     peek: Markers = {}
+    again: Markers = {}
     otherwise: str | None = None
     phase: str | None = None
     entry_text: str = ""
@@ -129,6 +131,14 @@ NameParser = Callable[[str], CallHeader | None]
 """Parses the header of a call. None: it is not one."""
 
 
+class AcceptedNames(Enum):
+    """Which function names are accepted as a call."""
+
+    ANY = auto()
+    DECLARED = auto()
+    """Only those of the request's tools. For markers that text has, too: prose that quotes one is no call."""
+
+
 class Name(Struct, frozen=True):
     """The header of a call, up to a marker: its text holds the function's name. See `decode/headers.py`.
 
@@ -138,6 +148,7 @@ class Name(Struct, frozen=True):
     on: Markers
     parse: NameParser
     peek: Markers = {}
+    names: AcceptedNames = AcceptedNames.ANY
 
 
 class Route(NamedTuple):
@@ -249,14 +260,6 @@ class ElementArgument(Struct, frozen=True):
     prefix: str
 
 
-class AcceptedNames(Enum):
-    """Which function names are accepted as a call."""
-
-    ANY = auto()
-    DECLARED = auto()
-    """Only those of the request's tools. For formats that look like plain text."""
-
-
 class JsonCalls(Struct, frozen=True):
     """One JSON value that is a call, `{"name": …, "arguments": {…}}`, or an array of calls.
 
@@ -300,17 +303,30 @@ State = Span | CallStart | CallBody
 
 
 class ReasoningMarkers(Struct, frozen=True):
-    """Markers around reasoning. The start of a call also ends it."""
+    """Markers around reasoning.
+
+    `opens` open it before any text. `reopens` are those of them that also open it once
+    more, after text, where models do that: in an answer without reasoning they are text.
+    `calls` says whether a call may come inside; if not, what looks like one is reasoning.
+    """
 
     opens: tuple[str, ...]
     closes: tuple[str, ...]
+    reopens: tuple[str, ...] = ()
+    calls: bool = True
+
+    def map_markers(self, rename: Callable[[str], str]) -> "ReasoningMarkers":
+        """The same in other markers."""
+        opens, closes, reopens = (tuple(map(rename, e)) for e in (self.opens, self.closes, self.reopens))
+        return replace(self, opens=opens, closes=closes, reopens=reopens)
 
 
 class Grammar(Struct, frozen=True):
     """States by name.
 
     Decoding begins in `start`, or where the prompt's own markers lead from
-    there. `text` is the state of plain text, to which malformed text returns.
+    there. `text` is the state of plain text. Where calls lead to it, and where text
+    follows them, decoding returns to the text or reasoning that they began in.
     `tokens` are special tokens inside headers and longer markers.
     """
 
@@ -323,13 +339,13 @@ class Grammar(Struct, frozen=True):
         """The same grammar for a model that reasons, in a state of its own called `reasoning`."""
         text = self.states[self.text]
         assert isinstance(text, Span)
-        opens = dict.fromkeys(markers.opens, "reasoning")
+        opens, reopens = (dict.fromkeys(each, "reasoning") for each in (markers.opens, markers.reopens))
+        closes = dict.fromkeys(markers.closes, self.text)
         # A closing marker without an opening one, or a second one, is markup until text was read.
-        first = {**dict.fromkeys(markers.closes, self.text), **opens, **text.first}
+        shown = replace(text, first={**closes, **opens, **text.first}, again=reopens)
         calls = {marker: to for marker, to in text.on.items() if not _is_outside_calls(self.states[to])}
-        reasoning = Span(Kind.REASONING, {**calls, **dict.fromkeys(markers.closes, self.text)}, opens)
-        states = {**self.states, self.text: replace(text, first=first), "reasoning": reasoning}
-        return replace(self, states=states)
+        reasoning = Span(Kind.REASONING, {**(calls if markers.calls else {}), **closes}, opens)
+        return replace(self, states={**self.states, self.text: shown, "reasoning": reasoning})
 
     def map_markers(self, rename: Callable[[str], str]) -> "Grammar":
         """The same grammar with other markers."""
@@ -366,7 +382,7 @@ def _markers(state: State) -> set[str]:
 
 
 def _map_state_markers(state: State, rename: Callable[[str], str]) -> State:
-    fields = [field for field in ("on", "first") if hasattr(state, field)]
+    fields = [field for field in ("on", "first", "again") if hasattr(state, field)]
     return replace(
         state,
         **{field: {rename(marker): to for marker, to in getattr(state, field).items()} for field in fields},
@@ -386,4 +402,5 @@ def _within(state: State, kept: Mapping[str, State]) -> State:
     def inside(markers: Markers) -> dict[str, str]:
         return {marker: to for marker, to in markers.items() if to in kept}
 
-    return replace(state, on=inside(state.on), first=inside(state.first), peek=inside(state.peek))
+    fields = {field: inside(getattr(state, field)) for field in ("on", "first", "peek", "again")}
+    return replace(state, **fields)

@@ -25,7 +25,7 @@ class NameReader(ShortTextReader):
 
     def _parse(self, header: str, marker: str, rest: str) -> Step | None:
         named = self._state.parse(header)
-        if named is None:
+        if named is None or not self._builder.accepts(named.name, self._state.names):
             return None
         self._builder.markup(header)
         self._builder.commit_call(named.name, named.call_id)

@@ -57,7 +57,7 @@ def start_after(table: Table, tail: str) -> Start:
     if entry.visible or isinstance(entry.state, Header):
         return Start(decoder.state, decoder.mid_text)
     if entry.outside_calls or decoder.calls_start is None:
-        return Start(table.grammar.text)
+        return Start(decoder.around_calls)
     return Start(decoder.calls_start.state, call_prefix=tail[decoder.calls_start.offset :])
 
 
@@ -100,6 +100,8 @@ class Decoder:
         matcher = StopMatcher(Lexer(stops), include_stop) if stops else None
         self._builder = EventBuilder(self._token_map, ids or ids_by(openai_call_id), matcher, tools or {})
         self._origin: tuple[str, SpanReader] | None = None  # where the current call started
+        self.around_calls = table.grammar.text
+        """The state that the latest calls began in, and that follows them."""
         self.calls_start: CallsStart | None = None
         """Where the latest group of calls started."""
         self.stopped = False
@@ -229,9 +231,11 @@ class Decoder:
 
     def _go_to(self, name: str, marker: str = "") -> None:
         """Enter a state, after its marker."""
+        if name == self._table.grammar.text and not self._table[self.state].visible:
+            name = self.around_calls
         entry = self._table[name]
         if entry.starts_call and not self._builder.provisional:
-            self._begin_call(marker)
+            self._begin_call(entry.state, marker)
         elif entry.outside_calls:
             self._enter(entry.state, marker)
         else:
@@ -239,12 +243,14 @@ class Decoder:
         self.state = name
         self._reader = entry.make(self._builder)
 
-    def _begin_call(self, marker: str) -> None:
+    def _begin_call(self, start: State, marker: str) -> None:
         """Start a provisional call, and remember the state to return to."""
         shows, reader = self._table[self.state].visible, self._reader
         self._origin = (self.state, reader) if shows and isinstance(reader, SpanReader) else None
         if self._origin:
             self.calls_start = CallsStart(self.state, self._token_map.position)
+            # A message of its own ends the text before it, a call in a text does not.
+            self.around_calls = self._table.grammar.text if isinstance(start, Header) else self.state
         if self._builder.in_call:
             self._builder.close()
         self._builder.begin_provisional(marker)
@@ -256,7 +262,9 @@ class Decoder:
             self._builder.discard_call()  # a group without calls
         self._builder.enter(span.kind, span.phase)
         self._builder.markup(marker)
-        self._builder.insert_text(span.entry_text)
+        if self._table[self.state].visible:  # the text before ends, and no calls
+            self.around_calls = self._table.grammar.text
+            self._builder.insert_text(span.entry_text)
 
     def _retract(self, rest: str) -> str:
         """The provisional call is text: its marker is, and the rest is read again."""
@@ -279,8 +287,8 @@ class Decoder:
         return len(marker) + (not marker.strip())
 
     def _resume_text(self, origin: tuple[str, SpanReader] | None) -> SpanReader:
-        """Return to the state before the call, or to plain text if that was markup."""
-        self.state = origin[0] if origin else self._table.grammar.text
+        """Return to the state before the call, or before the calls if that was markup."""
+        self.state = origin[0] if origin else self.around_calls
         entry = self._table[self.state]
         reader, span = origin[1] if origin else entry.make(self._builder), entry.state
         assert isinstance(span, Span)

@@ -25,7 +25,7 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from antiphon.core.grammar import ArgumentKey, Kind
+from antiphon.core.grammar import AcceptedNames, ArgumentKey, Kind
 from antiphon.decode.arguments.elements import Element
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.arguments.writer import ObjectWriter
@@ -81,6 +81,8 @@ class EventBuilder:
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.cached_tokens = 0
+        self.reasoned = False
+        """Whether reasoning was entered."""
         self.marker: str | None = None
         """The marker that the provisional text began with."""
         self.stopped: str | None = None
@@ -93,6 +95,7 @@ class EventBuilder:
         if self._open is not kind or self._phase != phase:
             self.close()
         self._kind, self._phase = kind, phase
+        self.reasoned = self.reasoned or kind is Kind.REASONING
 
     def text(self, kind: Kind, raw: str) -> None:
         """Text of a span."""
@@ -161,6 +164,10 @@ class EventBuilder:
         """There is no call and no text: the provisional text is markup."""
         marker, raw = self.retract()
         self.markup((marker or "") + raw)
+
+    def accepts(self, name: str, names: AcceptedNames) -> bool:
+        """Whether a call may have this name."""
+        return names is AcceptedNames.ANY or self.declares(name)
 
     def declares(self, name: str) -> bool:
         """Whether the request offers a function of this name."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from antiphon.core.grammar import AcceptedNames, JsonCalls, KeyedCalls
+from antiphon.core.grammar import JsonCalls, KeyedCalls
 from antiphon.decode.call_readers import JsonArgumentsReader, as_object
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME
@@ -206,9 +206,7 @@ class JsonCallsReader:
         if self._key not in self._state.name or self._name is not None:
             return True
         self._name = _string([value])
-        if not self._name or (
-            self._state.names is AcceptedNames.DECLARED and not self._builder.declares(self._name)
-        ):
+        if not self._name or not self._builder.accepts(self._name, self._state.names):
             return False
         self._called = True
         self._builder.commit_call(self._name, self._id)
@@ -266,7 +264,7 @@ class KeyedCallsReader(JsonCallsReader):
         super().__init__(JsonCalls(state.then, names=state.names), closers, builder)
 
     def _take_key(self, key: str) -> bool:
-        if not key or (self._state.names is AcceptedNames.DECLARED and not self._builder.declares(key)):
+        if not key or not self._builder.accepts(key, self._state.names):
             return False
         self._called = True
         self._builder.commit_call(key)

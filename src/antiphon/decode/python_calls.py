@@ -8,7 +8,7 @@ Positional arguments are not supported.
 import re
 from collections.abc import Callable
 
-from antiphon.core.grammar import AcceptedNames, PythonCalls
+from antiphon.core.grammar import PythonCalls
 from antiphon.decode.arguments.python import PythonArguments
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME, plain_name
@@ -82,11 +82,7 @@ class PythonCallsReader:
 
     def _opens(self, char: str) -> bool:
         named = plain_name(self._name)
-        return (
-            char == "("
-            and named is not None
-            and (self._state.names is AcceptedNames.ANY or self._builder.declares(named.name))
-        )
+        return char == "(" and named is not None and self._builder.accepts(named.name, self._state.names)
 
     def _begin_arguments(self, text: str) -> Step | str | None:
         """Up to the first argument's name, or the end."""

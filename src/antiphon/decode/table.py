@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.core.grammar import (
     BraceArguments,
     CallStart,
@@ -72,7 +74,8 @@ class Table:
 
     def _maker(self, name: str, state: State) -> Callable[[EventBuilder], Reader]:
         if isinstance(state, Span):
-            return partial(SpanReader, SpanTable(state, name))
+            first, again = (SpanTable(each, name) for each in (state, _once_more(state)))
+            return lambda builder: SpanReader(again if builder.reasoned else first, builder)
         lexer = Lexer(_markers(state, self.grammar.states))
         if isinstance(state, Header):
             return partial(HeaderReader, state, lexer, self.grammar.states)
@@ -92,6 +95,11 @@ _READERS: dict[type[State], Callable[[Any, Lexer, EventBuilder], Reader]] = {
     Value: ValueReader,
 }
 """The readers of states other than spans and headers."""
+
+
+def _once_more(span: Span) -> Span:
+    """The span in an answer that has reasoning."""
+    return replace(span, on={**span.on, **span.again})
 
 
 def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:

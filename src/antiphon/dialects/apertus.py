@@ -2,6 +2,8 @@
 
 <|inner_prefix|>I need the weather.<|inner_suffix|>Let me look.
 <|tools_prefix|>[{"get_weather": {"city": "Rome"}}]<|tools_suffix|>
+
+Reasoning, calls and text come in any order; the template leaves reasoning open around calls.
 """
 
 from antiphon.core.grammar import Grammar, KeyedCalls, Kind, ReasoningMarkers, Span
@@ -16,5 +18,7 @@ APERTUS = Dialect(
             "called": Span(Kind.MARKUP, on={"<|tools_suffix|>": "text", "<|tools_prefix|>": "call"}),
         }
     ),
-    reasoning=ReasoningMarkers(opens=("<|inner_prefix|>",), closes=("<|inner_suffix|>",)),
+    reasoning=ReasoningMarkers(
+        opens=("<|inner_prefix|>",), closes=("<|inner_suffix|>",), reopens=("<|inner_prefix|>",)
+    ),
 )

@@ -37,6 +37,8 @@ COHERE_COMMAND3 = Dialect(
         }
     ),
     reasoning=ReasoningMarkers(
-        opens=("<|START_THINKING|>",), closes=("<|END_THINKING|>", "<|START_RESPONSE|>", "<|START_TEXT|>")
+        opens=("<|START_THINKING|>",),
+        closes=("<|END_THINKING|>", "<|START_RESPONSE|>", "<|START_TEXT|>"),
+        reopens=("<|START_THINKING|>",),
     ),
 )

@@ -18,7 +18,7 @@ on one line.
 from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, Span, State
 from antiphon.decode.headers import plain_name, prefixed_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 
 _GROUP = {"<｜tool▁calls▁begin｜>": "group", "<｜tool▁call▁begin｜>": "name"}
 _ENDS = {"<｜tool▁call▁end｜>": "called", "<｜tool▁calls▁end｜>": "text"}
@@ -42,7 +42,7 @@ DEEPSEEK_V3 = Dialect(
         },
         tokens=("<｜tool▁sep｜>",),
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )
 
 DEEPSEEK_V31 = Dialect(
@@ -54,5 +54,5 @@ DEEPSEEK_V31 = Dialect(
             "called": Span(Kind.MARKUP, on={**_ENDS, **_GROUP}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )

@@ -17,7 +17,7 @@ parse. Version 4 calls the block `tool_calls`, and in practice also `toolcalls` 
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
 from antiphon.decode.headers import quoted_name, typed_key
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 
 _NAME = Name(on={">": "arguments"}, parse=quoted_name)
 _KEY = Key(on={">": "value"}, parse=typed_key("name", "string", texts="true"))
@@ -48,7 +48,7 @@ DEEPSEEK_V32 = Dialect(
             ),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )
 
 DEEPSEEK_V4 = Dialect(
@@ -64,7 +64,7 @@ DEEPSEEK_V4 = Dialect(
             "called": Span(Kind.MARKUP, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )
 
 DEEPSEEK_V41 = Dialect(
@@ -88,5 +88,5 @@ DEEPSEEK_V41 = Dialect(
             "called": Span(Kind.MARKUP, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )

@@ -63,9 +63,7 @@ class Dialect(Struct, frozen=True):
         def rename(marker: str) -> str:
             return f"{marker[:-1]}{found[1]}>"
 
-        reasoning = self.reasoning and ReasoningMarkers(
-            tuple(map(rename, self.reasoning.opens)), tuple(map(rename, self.reasoning.closes))
-        )
+        reasoning = self.reasoning and self.reasoning.map_markers(rename)
         return replace(self, calls=self.calls.map_markers(rename), reasoning=reasoning)
 
     def with_reasoning_of(self, other: "Dialect") -> "Dialect":

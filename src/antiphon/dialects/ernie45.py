@@ -19,7 +19,7 @@ Sunny.
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 
 ERNIE45 = Dialect(
     names=("ernie45",),
@@ -31,5 +31,5 @@ ERNIE45 = Dialect(
             "called": Span(Kind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )

@@ -10,7 +10,8 @@ Keys are bare, or between the tokens that delimit strings. A bare value has the 
 in the schema, or else the one it looks like. `call` may be missing before the
 colon, and Gemma 4 has been seen to write `(` and `)` for the braces. FunctionGemma
 puts every value between `<escape>`, so that the schema states the type of those, too.
-If the engine drops `<|channel>`, the answer begins with `thought`.
+If the engine drops `<|channel>`, the answer begins with `thought`. Channels come in any
+place: the template removes each from an earlier answer.
 """
 
 from antiphon.core.grammar import BraceArguments, Grammar, Kind, Name, ReasoningMarkers, Span
@@ -41,9 +42,11 @@ GEMMA4 = Dialect(
             "parameters": BraceArguments(then="called", quote='<|"|>', quoted="string", close=")"),
             "called": Span(
                 Kind.MARKUP,
-                on={"<tool_call|>": "text", "<|tool_call>": "name", "<|tool_response>": "text"},
+                on={"<tool_call|>": "called", "<|tool_call>": "name", "<|tool_response>": "text"},
             ),
         }
     ),
-    reasoning=ReasoningMarkers(opens=("<|channel>thought", "thought\n"), closes=("<channel|>",)),
+    reasoning=ReasoningMarkers(
+        opens=("<|channel>thought", "thought\n"), closes=("<channel|>",), reopens=("<|channel>thought",)
+    ),
 )

@@ -12,7 +12,7 @@ One block per call; GLM 4.7 writes it without line breaks. Values are verbatim.
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 
 GLM45 = Dialect(
     names=("glm45", "glm47", "ling3", "poolside_v1"),
@@ -28,5 +28,5 @@ GLM45 = Dialect(
             ),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )

@@ -9,13 +9,13 @@
     {"name": "get_weather", "arguments": {"city": "Rome"}}
     </tool_call>
 
-One block per call; some models write an array of calls into one block. A call
-inside or right after reasoning ends it. The closing tag may be missing.
+One block per call; some models write an array of calls into one block. The closing
+tag may be missing.
 """
 
 from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 from antiphon.render.tool_prompt import ToolPrompt
 
 HERMES = Dialect(
@@ -27,7 +27,7 @@ HERMES = Dialect(
             "called": Span(Kind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
     tool_prompt=ToolPrompt(
         system="""\
 # Tools

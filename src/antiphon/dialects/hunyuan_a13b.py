@@ -12,19 +12,19 @@ The model writes tentative calls in its reasoning, so a call there is not a call
 word for "Assistant:", in Chinese, before the answer is markup.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import Grammar, JsonCalls, Kind, ReasoningMarkers, Span
 from antiphon.dialects.dialect import Dialect
 
 _SPEAKER = "助手\uff1a"
-_BEGIN = {"<think>": "reasoning", "</think>": "text", "<answer>": "answer", _SPEAKER: "text"}
 
 HUNYUAN_A13B = Dialect(
     names=("hunyuan_a13b",),
     answer_start="\n</think>\n<answer>\n",
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<tool_calls>": "call"}, first=_BEGIN),
-            "reasoning": Span(Kind.REASONING, on={"</think>": "text"}, first={"<think>": "reasoning"}),
+            "text": Span(
+                Kind.TEXT, on={"<tool_calls>": "call"}, first={"<answer>": "answer", _SPEAKER: "text"}
+            ),
             "answer": Span(
                 Kind.TEXT, on={"</answer>": "text", "<tool_calls>": "call"}, first={_SPEAKER: "answer"}
             ),
@@ -34,4 +34,5 @@ HUNYUAN_A13B = Dialect(
             ),
         }
     ),
+    reasoning=ReasoningMarkers(opens=("<think>",), closes=("</think>",), calls=False),
 )

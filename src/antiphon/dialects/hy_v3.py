@@ -14,7 +14,7 @@ their template renders.
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 
 _NEXT = {"<tool_call>": "name", "<tool_calls>": "opening"}
 _END = {"</tool_call>": "called", "</tool_calls>": "text"}
@@ -33,6 +33,6 @@ HY_V3 = Dialect(
             "called": Span(Kind.MARKUP, on={"</tool_calls>": "text", **_NEXT}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
     suffix=r"<tool_calls?(:[0-9A-Za-z_-]+)>",
 )

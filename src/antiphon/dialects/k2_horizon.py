@@ -45,5 +45,6 @@ K2_HORIZON = Dialect(
     reasoning=ReasoningMarkers(
         opens=("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
         closes=("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
+        reopens=("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
     ),
 )

@@ -11,7 +11,7 @@ from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, Span
 from antiphon.decode.headers import kimi_name
 from antiphon.decode.ids import kimi_call_id
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 
 _CALL = {"<|tool_call_begin|>": "name"}
 _SECTION = {"<|tool_calls_section_begin|>": "section", "<|tool_call_section_begin|>": "section", **_CALL}
@@ -28,6 +28,6 @@ KIMI_K2 = Dialect(
             "called": Span(Kind.MARKUP, on={"<|tool_call_end|>": "called", **_SECTION, **_END}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
     ids=kimi_call_id,
 )

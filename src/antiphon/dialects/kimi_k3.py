@@ -46,6 +46,10 @@ KIMI_K3 = Dialect(
             ),
         }
     ),
-    reasoning=ReasoningMarkers(opens=("<|open|>think<|sep|>",), closes=("<|close|>think<|sep|>",)),
+    reasoning=ReasoningMarkers(
+        opens=("<|open|>think<|sep|>",),
+        closes=("<|close|>think<|sep|>", "<|open|>response<|sep|>", "<|close|>message<|sep|>"),
+        reopens=("<|open|>think<|sep|>",),
+    ),
     ids=kimi_call_id,
 )

@@ -22,7 +22,7 @@ LFM2 = Dialect(
             "text": Span(Kind.TEXT, on={_START: "calls"}),
             "calls": PythonCalls(then="called"),
             "called": Span(Kind.MARKUP, on={_END: "after", _START: "calls"}),
-            "after": Span(Kind.TEXT, on={_START: "calls"}, first={_END: "after"}, peek={"[": "repetition"}),
+            "after": Span(Kind.MARKUP, on={_START: "calls"}, first={_END: "after"}, peek={"[": "repetition"}),
             "repetition": Header(ends=(_END,), route=repetition_router("after")),
         }
     ),

@@ -19,5 +19,9 @@ LONGCAT = Dialect(
             "called": Span(Kind.MARKUP, on={"</longcat_tool_call>": "text", "<longcat_tool_call>": "call"}),
         }
     ),
-    reasoning=ReasoningMarkers(opens=("<longcat_think>", "<think>"), closes=("</longcat_think>", "</think>")),
+    reasoning=ReasoningMarkers(
+        opens=("<longcat_think>", "<think>"),
+        closes=("</longcat_think>", "</think>"),
+        reopens=("<longcat_think>",),
+    ),
 )

@@ -8,13 +8,14 @@
 
 Values are verbatim, in CDATA or not. Some checkpoints write `<functionname=`, or
 the vocabulary's characters for space and line break: `<paramĠname="city">NewĠYork`. These
-are also letters, so they are replaced in values only where the tag has one.
+are also letters, so they are replaced in values only where the tag has one. Calls come
+after reasoning only. A tag is ordinary text, which answers quote: it is a call only of a
+function that the request offers.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.core.grammar import AcceptedNames, Grammar, Key, Kind, Name, ReasoningMarkers, Span, Value
 from antiphon.decode.headers import byte_level_key, quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
 
 _FUNCTION = {"<function name=": "name", "<functionname=": "name", "<functionĠname=": "name"}
 _PARAM = {"<param name=": "key", "<paramname=": "key", "<paramĠname=": "byte_level_key"}
@@ -25,7 +26,7 @@ MINICPM5 = Dialect(
     calls=Grammar(
         {
             "text": Span(Kind.TEXT, on=_FUNCTION),
-            "name": Name(on={">": "arguments"}, parse=quoted_name),
+            "name": Name(on={">": "arguments"}, parse=quoted_name, names=AcceptedNames.DECLARED),
             "arguments": Span(Kind.CALL, on={**_PARAM, **_FUNCTION, "</function>": "text"}),
             "key": Key(on=_VALUE, parse=quoted_key),
             "byte_level_key": Key(on=_VALUE, parse=byte_level_key),
@@ -33,5 +34,5 @@ MINICPM5 = Dialect(
             "cdata": Value(on={"]]></param>": "arguments"}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=ReasoningMarkers(opens=("<think>",), closes=("</think>",), calls=False),
 )

@@ -18,7 +18,7 @@ parameter on a new line, and where its call and the block end.
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
 from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 
 _END = {"</invoke>": "called", "</minimax:tool_call>": "text"}
 _NEXT = {"<invoke name=": "name", "<minimax:tool_call>": "opening"}
@@ -44,7 +44,7 @@ MINIMAX_M2 = Dialect(
             "called": Span(Kind.MARKUP, on={"</minimax:tool_call>": "text", **_NEXT}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )
 
 _CALL = {"<minimax:tool_call>": "opening"}

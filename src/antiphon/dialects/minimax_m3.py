@@ -35,5 +35,5 @@ MINIMAX_M3 = Dialect(
             "called": Span(Kind.MARKUP, on={**_END, **_NEXT}),
         }
     ),
-    reasoning=ReasoningMarkers(opens=("<mm:think>",), closes=("</mm:think>",)),
+    reasoning=ReasoningMarkers(opens=("<mm:think>",), closes=("</mm:think>",), reopens=("<mm:think>",)),
 )

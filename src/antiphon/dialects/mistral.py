@@ -8,7 +8,7 @@
 Up to version 10 one array follows the marker. From 11 on each call has a
 marker, with the name after it; `[ARGS]` and the id may be missing. No
 marker closes a call. The array may come without a marker if the output was constrained; then
-it is a call only of the request's functions.
+it is a call only of the request's functions. Reasoning and text come in any order.
 """
 
 from antiphon.core.grammar import (
@@ -41,6 +41,8 @@ MISTRAL = Dialect(
         },
         tokens=("[CALL_ID]",),
     ),
-    reasoning=ReasoningMarkers(opens=("[THINK]", "<think>"), closes=("[/THINK]", "</think>")),
+    reasoning=ReasoningMarkers(
+        opens=("[THINK]", "<think>"), closes=("[/THINK]", "</think>"), reopens=("[THINK]",)
+    ),
     ids=mistral_call_id,
 )

@@ -47,5 +47,9 @@ PLAMO3 = Dialect(
             "called": Span(Kind.MARKUP, on={**_ENDS, **_REQUESTS}),
         }
     ),
-    reasoning=ReasoningMarkers(opens=("<|plamo:begin_think:plamo|>",), closes=("<|plamo:end_think:plamo|>",)),
+    reasoning=ReasoningMarkers(
+        opens=("<|plamo:begin_think:plamo|>",),
+        closes=("<|plamo:end_think:plamo|>", "<|plamo:tag|>"),
+        reopens=("<|plamo:begin_think:plamo|>",),
+    ),
 )

@@ -9,17 +9,19 @@
     </tool_call>
 
 One newline on each side of a value is not part of it, except in MiMo's, which
-are verbatim. A block may have several functions, `<tool_call>` may be
-missing, and so may each closing tag: a value also ends before a parameter on a
+are verbatim. A block may have several functions. `<tool_call>` may be missing:
+`<function=` alone is ordinary text, so it is a call only of a function that the request
+offers. Each closing tag may be missing, too: a value also ends before a parameter on a
 new line, and where the function ends and its block with it. The closing tags of
 a call alone are text in a value.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, State, Trim, Value
+from antiphon.core.grammar import AcceptedNames, Grammar, Key, Kind, Name, Span, State, Trim, Value
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 
+_NAMED = {">": "arguments", "</function>": "called"}
 _END = {"</function>": "called", "</tool_call>": "text"}
 _NEXT = {"<function=": "name", "<tool_call>": "opening"}
 _VALUE_END = {
@@ -31,9 +33,10 @@ _VALUE_END = {
 }
 
 _CALLS: dict[str, State] = {
-    "text": Span(Kind.TEXT, on=_NEXT),
+    "text": Span(Kind.TEXT, on={**_NEXT, "<function=": "bare"}),
     "opening": Span(Kind.OPENING, on={"<function=": "name"}),
-    "name": Name(on={">": "arguments", "</function>": "called"}, parse=plain_name),
+    "name": Name(on=_NAMED, parse=plain_name),
+    "bare": Name(on=_NAMED, parse=plain_name, names=AcceptedNames.DECLARED),
     "arguments": Span(Kind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
     "key": Key(on={">": "value"}, parse=plain_key),
     "called": Span(Kind.MARKUP, on={"</tool_call>": "text", **_NEXT}),
@@ -42,11 +45,11 @@ _CALLS: dict[str, State] = {
 QWEN3_CODER = Dialect(
     names=("qwen3_coder", "qwen3_xml", "step3p5", "minicpmv"),
     calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END, trim=Trim.NEWLINE)}),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )
 
 MIMO = Dialect(
     names=("mimo",),
     calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END)}),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )

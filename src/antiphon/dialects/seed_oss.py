@@ -9,13 +9,15 @@
     </function>
     </seed:tool_call>
 
-One newline on each side of a value is not part of it. Each closing tag may be missing.
+One newline on each side of a value is not part of it. Each tag may be missing; without
+`<seed:tool_call>` it is a call only of a function that the request offers.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, ReasoningMarkers, Span, Trim, Value
+from antiphon.core.grammar import AcceptedNames, Grammar, Key, Kind, Name, ReasoningMarkers, Span, Trim, Value
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 
+_NAMED = {">": "arguments", "</function>": "called"}
 _END = {"</function>": "called", "</seed:tool_call>": "text"}
 _NEXT = {"<function=": "name", "<seed:tool_call>": "opening"}
 
@@ -23,9 +25,10 @@ SEED_OSS = Dialect(
     names=("seed_oss",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_NEXT),
+            "text": Span(Kind.TEXT, on={**_NEXT, "<function=": "bare"}),
             "opening": Span(Kind.OPENING, on={"<function=": "name"}),
-            "name": Name(on={">": "arguments", "</function>": "called"}, parse=plain_name),
+            "name": Name(on=_NAMED, parse=plain_name),
+            "bare": Name(on=_NAMED, parse=plain_name, names=AcceptedNames.DECLARED),
             "arguments": Span(Kind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
             "key": Key(on={">": "value"}, parse=plain_key),
             "value": Value(
@@ -41,5 +44,5 @@ SEED_OSS = Dialect(
             "called": Span(Kind.MARKUP, on={"</seed:tool_call>": "text", **_NEXT}),
         }
     ),
-    reasoning=ReasoningMarkers(opens=("<seed:think>",), closes=("</seed:think>",)),
+    reasoning=ReasoningMarkers(opens=("<seed:think>",), closes=("</seed:think>",), reopens=("<seed:think>",)),
 )

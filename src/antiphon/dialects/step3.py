@@ -10,7 +10,7 @@ Values are verbatim. Each closing marker of a call may be missing.
 from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
 from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.think import THINK_TAGS
+from antiphon.dialects.think import THINK_TOKENS
 
 _BEGIN = {"<｜tool_calls_begin｜>": "group", "<｜tool_call_begin｜>": "opening"}
 _INVOKE = {"<steptml:invoke name=": "name"}
@@ -42,5 +42,5 @@ STEP3 = Dialect(
             "called": Span(Kind.MARKUP, on={**_BEGIN, **_END}),
         }
     ),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )

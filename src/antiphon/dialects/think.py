@@ -14,8 +14,11 @@ from antiphon.core.grammar import ReasoningMarkers
 from antiphon.dialects.dialect import Dialect
 
 THINK_TAGS = ReasoningMarkers(opens=("<think>",), closes=("</think>",))
+"""Where the tags are ordinary text, which models also quote: a later one is text."""
+THINK_TOKENS = ReasoningMarkers(opens=("<think>",), closes=("</think>",), reopens=("<think>",))
+"""Where each is one token of the vocabulary, and other decoders know of several blocks in an answer."""
 
 THINK = Dialect(
     names=("think", "deepseek_r1", "qwen3", "nemotron_v3", "granite_thinking_parser", "holo2"),
-    reasoning=THINK_TAGS,
+    reasoning=THINK_TOKENS,
 )

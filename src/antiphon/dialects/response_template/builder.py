@@ -76,8 +76,8 @@ class _Template:
         reasoning = self._reasoning
         if reasoning is None or self._drops_outside:
             return Dialect(names=(NAME,), calls=calls)
-        markers = ReasoningMarkers(tuple(reasoning.markers("open")), tuple(reasoning.markers("close")))
-        return Dialect(names=(NAME,), calls=calls, reasoning=markers)
+        opens, closes = tuple(reasoning.markers("open")), tuple(reasoning.markers("close"))
+        return Dialect(names=(NAME,), calls=calls, reasoning=ReasoningMarkers(opens, closes, reopens=opens))
 
     def _start(self) -> str:
         if self._reasoning and self._reasoning.from_start:
