@@ -61,7 +61,7 @@ def test_whole_arguments(text: str, wanted: str) -> None:
         ("{oops}", "oops}"),
         ("{a:1", '{"a": '),
         ("{a:[1,12", '{"a": [1, 12'),
-        ('{a:<|"|>Ro<|', '{"a": "Ro<|'),
+        ('{a:<|"|>Ro<|', '{"a": "Ro'),
         ("{a:[1}<tool_call|>", '{"a": ["1}"'),
         ('{a:<|"|>x<|"|>y}', '{"a": "x"y}'),
         ("{a:" + "[" * (MAX_DEPTH + 1), '{"a": ' + "[" * (MAX_DEPTH + 1)),

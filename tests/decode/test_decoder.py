@@ -321,6 +321,14 @@ def test_an_incomplete_call_is_marked() -> None:
     assert fold(events).reason is FinishReason.LENGTH
 
 
+def test_of_a_list_that_is_cut_the_whole_calls_are_shown() -> None:
+    text = '<tool_call>[{"name": "f"}, {"na'
+
+    output = fold(decode(hermes, [text], Finish(FinishReason.LENGTH)))
+    assert ([call.name for call in output.calls], output.text) == (["f"], "")
+    assert answer(text) == [("f", "{}", "completed"), ' {"na']
+
+
 def test_calls_of_one_answer_have_ids_of_their_own() -> None:
     """Clients and templates find a call's result by its id; models write one twice."""
     one = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"

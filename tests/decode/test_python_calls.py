@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.core.chunks import Chunk
+from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import ArgumentsDelta
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.headers import MAX_NAME
 from antiphon.decode.json_scanner import MAX_DEPTH
 from antiphon.decode.table import Table
+from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.lfm2 import LFM2
 from antiphon.dialects.olmo3 import OLMO3
 from antiphon.dialects.pythonic import LLAMA4_PYTHONIC, PYTHONIC
@@ -107,6 +108,32 @@ def test_what_is_no_literal_breaks_the_call(literal: str) -> None:
 )
 def test_what_is_no_call_is_text(text: str) -> None:
     assert fold(check(pythonic, text, tools=TOOLS)).text == text
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "shown"),
+    [
+        (PYTHONIC, "[f(", []),
+        (PYTHONIC, "[f(a", []),
+        (LLAMA4_PYTHONIC, "[f(a", []),
+        (LLAMA4_PYTHONIC, "<|python_start|>[f(a", []),
+        (OLMO3, "<function_calls>\nf(a", []),
+        (LFM2, "<|tool_call_start|>[f(a", []),
+        (PYTHONIC, "[f(a=1), g", [("f", '{"a": 1}')]),
+        (PYTHONIC, "[f(a=1), g(b", [("f", '{"a": 1}')]),
+        (PYTHONIC, "[f(a=1, b", [("f", '{"a": 1')]),
+        (PYTHONIC, "[f(a=1, b=Tr", [("f", '{"a": 1, "b": ')]),
+        (PYTHONIC, "[f(a=1, b=True", [("f", '{"a": 1, "b": true')]),
+        (PYTHONIC, "[f(a=1, b=-0", [("f", '{"a": 1, "b": ')]),
+    ],
+)
+def test_the_markup_of_a_call_that_is_cut_is_not_shown(
+    dialect: Dialect, text: str, shown: list[tuple[str, str]]
+) -> None:
+    output = fold(decode(Table(dialect.grammar), [text], Finish(FinishReason.LENGTH), tools=TOOLS))
+
+    assert output.text == ""
+    assert [(call.name, call.arguments) for call in output.calls] == shown
 
 
 def test_strings_stream() -> None:

@@ -79,6 +79,19 @@ def test_answers_the_case(dialect: Dialect, case: str) -> None:
             assert short == answer["items"]
 
 
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.names[0])
+def test_arguments_that_are_cut_are_the_beginning_of_the_whole(dialect: Dialect) -> None:
+    """Also where a closing marker, or the name of the next argument, is cut."""
+    table = table_of(dialect.names[0])
+    for case in ("single", "typed", "nested", "parallel"):
+        text = answers(dialect.names[0])[case].get("output", "")
+        whole = fold(decode(table, [text], tools=TOOLS)).calls
+        for length in range(len(text)):
+            events = decode(table, [text[:length]], Finish(FinishReason.LENGTH), tools=TOOLS)
+            for cut, call in zip(fold(events).calls, whole, strict=False):
+                assert call.arguments.startswith(cut.arguments) or cut.arguments[0] != "{", text[:length]
+
+
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("dialect", "case"), MATRIX, ids=NAMES)
 def test_the_laws_hold_however_the_answer_is_cut(dialect: Dialect, case: str) -> None:

@@ -82,7 +82,7 @@ class ValueReader(UntilMarkerReader):
         return Step(self._state.on[found.marker], text[found.end :], found.marker)
 
     def _end_of_input(self) -> Step | None:
-        self._builder.value(self._held, self._held)  # the value was truncated
+        self._builder.value("", self._held)  # the value was truncated, maybe in the marker after it
         return None
 
 
@@ -92,6 +92,10 @@ class TextArgumentsReader(ValueReader):
     def __init__(self, state: TextArguments, lexer: Lexer, builder: EventBuilder) -> None:
         super().__init__(Value(state.on), lexer, builder)
         builder.key(ArgumentKey(state.key, "string"), "")
+
+    def _end_of_input(self) -> Step | None:
+        self._builder.value(self._held, self._held)  # the end of the answer is that of the text
+        return None
 
 
 class JsonArgumentsReader:

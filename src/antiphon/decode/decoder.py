@@ -190,13 +190,20 @@ class Decoder:
     def finish(self, finish: Finish) -> list[Event]:
         """The last events, with all text that was held back."""
         self._count_plain()
-        text = ""
-        while step := self._reader.finish(text):
-            text = self._follow(step)
+        self._read_last("")
+        while self._builder.provisional and finish.reason is FinishReason.STOP:
+            self._read_last(self._retract(""))
+        if self._builder.provisional:
+            self._builder.malformed("the call was truncated")
+            self._builder.discard_call()
         if self._builder.in_call and not self._is_complete(finish):
             self._builder.fail_call("the call was truncated")
         self._builder.finish(finish)
         return self._drain()
+
+    def _read_last(self, text: str) -> None:
+        while step := self._reader.finish(text):
+            text = self._follow(step)
 
     def _drain(self) -> list[Event]:
         """The builder's events, without the text of `call_prefix`."""

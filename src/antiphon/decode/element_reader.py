@@ -45,7 +45,7 @@ class ElementReader:
         """The model stopped inside the element."""
         step = self.feed(text)
         if step is None:
-            self._text(self._before + self._held if self._in_tag else self._held)
+            self._note(self._before + self._held if self._in_tag else self._held)  # maybe of a closing tag
         return step
 
     def _read_text(self, text: str) -> tuple[Step | None, str]:

@@ -150,6 +150,11 @@ class EventBuilder:
         return self._provisional is not None
 
     @property
+    def in_list(self) -> bool:
+        """Whether what is provisional follows another call of a list."""
+        return self._provisional is not None and self.marker is None
+
+    @property
     def over_limit(self) -> bool:
         """Whether more text is provisional than the opening of a call may have."""
         return self._provisional is not None and self._provisional_size > MAX_PROVISIONAL

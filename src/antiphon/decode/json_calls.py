@@ -60,7 +60,7 @@ class JsonCallsReader:
         if step is not None:
             return step
         if self._builder.provisional:
-            return Step(RETRACT, "")
+            return None if self._builder.in_list else Step(RETRACT, "")
         if self._builder.in_call and self._arguments is not None:
             self._arguments.finish("")
         return None

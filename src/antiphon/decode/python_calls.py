@@ -47,9 +47,9 @@ class PythonCallsReader:
         if step is not None:
             return step
         if self._builder.provisional:
-            return Step(RETRACT, "")
-        rest = "" if self._arguments.broken else self._arguments.rest()
-        self._builder.arguments(self._held + rest, self._held)
+            begun = self._phase == self._begin_arguments or self._builder.in_list
+            return None if begun else Step(RETRACT, "")
+        self._builder.arguments("" if self._arguments.broken else self._arguments.last(), self._held)
         return None
 
     # Phases: each reads from the start of `text`, and returns the rest, or a step.

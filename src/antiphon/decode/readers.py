@@ -34,7 +34,10 @@ class Reader(Protocol):
         ...
 
     def finish(self, text: str) -> Step | None:
-        """Read the last text, and report what was held back. None: all is reported."""
+        """Read the last text, and report what was held back. None: all is reported.
+
+        What is provisional then was certainly a call, if the answer was cut.
+        """
         ...
 
 

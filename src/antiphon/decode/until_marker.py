@@ -22,8 +22,8 @@ class UntilMarkerReader:
     def finish(self, text: str) -> Step | None:
         """The same; no marker will come after this."""
         text, self._held = self._held + text, ""
-        step = self._read(text, self._lexer.find_final(text) or MarkerMatch(len(text), len(text), ""))
-        return step or self._end_of_input()
+        found = self._lexer.find_final(text) or self._lexer.find(text)
+        return self._read(text, found or MarkerMatch(len(text), len(text), "")) or self._end_of_input()
 
     def _read(self, text: str, found: MarkerMatch) -> Step | None:
         """Read text up to `found`; hold back the rest if that is only the start of a marker."""

@@ -54,10 +54,8 @@ class BraceArgumentsReader:
     def finish(self, text: str) -> Step | None:
         """The model stopped inside the arguments."""
         step = self.feed(text)
-        if step is None and self._phase == self._string:
-            self._text(self._held)
-        elif step is None:
-            self._builder.arguments(self._word + (self._held if self._broken else ""), self._held)
+        if step is None:
+            self._builder.arguments(self._word, self._held)  # what is held may be of a marker
         return step
 
     # Phases: each reads from the start of `text`, and returns the rest, or a step.

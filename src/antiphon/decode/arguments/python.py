@@ -64,8 +64,13 @@ class PythonArguments:
         return position
 
     def rest(self) -> str:
-        """Text that was read and not yet written, for arguments that end in the middle."""
+        """Text that was read and not yet written, for arguments that are malformed."""
         return self._word
+
+    def last(self) -> str:
+        """The literal that arguments end in which were cut, if it is one; not a part of a name."""
+        value = coerce(self._word, SCALARS) if self._phase == self._literal and not self._in_key else ""
+        return value if value in (self._word, "true", "false", "null") else ""
 
     # Between values
 
