@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.errors import EngineError
-from antiphon.core.items import Message, Reasoning, Role, TextPart
+from antiphon.core.items import Item, Message, Reasoning, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.models import Service
@@ -55,20 +55,40 @@ async def test_a_user_overrides() -> None:
     assert entry["log_level"] == "info"
 
 
+MESSAGES = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+HEADER = "<|im_start|>assistant\n"
+THINKS_UNASKED = MESSAGES + HEADER + "<think>\n"
+"""Ignores `add_generation_prompt`."""
+SPEAKS_UNASKED = MESSAGES + HEADER + "{% if add_generation_prompt %}<think>\n{% endif %}"
+"""Only begins the reasoning when it is asked for a generation prompt."""
+
+
+async def answered(template: str, turn: Turn, answer: str, dialect: str | None = None) -> tuple[Item, ...]:
+    """The items of this answer, to a turn whose prompt ends in an opened thought."""
+    service, _ = await started(template, dialect)
+    model = service.model("m")
+    prompt = await model.prompt(turn)
+    assert prompt.text.rpartition("<think>")[2].strip() == turn.prefix
+    decoder, fold = model.decoder(turn, prompt), Accumulator()
+    for event in [*decoder.feed(Chunk(answer)), *decoder.finish(Finish(FinishReason.STOP))]:
+        fold.push(event)
+    return fold.output.items
+
+
 @pytest.mark.parametrize(
-    "template", [THINKS, CODER.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")]
+    "template",
+    [THINKS, CODER.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}"), THINKS_UNASKED, SPEAKS_UNASKED],
 )
 async def test_an_answer_begins_inside_the_thought_that_the_prompt_opens(template: str) -> None:
-    service, _ = await started(template)
-    model = service.model("m")
-    prompt = await model.prompt(TURN)
-    assert prompt.text.endswith("<think>\n")
+    items = await answered(template, TURN, "Hm.\n</think>\n\nSo.")
 
-    decoder, fold = model.decoder(TURN, prompt), Accumulator()
-    for event in [
-        *decoder.feed(Chunk("Hm.\n</think>\n\nSo.")),
-        *decoder.finish(Finish(FinishReason.STOP)),
-    ]:
-        fold.push(event)
+    assert items == (Reasoning("Hm."), Message(Role.ASSISTANT, (TextPart("So."),)))
 
-    assert fold.output.items == (Reasoning("Hm."), Message(Role.ASSISTANT, (TextPart("So."),)))
+
+@pytest.mark.parametrize("template", [THINKS_UNASKED, SPEAKS_UNASKED])
+async def test_so_it_does_after_earlier_answers_and_behind_a_prefix(template: str) -> None:
+    said = Message(Role.ASSISTANT, (TextPart("<think>\nAh.\n</think>\n\nHello"),))
+    turn = replace(TURN, items=(*TURN.items, said, *TURN.items), prefix="Hm")
+    items = await answered(template, turn, ".\n</think>\n\nSo.")
+
+    assert items == (Reasoning("."), Message(Role.ASSISTANT, (TextPart("So."),)))

@@ -286,11 +286,20 @@ def _unfitting(turn: Turn) -> RequestError:
     return RequestError(message, param="prefix" if turn.prefix else "conversation")
 
 
+_HELLO = "Hello"
+
+
 def _answer_header(renderer: Renderer, grammar: Grammar) -> str:
     """What the template writes before every answer, up to the first marker of the dialect.
 
-    It is what a prompt has and a transcript has not.
+    It is what a prompt has and a transcript has not; or, if a template writes it without being
+    asked, what follows the message, up to a marker there.
     """
-    turn = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
+    turn = Turn("", (Message(Role.USER, (TextPart(_HELLO),)),))
     prompt, transcript = renderer.render(turn), renderer.transcript(turn)
-    return answer_header(prompt[len(transcript) :], grammar) if prompt.startswith(transcript) else ""
+    added = prompt[len(transcript) :] if prompt.startswith(transcript) else ""
+    if header := answer_header(added, grammar):
+        return header
+    follows = prompt.rpartition(_HELLO)[2]
+    header = answer_header(follows, grammar)
+    return header if header != follows else ""
