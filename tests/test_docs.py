@@ -120,7 +120,6 @@ def test_the_dialects_that_the_docs_list_reason_again_after_text() -> None:
     reasoning = {name: BY_NAME[name].reasoning for name in listed if name in BY_NAME}
 
     assert [name for name, tags in reasoning.items() if tags and tags.calls and not tags.reopens] == []
-    assert [name for name, tags in reasoning.items() if tags and not tags.calls and tags.reopens] == []
 
 
 def test_the_dialects_that_the_docs_list_demand_declared_names() -> None:
