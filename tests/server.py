@@ -94,6 +94,7 @@ class Running(Struct):
 async def running(
     script: list[Mapping[str, Any]] | Engine,
     *,
+    names: tuple[str, ...] = (),
     dialect: str = "hermes",
     date: str | None = None,
     tools: Iterable[ServerTool] = (),
@@ -108,7 +109,7 @@ async def running(
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not."""
     engine = ScriptedEngine(script, parallel=parallel) if isinstance(script, list) else script
-    service = SharingService(engine, dialect=dialect, date=date, tools=tools)
+    service = SharingService(engine, names=names, dialect=dialect, date=date, tools=tools)
     opened = partial(open_store, store) if isinstance(store, str) else store
     app = App(service, Storage(opened, lease), Sealer(secrets), Options(**options), presenters)
     worker = Worker(app, jobs=JOBS, lease=lease)

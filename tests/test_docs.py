@@ -10,8 +10,7 @@ from starlette.routing import Route
 
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.completions.schema import CompletionRequest
-from antiphon.apis.fields import HINTS, REFUSED
-from antiphon.apis.request import Request
+from antiphon.apis.fields import ALIASES, HINTS, REFUSED
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.config import Settings
 from antiphon.constrain.budget import Budget
@@ -166,21 +165,28 @@ def _nameless(path: str) -> str:
 @pytest.mark.parametrize(
     ("request_type", "headings"),
     [
-        (ChatRequest, ["Chat Completions and Completions", "Chat Completions only"]),
-        (CompletionRequest, ["Chat Completions and Completions", "Completions only"]),
-        (CreateResponse, ["Responses"]),
+        (ChatRequest, ["Every API", "Chat Completions and Completions", "Chat Completions only"]),
+        (CompletionRequest, ["Every API", "Chat Completions and Completions", "Completions only"]),
+        (CreateResponse, ["Every API", "Responses"]),
     ],
 )
 def test_every_parameter_is_in_the_docs(request_type: type[Any], headings: list[str]) -> None:
     documented = [name for heading in headings for name in names("parameters.md", heading)]
 
-    neither = HINTS.keys() | REFUSED.keys() if issubclass(request_type, Request) else set()
-    assert sorted(documented) == sorted(set(request_type.__struct_fields__) - neither)
+    assert sorted(documented) == sorted(request_type.__struct_fields__)
 
 
 @pytest.mark.parametrize(("heading", "table"), [("Hints", HINTS), ("Refused", REFUSED)])
 def test_what_is_not_acted_on_is_in_the_docs(heading: str, table: dict[str, str]) -> None:
     assert dict(rows("parameters.md", heading)) == table
+
+
+def test_other_names_are_in_the_docs() -> None:
+    documented = {name: named(fields) for name, fields in rows("parameters.md", "Other names")}
+
+    assert documented == {
+        name: [field for field in fields if field != name] for name, fields in ALIASES.items()
+    }
 
 
 def test_what_engines_honour_is_in_the_docs() -> None:

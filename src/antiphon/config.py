@@ -103,8 +103,8 @@ class Settings:
     """The port to listen on; 0 picks a free one."""
 
     model_name: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
-    """A name that clients may use for the model; repeat it for aliases. The first
-    is the one in answers. Without any, the model's own name."""
+    """A name that clients may use for the model; repeat it for aliases. Answers have the
+    one that was requested; a request without one is for the first. Without any, the model's own name."""
 
     dialect: str | None = None
     """The format of the model's reasoning and tool calls. Without one, chosen from

@@ -13,7 +13,7 @@ from antiphon.apis.tokens import (
     TokenizeChatRequest,
     Tokenized,
     TokenizeTextRequest,
-    parse_tokenize,
+    tokenize_type,
 )
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
@@ -22,7 +22,8 @@ from tests.apis.chat.requests import asked
 
 
 def parsed(**body: Any) -> TokenizeTextRequest | TokenizeChatRequest:
-    return parse_tokenize(json.dumps({"model": "m", **body}).encode())
+    content = json.dumps({"model": "m", **body}).encode()
+    return decode(content, tokenize_type(content))
 
 
 def test_a_text_is_a_prompt() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from antiphon.apis.chat.schema import ChatRequest
-from antiphon.apis.wire import decode
+from antiphon.apis.fields import ParameterNames
+from antiphon.apis.wire import decode_request
 from antiphon.core.errors import RequestError
 
 HI = {"role": "user", "content": "Hi"}
@@ -20,14 +21,16 @@ def request(**more: Any) -> dict[str, Any]:
 def refusal(body: Any) -> RequestError:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     with pytest.raises(RequestError) as raised:
-        decode(content, ChatRequest)
+        decode_request(content, ChatRequest, ParameterNames())
     return raised.value
 
 
 def test_what_fits_is_decoded_and_unknown_fields_are_ignored() -> None:
-    decoded = decode(json.dumps(request(temperature=1, wibble=[1])).encode(), ChatRequest)
+    names = ParameterNames()
+    decoded = decode_request(json.dumps(request(temperature=1, wibble=[1])).encode(), ChatRequest, names)
 
     assert (decoded.model, decoded.messages[0].content, decoded.temperature) == ("m", "Hi", 1)
+    assert names.ignored == ["wibble"]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,7 @@ def test_a_missing_field_is_named_with_its_path(body: Any, param: str) -> None:
     ("body", "param", "words"),
     [
         (request(temperature="hot"), "temperature", "Expected `number | null`, got `string`"),
-        (request(temperature=3), "temperature", "Expected `number` <= 2.0"),
+        (request(temperature=-1), "temperature", "Expected `number` >= 0.0"),
         (request(n=1.5), "n", "Expected `integer"),
         (request(n=0), "n", "Expected `integer` >= 1"),
         (request(stream="yes"), "stream", "Expected `boolean | null`, got `string`"),
@@ -67,7 +70,6 @@ def test_a_missing_field_is_named_with_its_path(body: Any, param: str) -> None:
         (request(messages=[HI, {"role": 3}]), "messages[1].role", "Expected `string`, got `integer`"),
         (request(stop={}), "stop", "got `object`"),
         (request(stop=["a", 2]), "stop[1]", "Expected `string`, got `integer`"),
-        (request(stop=["a", ""]), "stop[1]", "Expected `string` of length >= 1"),
         (request(messages=[{"role": "user", "content": 3}]), "messages[0].content", "got `integer`"),
         (request(messages=[{"role": "user", "content": [{"type": "text"}, 4]}]),
          "messages[0].content[1]", "Expected `object`, got `integer`"),

@@ -272,7 +272,7 @@ async def test_models(client: AsyncOpenAI) -> None:
 @pytest.mark.parametrize(
     ("request_", "error", "param", "code"),
     [
-        (ask("Hi", temperature=3), openai.BadRequestError, "temperature", None),
+        (ask("Hi", temperature=-1), openai.BadRequestError, "temperature", None),
         (ask("Hi", tools=[{"type": "magic"}]), openai.BadRequestError, "tools[0].type", None),
         ({"model": MODEL, "messages": []}, openai.BadRequestError, "messages", None),
         (ask("word " * 40_000), openai.BadRequestError, "messages", "context_length_exceeded"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Load, Prompt
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.llama_request import MAX_NESTING, MAX_RULES
+from antiphon.engines.llama_request import request_of as llama_request
 from antiphon.engines.llama_server import PROMPT_BATCH, LlamaServer
 from antiphon.engines.models import resolve
 from tests.contracts.engine import (
@@ -199,6 +201,68 @@ async def test_drawing_can_be_narrowed_to_the_likeliest(engine):
     for narrow in ({"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-6}):
         sampling = Sampling(temperature=1.5, **narrow)
         assert text_of(await chunks_of(engine, prompt, 12, sampling=sampling)) == likeliest
+
+
+SAMPLERS = {
+    "temperature": 1.5,
+    "top_p": 0.5,
+    "min_p": 0.25,
+    "typical_p": 0.5,
+    "top_n_sigma": 1.5,
+    "xtc_probability": 0.25,
+    "xtc_threshold": 0.125,
+    "dynatemp_range": 0.25,
+    "dynatemp_exponent": 1.5,
+    "mirostat": 2,
+    "mirostat_tau": 4.0,
+    "mirostat_eta": 0.25,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.25,
+    "dry_multiplier": 0.75,
+    "dry_base": 1.5,
+    "dry_allowed_length": 3,
+    "dry_penalty_last_n": 4,
+    "repeat_last_n": 3,
+    "top_k": 7,
+}
+
+
+async def test_llama_cpp_draws_as_it_is_told():
+    server = LlamaServer(resolve(None), context=512, parallel=1, threads=1)
+    sampling = Sampling(
+        **SAMPLERS, repetition_penalty=1.25, dry_sequence_breakers=("x", "\n"), banned_tokens=(5,)
+    )
+    request = GenerationRequest(Prompt("a", tuple(server.tokenize(["Hello"] * 4))), 2, sampling)
+    messages = []
+
+    def receive(message):
+        messages.append(json.loads(message))
+        return False
+
+    await asyncio.to_thread(server.complete, llama_request(request), receive)
+    server.close()
+
+    settings = messages[-1]["__verbose"]["generation_settings"]
+    assert {name: settings[name] for name in SAMPLERS} == SAMPLERS
+    assert settings["repeat_penalty"] == 1.25
+    assert settings["dry_sequence_breakers"] == ["x", "\n"]
+    assert settings["logit_bias"] == [{"bias": None, "token": 5}]  # minus infinity
+
+
+async def test_banned_tokens_are_never_drawn(engine):
+    prompt = chat("What is the capital of France?")
+    likeliest = tokens_of(await chunks_of(engine, prompt, 8, sampling=greedy()))
+    banned = tuple({token.id for token in likeliest})
+    others = tokens_of(await chunks_of(engine, prompt, 8, sampling=greedy(banned_tokens=banned)))
+    assert others
+    assert not {token.id for token in others} & set(banned)
+
+
+async def test_a_top_p_of_nothing_leaves_the_likeliest(engine):
+    prompt = chat("What is the capital of France?")
+    likeliest = text_of(await chunks_of(engine, prompt, 8, sampling=greedy()))
+    hot = Sampling(temperature=5, top_p=0)
+    assert text_of(await chunks_of(engine, prompt, 8, sampling=hot)) == likeliest
 
 
 async def test_repetition_can_be_punished(engine):

@@ -237,7 +237,7 @@ async def test_all_roles_and_forms_of_content(client: httpx.AsyncClient) -> None
 
 
 BAD: list[tuple[Any, int, str | None]] = [
-    ({"messages": [{"role": "user", "content": "x"}]}, 400, "model"),
+    ({"messages": [{"role": "user", "content": "x"}], "model": 3}, 400, "model"),
     ({"model": "scripted"}, 400, "messages"),
     ({"model": "scripted", "messages": []}, 400, "messages"),
     ({"model": "scripted", "messages": "x"}, 400, "messages"),
@@ -251,15 +251,15 @@ BAD: list[tuple[Any, int, str | None]] = [
         "messages[0].content[0].type",
     ),
     (ask("x") | {"model": "gpt-9"}, 404, "model"),
-    (ask("x", temperature=3), 400, "temperature"),
+    (ask("x", temperature=-1), 400, "temperature"),
     (ask("x", temperature="hot"), 400, "temperature"),
-    (ask("x", top_p=0), 400, "top_p"),
+    (ask("x", top_p=1.1), 400, "top_p"),
     (ask("x", presence_penalty=-3), 400, "presence_penalty"),
     (ask("x", frequency_penalty=3), 400, "frequency_penalty"),
     (ask("x", n=0), 400, "n"),
     (ask("x", n=1000), 400, "n"),
-    (ask("x", max_tokens=0), 400, "max_tokens"),
-    (ask("x", stop=[""]), 400, "stop[0]"),
+    (ask("x", max_tokens=-2), 400, "max_tokens"),
+    (ask("x", stop=[3]), 400, "stop[0]"),
     (ask("x", stop=["a"] * 17), 400, "stop"),
     (ask("x", seed="one"), 400, "seed"),
     (ask("x", tools=[{"type": "magic"}]), 400, "tools[0].type"),

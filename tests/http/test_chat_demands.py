@@ -194,10 +194,10 @@ FORMATS: list[tuple[dict[str, Any], str]] = [
             "type": "structural_tag", "format": {"type": "json_schema", "json_schema": CITY}}}},
         "structured_outputs.structural_tag",
     ),
-    ({"guided_json": CITY}, "guided_json"),
-    ({"guided_regex": r"\{.*\}"}, "guided_regex"),
-    ({"guided_choice": ['{"city": "Rome"}']}, "guided_choice"),
-    ({"guided_grammar": 'root ::= "{" [^}]* "}"'}, "guided_grammar"),
+    ({"guided_json": CITY}, "structured_outputs.json"),
+    ({"guided_regex": r"\{.*\}"}, "structured_outputs.regex"),
+    ({"guided_choice": ['{"city": "Rome"}']}, "structured_outputs.choice"),
+    ({"guided_grammar": 'root ::= "{" [^}]* "}"'}, "structured_outputs.grammar"),
 ]  # fmt: skip
 
 

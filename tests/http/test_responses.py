@@ -348,10 +348,10 @@ async def test_a_deleted_response_stops(server: Running, api: Api) -> None:
         (ask("x", stream_options={}), "stream_options"),
         (ask("x", chat_template="{{ 1 }}"), "chat_template"),
         (ask([{"type": "function_call_output", "call_id": "c", "output": "x"}]), "input[0].call_id"),
-        (ask("x", temperature=3), "temperature"),
+        (ask("x", temperature=-1), "temperature"),
         (ask("x", tool_choice="required"), "tool_choice"),
         ({"model": "scripted"}, "input"),
-        ({"input": "x"}, "model"),
+        ({"input": "x", "model": 3}, "model"),
         (ask("x", store=False, conversation="conv_1"), "conversation"),
     ],
 )

@@ -252,7 +252,7 @@ async def test_what_was_made_short_can_be_made_shorter(api: Api, server: Running
 @pytest.mark.parametrize(
     ("body", "param", "status"),
     [
-        ({"input": "Hi"}, "model", 400),
+        ({"input": "Hi", "model": 3}, "model", 400),
         ({"model": "scripted"}, "input", 400),
         ({"model": "scripted", "input": []}, "input", 400),
         ({"model": "nobody", "input": "Hi"}, "model", 404),

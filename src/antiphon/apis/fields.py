@@ -1,64 +1,327 @@
-"""What becomes of the parameters that Antiphon does not act on: one table for two kinds.
+"""What becomes of the parameters of a request, whichever API it came through: one table for each answer.
 
-`HINTS` are not read: whatever their value, the answer is the right one.
-`REFUSED` request something that Antiphon cannot give; to ignore them would be
-to answer another question. All other parameters of `Request` and of the
-APIs' own requests are acted on; what no table and no request knows is ignored.
+A parameter that the API's own request has a field for is acted on. Of all others, `ALIASES` are other
+names of such fields; `HINTS` are not read: whatever their value, the answer is the right one; `REFUSED`
+request something that Antiphon, or this API, cannot give: to ignore them would be to answer another
+question. What nobody knows is ignored, and logged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
-from antiphon.core.errors import RequestError
+from antiphon.core.errors import AntiphonError, RequestError
+
+_LIMITS = ("max_tokens", "max_output_tokens")
+_JSON = ("structured_outputs.json",)
+_REGEX = ("structured_outputs.regex",)
+_GRAMMAR = ("structured_outputs.grammar",)
+_VARIABLES = ("chat_template_kwargs",)
+_THINKING = ("chat_template_kwargs.enable_thinking",)
+_BUDGET = ("thinking_token_budget",)
+_REPETITION = ("repetition_penalty",)
+_RANGE = ("repeat_last_n",)
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "ban_eos_token": ("ignore_eos",),
+    "banned_strings": ("bad_words",),
+    "custom_token_bans": ("banned_tokens",),
+    "dry_range": ("dry_penalty_last_n",),
+    "enable_thinking": _THINKING,
+    "format": _JSON,
+    "grammar": _GRAMMAR,
+    "grammar_string": _GRAMMAR,
+    "guided_choice": ("structured_outputs.choice",),
+    "guided_grammar": _GRAMMAR,
+    "guided_json": _JSON,
+    "guided_regex": _REGEX,
+    "json_schema": _JSON,
+    "max_completion_tokens": _LIMITS,
+    "max_length": _LIMITS,
+    "max_new_tokens": _LIMITS,
+    "max_output_tokens": _LIMITS,
+    "max_tokens": _LIMITS,
+    "min_length": ("min_tokens",),
+    "mirostat_mode": ("mirostat",),
+    "n_predict": _LIMITS,
+    "num_predict": _LIMITS,
+    "penalty_range": _RANGE,
+    "reasoning.effort": ("reasoning_effort",),
+    "reasoning.enabled": _THINKING,
+    "reasoning.max_tokens": _BUDGET,
+    "reasoning_budget": _BUDGET,
+    "reasoning_effort": ("reasoning.effort",),
+    "regex_pattern": _REGEX,
+    "rep_pen": _REPETITION,
+    "rep_pen_range": _RANGE,
+    "repeat_penalty": _REPETITION,
+    "repetition_penalty_range": _RANGE,
+    "repetition_range": _RANGE,
+    "stop_sequence": ("stop",),
+    "stopping_strings": ("stop",),
+    "temp_exponent": ("dynatemp_exponent",),
+    "template_vars": _VARIABLES,
+    "thinking_budget_tokens": _BUDGET,
+    "typical": ("typical_p",),
+    "verbosity": ("text.verbosity",),
+}
+"""Name → the field that it is another name of, the first that the API has; a dot leads into an object."""
+
+GROUPS = ("options", "reasoning")
+"""Objects whose members are parameters, where the API has no field for the object itself."""
+
+_LOADED = "the model was loaded when the server started"
+_ONE_SERVER = "there is one server, and one model behind a name"
+_CACHED = "engines keep what they have room for"
 
 HINTS: Mapping[str, str] = {
+    "add_bos_token": "a prompt gets the token that it has to begin with, once, whoever wrote it",
     "add_special_tokens": "a prompt gets the token that it has to begin with, once, whoever wrote it",
+    "cache_prompt": _CACHED,
+    "draft_model": _LOADED,
+    "generate_window": "an answer has what room the prompt leaves",
     "guided_decoding_backend": "the engine chooses how it constrains",
+    "id_slot": "the engine chooses who works where",
+    "include_reasoning": "the text of a completion is what the model writes",
+    "keep_alive": "the model stays loaded",
+    "main_gpu": _LOADED,
+    "metadata": "it is kept with what is stored, and completions are not",
+    "models": _ONE_SERVER,
+    "n_discard": "prompts are not cut while the model writes",
+    "n_keep": "prompts are not cut while the model writes",
+    "num_batch": _LOADED,
+    "num_ctx": _LOADED,
+    "num_gpu": _LOADED,
+    "num_keep": "prompts are not cut while the model writes",
+    "num_thread": _LOADED,
+    "parallel_tool_calls": "a completion has no calls",
     "prediction": "it would only make the same answer faster",
     "prompt_cache_key": "engines find common beginnings of prompts by themselves",
-    "prompt_cache_options": "engines keep what they have room for",
-    "prompt_cache_retention": "engines keep what they have room for",
+    "prompt_cache_options": _CACHED,
+    "prompt_cache_retention": _CACHED,
+    "provider": _ONE_SERVER,
+    "route": _ONE_SERVER,
     "safety_identifier": "users are not tracked",
     "service_tier": "there is one tier; an answer to a request that named one has `default`",
     "session_id": "sessions are not tracked",
     "spaces_between_special_tokens": "special tokens are not shown",
+    "speculative_ngram": "it would only make the same answer faster",
     "stream_interval": "a stream sends what there is, when it is there",
+    "trace": "traces are not kept",
+    "use_mmap": _LOADED,
     "user": "users are not tracked",
 }
 """Parameter → why there is nothing to do."""
 
 _NO_MEDIA = "Antiphon reads and writes text only."
 _NO_EXTENSION = "Antiphon does not pass parameters through to engines."
+_NO_SAMPLER = "No engine here draws tokens in this way. Leave it out."
+_ORDER = "The engine chooses the order of its samplers. Leave it out."
+_ONE_ANSWER = "A response is one answer: send a request for each."
+_IN_CHAT = "Use Chat Completions."
+_IN_CHAT_OR_RESPONSES = "Use Chat Completions or Responses."
+_IN_RESPONSES = "Use the Responses API."
+_TOKENS = "Use 'enable_response_messages', or Chat Completions."
+_DYNATEMP = "Use 'dynatemp_range', which goes from 'temperature' in both directions."
+_EFFORT = "Use 'reasoning_effort' or 'enable_thinking'."
 
 REFUSED: Mapping[str, str] = {
+    "adaptive_decay": _NO_SAMPLER,
+    "adaptive_target": _NO_SAMPLER,
+    "add_generation_prompt": _IN_CHAT,
     "allowed_token_ids": "Use 'logit_bias' or 'structured_outputs'.",
+    "allowed_tokens": "Use 'logit_bias' or 'structured_outputs'.",
     "audio": _NO_MEDIA,
+    "background": _IN_RESPONSES,
+    "best_of": _ONE_ANSWER,
+    "cfg_scale": _NO_SAMPLER,
+    "chat_template": _IN_CHAT_OR_RESPONSES,
+    "chat_template_kwargs": _IN_CHAT_OR_RESPONSES,
+    "context_management": _IN_RESPONSES,
+    "continue_final_message": _IN_CHAT,
+    "conversation": _IN_RESPONSES,
+    "documents": _IN_CHAT_OR_RESPONSES,
+    "dynatemp_high": _DYNATEMP,
+    "dynatemp_low": _DYNATEMP,
     "ec_transfer_params": _NO_EXTENSION,
+    "echo": "Use Chat Completions or Completions.",
+    "enable_response_messages": "Use 'return_token_ids' and 'return_prompt_text'.",
+    "function_call": "Use 'tools' and 'tool_choice', in Chat Completions or Responses.",
+    "functions": "Use 'tools', in Chat Completions or Responses.",
+    "guidance_scale": _NO_SAMPLER,
     "guided_whitespace_pattern": "The engine chooses which space it allows.",
+    "include": _IN_RESPONSES,
+    "input": "Use 'messages' or 'prompt', or the Responses API.",
+    "instructions": "Use a message of the role 'system', or the Responses API.",
     "kv_transfer_params": _NO_EXTENSION,
     "logits_processors": _NO_EXTENSION,
     "logprob_token_ids": "Use 'top_logprobs'.",
+    "logprobs": "Use 'include': ['message.output_text.logprobs'] and 'top_logprobs'.",
+    "lora": _NO_EXTENSION,
+    "max_temp": _DYNATEMP,
+    "max_tool_calls": _IN_CHAT_OR_RESPONSES,
     "media_io_kwargs": _NO_MEDIA,
+    "messages": "Use 'input' or 'prompt', or Chat Completions.",
+    "min_keep": _NO_SAMPLER,
+    "min_temp": _DYNATEMP,
     "mm_payload": _NO_MEDIA,
     "mm_processor_kwargs": _NO_MEDIA,
     "modalities": _NO_MEDIA,
     "moderation": "Antiphon does not moderate: do that before and after.",
+    "n": _ONE_ANSWER,
+    "n_probs": "Use 'logprobs' and 'top_logprobs'.",
+    "negative_prompt": _NO_SAMPLER,
+    "penalize_nl": _NO_SAMPLER,
+    "plugins": "Use 'tools'.",
+    "post_sampling_probs": "Use 'logprobs'.",
+    "previous_input_messages": "Send them first among 'messages'.",
+    "previous_response_id": _IN_RESPONSES,
+    "prompt": "There are no stored prompts here. Send 'messages', or 'instructions' and 'input'.",
+    "prompt_logprobs": "Use Chat Completions or Completions.",
+    "prompt_template": "Use 'chat_template'.",
+    "reasoning.exclude": "Use 'include_reasoning': false.",
+    "reasoning_effort": _IN_CHAT_OR_RESPONSES,
+    "reasoning_format": "Use 'include_reasoning'.",
+    "repetition_decay": _NO_SAMPLER,
     "repetition_detection": "Use 'repetition_penalty' or 'frequency_penalty'.",
+    "response_fields": "Answers are whole. Leave it out.",
+    "response_prefix": _IN_CHAT,
     "return_mm_kwargs": _NO_MEDIA,
+    "return_prompt_text": _TOKENS,
+    "return_token_ids": _TOKENS,
     "return_token_offsets": "Use 'return_token_ids' or 'logprobs'.",
+    "return_tokens": "Use 'return_token_ids'.",
+    "return_tokens_as_token_ids": _TOKENS,
     "routed_experts_prompt_start": _NO_EXTENSION,
+    "samplers": _ORDER,
+    "sampler_priority": _ORDER,
+    "skew": _NO_SAMPLER,
+    "smoothing_curve": _NO_SAMPLER,
+    "smoothing_factor": _NO_SAMPLER,
+    "store": _IN_CHAT_OR_RESPONSES,
     "suffix": "Antiphon does not fill in the middle.",
+    "t_max_predict_ms": "Use 'max_tokens'.",
+    "temperature_last": _ORDER,
+    "text": "Use 'response_format' and 'verbosity'.",
+    "tfs": _NO_SAMPLER,
+    "tfs_z": _NO_SAMPLER,
+    "think": _EFFORT,
+    "thinking": _EFFORT,
+    "thinking_token_budget": _IN_CHAT_OR_RESPONSES,
+    "token_healing": "Prompts are read as they are. Leave it out.",
+    "tool_choice": _IN_CHAT_OR_RESPONSES,
+    "tools": _IN_CHAT_OR_RESPONSES,
+    "top_a": _NO_SAMPLER,
+    "top_logprobs": "Use 'logprobs', a number.",
+    "transforms": "Send what the model is to read.",
+    "truncation": "Use 'truncate_prompt_tokens'.",
+    "usage": "Use 'stream_options': {'include_usage': true}.",
+    "use_beam_search": "Use Chat Completions or Completions.",
+    "verbosity": _IN_CHAT_OR_RESPONSES,
     "vllm_xargs": _NO_EXTENSION,
     "watermarking": "Antiphon does not watermark.",
+    "web_search_options": "Use 'tools', in Chat Completions or Responses.",
 }
 """Parameter → what to do instead."""
 
-_UNUSED_VALUES: tuple[object, ...] = (None, False, [], {}, "", ["text"])
+_NOTHING: tuple[object, ...] = (None, False, [], {}, "")
+_CHANGES_NOTHING: Mapping[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "adaptive_target": (-1,),
+    "best_of": (1,),
+    "cfg_scale": (1,),
+    "guidance_scale": (1,),
+    "dynatemp_high": (1,),
+    "dynatemp_low": (1,),
+    "max_temp": (1,),
+    "min_temp": (1,),
+    "modalities": (["text"],),
+    "n": (1,),
+    "reasoning_format": ("auto",),
+    "smoothing_curve": (1,),
+    "t_max_predict_ms": (-1,),
+    "tfs": (1,),
+    "tfs_z": (1,),
+    "tool_choice": ("none", "auto"),
+    "truncation": ("disabled",),
+}
+"""Values that ask for nothing, beside those that never do: these are no reason to refuse."""
+
+_NULL = Raw(b"null")
+MAX_LOGGED = 20
+"""The most names of unknown parameters that are logged, of so many characters at most each."""
+_LOGGED_CHARACTERS = 64
 
 
-def refuse(request: Struct) -> None:
-    """Refuse each of these parameters that has an effect. Raises RequestError."""
-    for name, remedy in REFUSED.items():
-        if getattr(request, name, None) not in _UNUSED_VALUES:
-            raise RequestError(f"'{name}' is not supported. {remedy}", param=name)
+class ParameterNames(Struct):
+    """What a request calls its parameters: field → the alias that was used; `ignored` are in no table."""
+
+    aliases: dict[str, str] = {}
+    ignored: list[str] = []
+
+    def restore(self, error: AntiphonError) -> None:
+        """Let an error blame what the client has sent."""
+        for field, alias in self.aliases.items():
+            param = error.param or ""
+            if param == field or param.startswith((f"{field}.", f"{field}[")):
+                error.param = alias + param[len(field) :]
+            error.message = error.message.replace(f"'{field}", f"'{alias}")
+
+
+def to_fields(given: Mapping[str, Raw], fields: Container[str], names: ParameterNames) -> dict[str, Raw]:
+    """The parameters of a request by the names of its fields. Raises RequestError for what is refused."""
+    found = {name: value for name, value in given.items() if name in fields}
+    for name, key, value in _others(given, fields):
+        targets = (key, *ALIASES.get(key, ()))
+        target = next((target for target in targets if target.partition(".")[0] in fields), None)
+        remedy = REFUSED.get(key) or REFUSED.get(targets[-1].partition(".")[0])
+        if target is not None:
+            _set(found, target, value, name, names)
+        elif remedy and key not in HINTS:
+            _refuse(name, key, value, remedy)
+        elif key not in HINTS and len(names.ignored) < MAX_LOGGED:
+            names.ignored.append(name[:_LOGGED_CHARACTERS])
+    return found
+
+
+def _others(given: Mapping[str, Raw], fields: Container[str]) -> Iterator[tuple[str, str, Raw]]:
+    """What has no field of its name: its name, the name in the tables, its value."""
+    for name, value in given.items():
+        members = _members(value) if name in GROUPS and name not in fields else None
+        if members is not None:
+            for inner, part in members.items():
+                whole = f"{name}.{inner}"
+                yield whole, whole if whole in ALIASES or whole in REFUSED else inner, part
+        elif name not in fields:
+            yield name, name, value
+
+
+def _set(found: dict[str, Raw], target: str, value: Raw, name: str, names: ParameterNames) -> None:
+    """Give a field, or a member of one, the value that came under another name."""
+    field, _, member = target.partition(".")
+    holder = _members(found.get(field, _NULL)) if member else found
+    new = msgspec.json.decode(value)
+    if new in (None, "") or holder is None:  # what is there is no object: that is what is wrong
+        return
+    key = member or field
+    if msgspec.json.decode(holder.get(key, _NULL)) not in (None, new):
+        message = f"'{names.aliases.get(target, target)}' and '{name}' are one parameter. Send one of them."
+        raise RequestError(message, param=name)
+    holder[key] = value
+    if member:
+        found[field] = Raw(msgspec.json.encode(holder))
+    names.aliases[target] = name
+
+
+def _refuse(name: str, key: str, value: Raw, remedy: str) -> None:
+    if msgspec.json.decode(value) not in (*_NOTHING, *_CHANGES_NOTHING.get(key, ())):
+        raise RequestError(f"'{name}' is not supported. {remedy}", param=name)
+
+
+def _members(value: Raw) -> dict[str, Raw] | None:
+    """The members of an object, none of null; None for what is no object."""
+    try:
+        return msgspec.json.decode(value, type=dict[str, Raw] | None) or {}
+    except msgspec.ValidationError:
+        return None

@@ -1,7 +1,8 @@
 """The fields of a request for text, whichever API it comes through.
 
-Names and meanings are OpenAI's where OpenAI has the parameter, vLLM's where it
-has not. Reading is lenient: unknown fields are ignored, null means absent.
+Names and meanings are OpenAI's where OpenAI has the parameter, vLLM's where it has not, llama.cpp's
+where neither has. Reading is lenient: null means absent. Other names of these fields, and what
+becomes of all others, are in `fields`.
 """
 
 from typing import Annotated, Any, Literal
@@ -16,14 +17,17 @@ MAX_STOP_TOKENS = 128
 """The most `stop_token_ids` in one request."""
 MAX_BAD_WORDS = 1024
 """The most `bad_words` in one request."""
+MAX_BANNED_TOKENS = 1024
+"""The most `banned_tokens` in one request."""
+MAX_BREAKERS = 64
+"""The most `dry_sequence_breakers` in one request."""
 MAX_ALTERNATIVES = 20
 """The most `top_logprobs`, as OpenAI has it."""
 
 MAX_METADATA = 16
 """The most `metadata` of one request; keys have up to 64 characters, values up to 512."""
 
-Temperature = Annotated[float, Meta(ge=0, le=2)]
-Probability = Annotated[float, Meta(gt=0, le=1)]
+NonNegative = Annotated[float, Meta(ge=0)]
 UnitInterval = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(gt=0)]
@@ -32,13 +36,17 @@ Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0)]
 CountOrAll = Annotated[int, Meta(ge=-1)]
 """-1 is all that there is."""
-TokenLimit = Annotated[int, Meta(ge=1)]
+TokenLimit = CountOrAll
+"""0 is no limit either: clients send both."""
+AtLeastOne = Annotated[int, Meta(ge=1)]
 TokenIds = Annotated[list[Count], Meta(max_length=MAX_STOP_TOKENS)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 NonEmptyStr = Annotated[str, Meta(min_length=1)]
-StopStrings = Annotated[list[NonEmptyStr], Meta(max_length=MAX_STOPS)]
-BadWords = Annotated[list[NonEmptyStr], Meta(max_length=MAX_BAD_WORDS)]
+StopStrings = Annotated[list[str], Meta(max_length=MAX_STOPS)]
+BadWords = Annotated[list[str], Meta(max_length=MAX_BAD_WORDS)]
+BannedTokens = Annotated[list[Count], Meta(max_length=MAX_BANNED_TOKENS)]
+Breakers = Annotated[list[str], Meta(max_length=MAX_BREAKERS)]
 CacheSalt = Annotated[str, Meta(max_length=128, pattern=r"^[^@/\\\x00]*$")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Verbosity = Literal["low", "medium", "high"]
@@ -60,7 +68,9 @@ class TextFormat(Struct, tag="text"):
 
 
 class JsonObjectFormat(Struct, tag="json_object"):
-    """Any JSON object."""
+    """Any JSON object, or one that fits a schema, as llama-server has it."""
+
+    schema: dict[str, Any] | None = None
 
 
 class NamedSchema(Struct):
@@ -104,24 +114,46 @@ class StructuredOutputs(Struct):
 class SamplingParams(Struct, kw_only=True):
     """The parameters that all APIs share: how tokens are sampled, and how the answer is constrained."""
 
-    temperature: Temperature | None = None
-    top_p: Probability | None = None
+    temperature: NonNegative | None = None
+    top_p: UnitInterval | None = None
     top_k: CountOrAll | None = None
     min_p: UnitInterval | None = None
+    typical_p: UnitInterval | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: UnitInterval | None = None
+    xtc_threshold: UnitInterval | None = None
+    dynatemp_range: NonNegative | None = None
+    dynatemp_exponent: NonNegative | None = None
+    mirostat: Literal[0, 1, 2] | None = None
+    mirostat_tau: NonNegative | None = None
+    mirostat_eta: NonNegative | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
+    repeat_last_n: CountOrAll | None = None
+    dry_multiplier: NonNegative | None = None
+    dry_base: NonNegative | None = None
+    dry_allowed_length: Count | None = None
+    dry_penalty_last_n: CountOrAll | None = None
+    dry_sequence_breakers: str | Breakers | None = None
     logit_bias: dict[int, Bias] | None = None
+    banned_tokens: str | BannedTokens | None = None
     seed: Seed | None = None
     min_tokens: Count | None = None
-    stop: NonEmptyStr | StopStrings | None = None
+    stop: str | StopStrings | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    bad_words: BadWords | None = None
+    bad_words: str | BadWords | None = None
+    length_penalty: float | None = None
     priority: int | None = None
     cache_salt: CacheSalt | None = None
+    skip_special_tokens: bool | None = None
+    truncate_prompt_tokens: CountOrAll | None = None
+    truncation_side: str | None = None
+    request_id: NonEmptyStr | None = None
     structured_outputs: StructuredOutputs | None = None
+    response_format: ResponseFormat | None = None
 
 
 class Request(SamplingParams, kw_only=True):
@@ -131,42 +163,11 @@ class Request(SamplingParams, kw_only=True):
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    length_penalty: float | None = None
     max_tokens: TokenLimit | None = None
     use_beam_search: bool | None = None
-    skip_special_tokens: bool | None = None
     prompt_logprobs: CountOrAll | None = None
-    truncate_prompt_tokens: CountOrAll | None = None
-    truncation_side: str | None = None
-    request_id: NonEmptyStr | None = None
     echo: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     return_prompt_text: bool | None = None
     service_tier: str | None = None
-    response_format: ResponseFormat | None = None
-    guided_json: dict[str, Any] | str | None = None
-    guided_regex: NonEmptyStr | None = None
-    guided_choice: Annotated[list[NonEmptyStr], Meta(min_length=1)] | None = None
-    guided_grammar: NonEmptyStr | None = None
-
-    # Refused: see `fields.REFUSED`
-    allowed_token_ids: Any = None
-    audio: Any = None
-    ec_transfer_params: Any = None
-    guided_whitespace_pattern: Any = None
-    kv_transfer_params: Any = None
-    logits_processors: Any = None
-    logprob_token_ids: Any = None
-    media_io_kwargs: Any = None
-    mm_payload: Any = None
-    mm_processor_kwargs: Any = None
-    modalities: Any = None
-    moderation: Any = None
-    repetition_detection: Any = None
-    return_mm_kwargs: Any = None
-    return_token_offsets: Any = None
-    routed_experts_prompt_start: Any = None
-    suffix: Any = None
-    vllm_xargs: Any = None
-    watermarking: Any = None

@@ -1,22 +1,19 @@
 """The parameters of a request for sampling, length and stop strings."""
 
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
-from antiphon.apis.fields import refuse
-from antiphon.apis.request import Request, SamplingParams
+from antiphon.apis.request import Count, Request, SamplingParams
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
 
+T = TypeVar("T")
 
-def check(request: Request) -> None:
+
+def check(request: SamplingParams) -> None:
     """Refuse what no API can do, and what contradicts itself. Raises RequestError."""
-    refuse(request)
-    if request.stream_options is not None and not request.stream:
-        raise RequestError("'stream_options' is only allowed with 'stream': true.", param="stream_options")
-    if request.prompt_logprobs is not None and request.stream:
-        raise RequestError("'prompt_logprobs' is not available in streams.", param="prompt_logprobs")
     if request.skip_special_tokens is False:
         message = "Special tokens are never part of an answer. Use 'return_token_ids'."
         raise RequestError(message, param="skip_special_tokens")
@@ -26,6 +23,21 @@ def check(request: Request) -> None:
     if request.truncate_prompt_tokens == 0:
         message = "A prompt cannot be cut to nothing. Use at least 1, or -1 for the model's context."
         raise RequestError(message, param="truncate_prompt_tokens")
+    if not isinstance(request, Request):
+        return
+    if request.stream_options is not None and not request.stream:
+        raise RequestError("'stream_options' is only allowed with 'stream': true.", param="stream_options")
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError("'prompt_logprobs' is not available in streams.", param="prompt_logprobs")
+
+
+def token_limit(*wanted: int | None) -> int | None:
+    """The most tokens of an answer, by the first of these that was given; None for no limit."""
+    limit = next((limit for limit in wanted if limit is not None), None)
+    return None if limit in (0, -1) else limit
+
+
+_SAME = set(Sampling.__struct_fields__) & set(SamplingParams.__struct_fields__)
 
 
 def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
@@ -33,25 +45,37 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
-    return Sampling(
-        temperature=request.temperature,
-        top_p=request.top_p,
+    given = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
+    return replace(
+        Sampling(**given),
         top_k=-1 if request.top_k == 0 else request.top_k,
-        min_p=request.min_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        repetition_penalty=request.repetition_penalty,
         logit_bias=request.logit_bias or {},
-        seed=request.seed,
+        banned_tokens=_listed(request.banned_tokens, "banned_tokens", list[Count]),
+        dry_sequence_breakers=_listed(request.dry_sequence_breakers, "dry_sequence_breakers", list[str]),
         max_tokens=max_tokens,
         min_tokens=request.min_tokens or None,
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=request.ignore_eos or None,
-        bad_words=tuple(request.bad_words or ()),
+        bad_words=_texts(request.bad_words),
         logprobs=logprobs,
-        priority=request.priority,
         cache_salt=request.cache_salt or None,
     )
+
+
+def _listed(value: str | list[T] | None, name: str, type_: type[list[T]]) -> tuple[T, ...]:
+    """A list, which may have come as text, with or without its brackets. Raises RequestError."""
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = msgspec.json.decode(text if text.startswith("[") else f"[{text}]", type=type_)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RequestError(f"'{name}' must be a list, or one as text.", param=name) from error
+    return tuple(value or ())
+
+
+def _texts(value: str | list[str] | None) -> tuple[str, ...]:
+    """One text or several; empty ones say nothing."""
+    return tuple(text for text in ((value,) if isinstance(value, str) else value or ()) if text)
 
 
 def sampling(request: Request, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
@@ -60,13 +84,12 @@ def sampling(request: Request, *, max_tokens: int | None, logprobs: int | None) 
         shared_sampling(request, max_tokens=max_tokens, logprobs=logprobs),
         prompt_logprobs=request.prompt_logprobs,
         beam_width=(request.n or 1) if request.use_beam_search else None,
-        length_penalty=request.length_penalty,
     )
 
 
 def stops(request: SamplingParams) -> tuple[str, ...]:
     """The strings that end an answer."""
-    return (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    return _texts(request.stop)
 
 
 def variables(effort: str | None, verbosity: str | None) -> dict[str, Any]:

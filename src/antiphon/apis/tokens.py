@@ -59,7 +59,6 @@ class _Which(Struct):
     messages: Raw | UnsetType = UNSET
 
 
-def parse_tokenize(body: bytes) -> TokenizeTextRequest | TokenizeChatRequest:
+def tokenize_type(body: bytes) -> type[TokenizeTextRequest] | type[TokenizeChatRequest]:
     """Which of the two requests of /tokenize it is. Raises RequestError."""
-    text = decode(body, _Which).messages is UNSET
-    return decode(body, TokenizeTextRequest) if text else decode(body, TokenizeChatRequest)
+    return TokenizeTextRequest if decode(body, _Which).messages is UNSET else TokenizeChatRequest

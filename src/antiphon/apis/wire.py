@@ -4,7 +4,9 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Raw
 
+from antiphon.apis.fields import ParameterNames, to_fields
 from antiphon.core.errors import RequestError
 
 T = TypeVar("T")
@@ -12,7 +14,23 @@ T = TypeVar("T")
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`")
 _LONG_NUMBER = re.compile(rb"\d{19}")
+_UNNAMED = (Raw(b"null"), Raw(b'""'))
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+
+
+def decode_request(body: bytes, type_: type[T], names: ParameterNames, model: str | None = None) -> T:
+    """The body as a request for an answer, whose parameters have several names; see `fields`.
+
+    `names` gets those that were used. Without a model the request is for `model`. Raises RequestError.
+    """
+    given = decode(body, dict[str, Raw])
+    try:
+        found = to_fields(given, type_.__struct_fields__, names)  # type: ignore[attr-defined]
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise _no_json(error) from error
+    if model is not None and found.get("model", _UNNAMED[0]) in _UNNAMED:
+        found["model"] = Raw(msgspec.json.encode(model))
+    return decode(body if found == given else msgspec.json.encode(found), type_)
 
 
 def decode(body: bytes, type_: type[T]) -> T:
@@ -22,10 +40,14 @@ def decode(body: bytes, type_: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"The body is not valid JSON: {error}.") from error
+        raise _no_json(error) from error
     if _LONG_NUMBER.search(body):
         _check_numbers(msgspec.json.decode(body), "")
     return decoded
+
+
+def _no_json(error: Exception) -> RequestError:
+    return RequestError(f"The body is not valid JSON: {error}.")
 
 
 def _check_numbers(value: Any, where: str) -> None:

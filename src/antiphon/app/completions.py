@@ -12,9 +12,9 @@ from antiphon.apis.envelope import Envelope
 from antiphon.apis.tokens import (
     Detokenized,
     DetokenizeRequest,
+    TokenizeChatRequest,
     Tokenized,
     TokenizeTextRequest,
-    parse_tokenize,
 )
 from antiphon.app.app import App
 from antiphon.app.chat import answer_id, defaults
@@ -37,9 +37,8 @@ def create(app: App, request: CompletionRequest, owner: str, header_id: str | No
     return answer, app.driver(AnswerSource(accepted.turns, app.models.model(request.model)), projection)
 
 
-async def tokenize(app: App, body: bytes, owner: str) -> Tokenized:
+async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest, owner: str) -> Tokenized:
     """The tokens of a text, or of a conversation as the model reads it. Raises RequestError."""
-    request = parse_tokenize(body)
     if isinstance(request, TokenizeTextRequest):
         turn = Turn(request.model, prompt=request.prompt, owner=owner, parameters=PARAMETERS)
     else:

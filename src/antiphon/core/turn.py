@@ -76,10 +76,12 @@ class ToolChoice(Struct, frozen=True):
 class Sampling(Struct, frozen=True):
     """How tokens are drawn. None, or what is empty, leaves a value to the engine's default.
 
-    `temperature` ≥ 0 (0 is greedy), `top_p` in (0, 1], `top_k` ≥ 1 (-1: off),
-    `min_p` in [0, 1], penalties in [-2, 2], `repetition_penalty` > 0 (1: off).
-    `logit_bias` adds to a token's logit, in [-100, 100]. `max_tokens` counts every
-    generated token, reasoning included; before `min_tokens` no answer ends.
+    `temperature` ≥ 0 (0 is greedy), `top_p` in [0, 1], `top_k` ≥ 1 (-1: off),
+    `min_p` and `typical_p` in [0, 1], penalties in [-2, 2], `repetition_penalty` > 0 (1: off);
+    penalties look at the last `repeat_last_n` tokens (-1: all). `top_n_sigma`, `xtc_…`, `dynatemp_…`,
+    `mirostat…` (0: off, 1, 2) and `dry_…` are llama.cpp's samplers, and mean what they mean there.
+    `logit_bias` adds to a token's logit, in [-100, 100]; `banned_tokens` are never drawn. `max_tokens`
+    counts every generated token, reasoning included; before `min_tokens` no answer ends.
     `stop_token_ids` end an answer beside the model's own ends, which
     `ignore_eos` takes away. `bad_words` are never written. `logprobs` asks for the
     log probability of each token, and of so many most likely ones beside it;
@@ -92,10 +94,26 @@ class Sampling(Struct, frozen=True):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    repeat_last_n: int | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: tuple[str, ...] = ()
     logit_bias: Mapping[int, float] = {}
+    banned_tokens: tuple[int, ...] = ()
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None

@@ -17,16 +17,37 @@ from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest
 
+_SAME = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+)
+"""The fields of `Sampling` that llama.cpp knows by the same names and values."""
+
 SUPPORTED = frozenset(
     {
-        "temperature",
-        "top_p",
+        *_SAME,
         "top_k",
-        "min_p",
-        "presence_penalty",
-        "frequency_penalty",
         "repetition_penalty",
+        "repeat_last_n",
+        "dry_penalty_last_n",
+        "dry_sequence_breakers",
         "logit_bias",
+        "banned_tokens",
         "seed",
         "max_tokens",
         "stop_token_ids",
@@ -35,7 +56,8 @@ SUPPORTED = frozenset(
         "priority",
     }
 )
-"""The fields of `Sampling` that are supported. Penalties look at the last 64 tokens, the prompt's too.
+"""The fields of `Sampling` that are supported. Penalties look at the last 64 tokens, the prompt's too,
+unless `repeat_last_n` says otherwise.
 
 Not here: `min_tokens`, because a bias against the end cannot be lifted later;
 `bad_words`, because tokens can be banned, but not words of several; `cache_salt`,
@@ -70,7 +92,7 @@ def request_of(request: GenerationRequest) -> bytes:
         "prompt": request.prompt.ids,
         "n_predict": request.max_tokens,
         "preserved_tokens": sorted(request.preserve) or None,
-        **_sampling(request.sampling),
+        **_sampling(request.sampling, len(request.prompt.ids) + request.max_tokens),
         **_grammar(request.constraint),
         "stream": True,
         "return_progress": True,  # a message for each prompt batch: the chance to cancel
@@ -79,18 +101,18 @@ def request_of(request: GenerationRequest) -> bytes:
     return msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
 
 
-def _sampling(sampling: Sampling) -> Mapping[str, Any]:
-    """The parameters of sampling."""
+def _sampling(sampling: Sampling, most: int) -> Mapping[str, Any]:
+    """The parameters of sampling; there will be `most` tokens, with those of the prompt."""
     seed = None if sampling.seed is None else sampling.seed % _SEED_BITS
     return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
+        **{name: getattr(sampling, name) for name in _SAME},
         "top_k": None if sampling.top_k is None else max(sampling.top_k, 0),  # off is 0 here
-        "min_p": sampling.min_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
         "repeat_penalty": sampling.repetition_penalty,
-        "logit_bias": list(sampling.logit_bias.items()) or None,
+        "repeat_last_n": _last(sampling.repeat_last_n, most),
+        "dry_penalty_last_n": _last(sampling.dry_penalty_last_n, most),
+        "dry_sequence_breakers": sampling.dry_sequence_breakers or None,
+        "logit_bias": [*sampling.logit_bias.items(), *((token, False) for token in sampling.banned_tokens)]
+        or None,
         "ignore_eos": sampling.ignore_eos or None,
         "seed": seed,
         # A prompt that is partly cached is computed in other batches, which rounds otherwise:
@@ -99,6 +121,11 @@ def _sampling(sampling: Sampling) -> Mapping[str, Any]:
         # It tells a token's probability only along with the likeliest.
         "n_probs": None if sampling.logprobs is None else max(sampling.logprobs, 1),
     }
+
+
+def _last(wanted: int | None, most: int) -> int | None:
+    """How many of the last tokens to look at: llama.cpp has no number for all, and reserves memory."""
+    return most if wanted == -1 else wanted if wanted is None else min(wanted, most)
 
 
 def _grammar(constraint: object) -> Mapping[str, Any]:
@@ -121,6 +148,7 @@ def check(request: GenerationRequest, vocabulary: int) -> None:
     """Raises RequestError for what llama.cpp would ignore, fail on, or die of."""
     sampling = request.sampling
     check_ids(sampling.logit_bias, vocabulary, "logit_bias")
+    check_ids(sampling.banned_tokens, vocabulary, "banned_tokens")
     check_ids(sampling.stop_token_ids, vocabulary, "stop_token_ids")
     if isinstance(request.constraint, Gbnf):
         _check_grammar(request.constraint.text)

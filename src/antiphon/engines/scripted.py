@@ -18,6 +18,7 @@ from cyclopts.types import PositiveInt
 
 from antiphon.core.chunks import Chunk
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
+from antiphon.core.turn import Sampling
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
     Capabilities,
@@ -67,33 +68,16 @@ TEMPLATE = """\
 """
 """ChatML with Hermes-style tools. With `enable_thinking` true the prompt ends in `<think>`."""
 
-_DRAWING = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "logit_bias",
-        "seed",
-        "cache_salt",
-    }
-)
-"""What is taken and changes nothing: a script draws no tokens, and has no cache."""
-
-SUPPORTED = _DRAWING | {
-    "max_tokens",
-    "min_tokens",
-    "stop_token_ids",
-    "ignore_eos",
-    "logprobs",
-    "priority",
+SUPPORTED = frozenset(Sampling.__struct_fields__) - {
+    "bad_words",
+    "prompt_logprobs",
+    "beam_width",
+    "length_penalty",
 }
 """The fields of `Sampling` that are taken.
 
-Before `min_tokens`, and with `ignore_eos`, a line begins again where it would end.
+Before `min_tokens`, and with `ignore_eos`, a line begins again where it would end. What says how
+tokens are drawn changes nothing: a script draws none, and has no cache.
 """
 
 CAPABILITIES = Capabilities(token_ids=True, sampling=SUPPORTED)

@@ -13,6 +13,7 @@ from antiphon.http import chat, completions, conversations, responses, stored_co
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.errors import on_antiphon_error, on_exception, on_http_exception
 from antiphon.http.models import health, list_models, retrieve_model, version
+from antiphon.http.request import RequestIdMiddleware
 from antiphon.http.socket import converse
 
 GET, POST, DELETE = ["GET"], ["POST"], ["DELETE"]
@@ -61,7 +62,7 @@ def build(app: App, keys: Iterable[str] = ()) -> Starlette:
     """The ASGI application over the use cases. The caller starts and stops what they need."""
     asgi = Starlette(
         routes=ROUTES,
-        middleware=[Middleware(KeyMiddleware, keys=tuple(keys))],
+        middleware=[Middleware(RequestIdMiddleware), Middleware(KeyMiddleware, keys=tuple(keys))],
         exception_handlers={
             AntiphonError: on_antiphon_error,
             HTTPException: on_http_exception,

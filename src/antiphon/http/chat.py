@@ -5,16 +5,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon.apis.chat.schema import BatchRequest, ChatRequest
-from antiphon.apis.wire import decode
 from antiphon.app import chat
 from antiphon.http.auth import owner_of
 from antiphon.http.delivery import EventStream, FullAnswer, frame
-from antiphon.http.request import REQUEST_ID, app_of, json_response, read_json, request_id_headers
+from antiphon.http.request import REQUEST_ID, app_of, json_response, read_request, request_id_headers
 
 
 async def create(request: Request) -> EventStream | FullAnswer:
     """Answer a conversation."""
-    app, wire = app_of(request), decode(await read_json(request), ChatRequest)
+    app, wire = app_of(request), await read_request(request, ChatRequest)
     answer, driver = await chat.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
     headers = request_id_headers(request, answer)
     if wire.stream:
@@ -24,12 +23,12 @@ async def create(request: Request) -> EventStream | FullAnswer:
 
 async def create_batch(request: Request) -> FullAnswer:
     """Answer several conversations, each with one choice."""
-    app, wire = app_of(request), decode(await read_json(request), BatchRequest)
+    app, wire = app_of(request), await read_request(request, BatchRequest)
     answer, driver = await chat.create_batch(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
     return FullAnswer(driver, app.options, request_id_headers(request, answer))
 
 
 async def render(request: Request) -> Response:
     """The prompt that a request would give."""
-    wire = decode(await read_json(request), ChatRequest)
+    wire = await read_request(request, ChatRequest)
     return json_response(msgspec.json.encode(await chat.render(app_of(request), wire, owner_of(request))))

@@ -5,17 +5,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon.apis.completions.schema import CompletionRequest
-from antiphon.apis.tokens import DetokenizeRequest
-from antiphon.apis.wire import decode
+from antiphon.apis.tokens import DetokenizeRequest, tokenize_type
 from antiphon.app import completions
 from antiphon.http.auth import owner_of
 from antiphon.http.delivery import EventStream, FullAnswer, frame
-from antiphon.http.request import REQUEST_ID, app_of, json_response, read_json, request_id_headers
+from antiphon.http.request import (
+    REQUEST_ID,
+    app_of,
+    decode_body,
+    json_response,
+    read_json,
+    read_request,
+    request_id_headers,
+)
 
 
 async def create(request: Request) -> EventStream | FullAnswer:
     """Go on with texts."""
-    app, wire = app_of(request), decode(await read_json(request), CompletionRequest)
+    app, wire = app_of(request), await read_request(request, CompletionRequest)
     answer, driver = completions.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
     headers = request_id_headers(request, answer)
     if wire.stream:
@@ -25,11 +32,13 @@ async def create(request: Request) -> EventStream | FullAnswer:
 
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, or of a conversation as the model reads it."""
-    tokens = await completions.tokenize(app_of(request), await read_json(request), owner_of(request))
+    body = await read_json(request)
+    wire = decode_body(request, body, tokenize_type(body))
+    tokens = await completions.tokenize(app_of(request), wire, owner_of(request))
     return json_response(msgspec.json.encode(tokens))
 
 
 async def detokenize(request: Request) -> Response:
     """The text of tokens."""
-    wire = decode(await read_json(request), DetokenizeRequest)
+    wire = await read_request(request, DetokenizeRequest)
     return json_response(msgspec.json.encode(await completions.detokenize(app_of(request), wire)))

@@ -16,6 +16,7 @@ from antiphon.core.errors import (
     NotFoundError,
     RequestError,
 )
+from antiphon.http.request import REQUEST_ID, id_of
 from antiphon.log import log_failure
 
 ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {"/": encode_error}
@@ -40,6 +41,8 @@ async def on_antiphon_error(request: Request, error: Exception) -> Response:
     """Answer an error of ours."""
     assert isinstance(error, AntiphonError)
     log_failure(error)
+    if (names := getattr(request.state, "names", None)) is not None:
+        names.restore(error)
     return error_response(error, request.url.path)
 
 
@@ -56,4 +59,6 @@ async def on_exception(request: Request, error: Exception) -> Response:
     """Answer a bug without showing it."""
     log_failure(error)
     internal = AntiphonError("Something went wrong inside the server. See its log.")
-    return error_response(internal, request.url.path)
+    response = error_response(internal, request.url.path)
+    response.headers[REQUEST_ID] = id_of(request.scope)  # no middleware is around this
+    return response

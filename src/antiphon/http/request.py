@@ -1,13 +1,24 @@
 """What handlers take from a request, and the plain answers they give. Bodies are JSON, under a limit."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from antiphon.apis.fields import ParameterNames
+from antiphon.apis.wire import decode_request
 from antiphon.app.app import App
+from antiphon.app.chat import MAX_REQUEST_ID
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
+from antiphon.decode.ids import random_id
 
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 REQUEST_ID = "x-request-id"
 
 
@@ -33,10 +44,52 @@ async def read_json(request: Request) -> bytes:
     return bytes(body)
 
 
+async def read_request(request: Request, type_: type[T]) -> T:
+    """The body as a request for an answer. Raises RequestError."""
+    return decode_body(request, await read_json(request), type_)
+
+
+def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
+    """A request for an answer; what it has that means nothing is logged. Raises RequestError.
+
+    `connection.state.names` is what it calls its parameters, for errors.
+    """
+    connection.state.names = names = ParameterNames()
+    wire = decode_request(body, type_, names, app_of(connection).models.default_name)
+    if names.ignored:
+        log.info("unknown parameters ignored", names=names.ignored)
+    return wire
+
+
 def request_id_headers(request: Request, answer: str) -> Mapping[bytes, bytes]:
-    """The header with the id of the request."""
+    """The header with the id of the request: without one of the client's, that of its answer."""
     own = request.headers.get(REQUEST_ID, answer)
     return {REQUEST_ID.encode(): own.encode("latin-1")}
+
+
+class RequestIdMiddleware:
+    """Gives every response the id of its request, also an error's."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Add the header to the start of the response, unless it is there."""
+
+        async def identified(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault(REQUEST_ID, id_of(scope))
+            await send(message)
+
+        await self._app(scope, receive, identified)
+
+
+def id_of(scope: Scope) -> str:
+    """The id of a request: the client's, if a header can hold it, or a new one."""
+    given = Headers(scope=scope).get(REQUEST_ID, "")
+    fits = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
+    return given if fits else random_id("req_", 24)
 
 
 def json_response(body: bytes) -> Response:

@@ -7,16 +7,14 @@ from starlette.responses import Response
 from antiphon.apis.responses.framing import DONE, frame, obfuscate
 from antiphon.apis.responses.resource import TokenCounts
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
-from antiphon.apis.wire import decode
 from antiphon.app.app import App
 from antiphon.app.responses import compaction, history, stored
-from antiphon.app.responses.create import Creation
+from antiphon.app.responses.create import Creation, response_id
 from antiphon.core.errors import RequestError
-from antiphon.decode.ids import random_id
 from antiphon.http.auth import owner_of
 from antiphon.http.delivery import EventStream, Frame, FullAnswer, LogStream
 from antiphon.http.query import Query
-from antiphon.http.request import app_of, json_response, read_json
+from antiphon.http.request import REQUEST_ID, app_of, json_response, read_request, request_id_headers
 
 Answer = FullAnswer | EventStream | Response
 
@@ -24,20 +22,21 @@ Answer = FullAnswer | EventStream | Response
 async def create(request: Request) -> Answer:
     """Create a response, answered now or in the background."""
     app, owner = app_of(request), owner_of(request)
-    wire = decode(await read_json(request), CreateResponse)
-    creation = Creation(app, wire, await history.understand(app, wire, owner, random_id("resp_", 48)))
+    wire = await read_request(request, CreateResponse)
+    answer = response_id(wire, request.headers.get(REQUEST_ID))
+    creation = Creation(app, wire, await history.understand(app, wire, owner, answer))
+    headers = request_id_headers(request, answer)
     obfuscated = bool(wire.stream_options and wire.stream_options.include_obfuscation)
     if wire.background:
         await creation.queue()
         if wire.stream:
-            return LogStream(
-                stored.log_driver(app, owner, creation.id), app.options, _frame(obfuscated), after=DONE
-            )
+            log = stored.log_driver(app, owner, creation.id)
+            return LogStream(log, app.options, _frame(obfuscated), headers, after=DONE)
         return json_response(creation.projection.body())
     driver = creation.driver(streamed=bool(wire.stream))
     if wire.stream:
-        return EventStream(driver, app.options, _frame(obfuscated), after=DONE)
-    return FullAnswer(driver, app.options)
+        return EventStream(driver, app.options, _frame(obfuscated), headers, after=DONE)
+    return FullAnswer(driver, app.options, headers)
 
 
 async def retrieve(request: Request) -> Answer:
@@ -70,14 +69,14 @@ async def list_input_items(request: Request) -> Response:
 
 async def count_input_tokens(request: Request) -> Response:
     """How many tokens the prompt of such a request has, also if that is too many."""
-    wire = decode(await read_json(request), CountTokens)
+    wire = await read_request(request, CountTokens)
     count = await history.count_input_tokens(app_of(request), wire, owner_of(request))
     return json_response(msgspec.json.encode(TokenCounts(count)))
 
 
 async def compact(request: Request) -> FullAnswer:
     """A shorter conversation that stands for a long one."""
-    app, wire = app_of(request), decode(await read_json(request), CompactRequest)
+    app, wire = app_of(request), await read_request(request, CompactRequest)
     return FullAnswer(await compaction.compact(app, wire, owner_of(request)), app.options)
 
 

@@ -15,16 +15,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from antiphon.apis.responses.errors import encode_socket_error
 from antiphon.apis.responses.schema import CreateResponse
-from antiphon.apis.wire import decode
 from antiphon.app.app import App
 from antiphon.app.journal import as_records
-from antiphon.app.responses.create import Creation
+from antiphon.app.responses.create import Creation, response_id
 from antiphon.app.responses.history import ResponseRequest, understand
 from antiphon.core.errors import RequestError, public_error
-from antiphon.decode.ids import random_id
 from antiphon.http.auth import ANYONE, POLICY_VIOLATION, owner_of
 from antiphon.http.delivery import MAX_UNSENT
-from antiphon.http.request import app_of
+from antiphon.http.request import app_of, decode_body
 from antiphon.log import log_failure
 from antiphon.run.drive import CLIENT, Client, Driver
 from antiphon.run.endings import ClientLeftError, ClientStalledError
@@ -184,10 +182,12 @@ class _Conversation:
         while not (self._left or self.client.stalled):
             message = await self._waiting.get()
             try:
-                await self._turn(decode(message, Create))
+                await self._turn(decode_body(self._socket, message, Create))
             except Exception as error:
                 log_failure(error)
-                self.client.write([encode_socket_error(public_error(error))])
+                shown = public_error(error)
+                self._socket.state.names.restore(shown)
+                self.client.write([encode_socket_error(shown)])
 
     async def _turn(self, wire: Create) -> None:
         """One turn. One that continues another, and fails, makes the connection drop the other."""
@@ -195,7 +195,7 @@ class _Conversation:
         previous = wire.previous_response_id or ""
         try:
             request = await understand(
-                self._app, wire, owner_of(self._socket), random_id("resp_", 48), self._remembered
+                self._app, wire, owner_of(self._socket), response_id(wire), self._remembered
             )
             creation = Creation(self._app, wire, request)
             await self._drive(creation.driver(streamed=True))

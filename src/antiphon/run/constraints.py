@@ -22,6 +22,12 @@ from antiphon.run.schemas import Schemas, schemas_of
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_k": (-1, 0),
     "min_p": (0,),
+    "typical_p": (1,),
+    "top_n_sigma": (-1, 0),
+    "xtc_probability": (0,),
+    "dynatemp_range": (0,),
+    "mirostat": (0,),
+    "dry_multiplier": (0,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),

@@ -106,6 +106,11 @@ class Service:
             except Exception:  # others have to be closed, too
                 log.exception("a tool could not be closed", tool=tool.type)
 
+    @property
+    def default_name(self) -> str | None:
+        """What a request is for that names no model; None while there is none."""
+        return next(iter(self.names), None)
+
     def model(self, name: str) -> Model:
         """The model of that name. Raises NotFoundError, EngineNotReadyError."""
         if self.health is Health.DRAINING:

@@ -7,7 +7,9 @@ from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions
-from antiphon.apis.wire import decode
+from antiphon.apis.fields import ParameterNames
+from antiphon.apis.wire import decode_request
+from antiphon.core.errors import RequestError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.tools.discovery import NO_FUNCTIONS
@@ -36,9 +38,14 @@ def accepted(
 ) -> Accepted:
     """A request that says Hi, and more, to a server with tools that offer these functions."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **more}
-    request = decode(json.dumps(body).encode(), ChatRequest)
-    hosts = hosts_for(offers, requested_tools(request))
-    return accept(request, "me", ServerDefaults(defaults, hosts))
+    names = ParameterNames()
+    try:
+        request = decode_request(json.dumps(body).encode(), ChatRequest, names)
+        hosts = hosts_for(offers, requested_tools(request))
+        return accept(request, "me", ServerDefaults(defaults, hosts))
+    except RequestError as error:
+        names.restore(error)
+        raise
 
 
 def turn(**more: Any) -> Turn:

@@ -5,15 +5,11 @@ from typing import Any
 import pytest
 
 from antiphon.apis.chat.accept import Accepted
-from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.envelope import PresentationOptions, UsageReports
-from antiphon.apis.fields import HINTS, REFUSED
-from antiphon.apis.request import Request
 from antiphon.core.constraint import JsonObject
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Calling, Ending, Sampling, ToolChoice, Turn
 from tests.apis.chat.requests import accepted, asked, turn
-from tests.openai_schema import OPENAI, components
 
 ASKED = [{"role": "user", "content": "Hi"}]
 SAID = [*ASKED, {"role": "assistant", "content": "So"}]
@@ -43,6 +39,21 @@ def drawn(**sampling: Any) -> Turn:
         ({"seed": -5}, drawn(seed=-5)),
         ({"max_tokens": 3}, drawn(max_tokens=3)),
         ({"max_completion_tokens": 4}, drawn(max_tokens=4)),
+        ({"max_tokens": -1}, drawn()),
+        ({"max_tokens": 0}, drawn()),
+        ({"max_tokens": 3, "max_completion_tokens": -1}, drawn()),
+        ({"top_p": 0}, drawn(top_p=0)),
+        ({"temperature": 5}, drawn(temperature=5)),
+        ({"tools": []}, asked()),
+        ({"tools": [], "tool_choice": "auto", "functions": []}, asked()),
+        ({"stop": ""}, asked()),
+        ({"stop": ["", "a"]}, asked(stop=("a",))),
+        ({"typical": 0.5, "mirostat_mode": 2}, drawn(typical_p=0.5, mirostat=2)),
+        ({"banned_tokens": [3, 4]}, drawn(banned_tokens=(3, 4))),
+        ({"banned_tokens": "3, 4"}, drawn(banned_tokens=(3, 4))),
+        ({"dry_sequence_breakers": ["a"]}, drawn(dry_sequence_breakers=("a",))),
+        ({"dry_sequence_breakers": '["a", "b"]'}, drawn(dry_sequence_breakers=("a", "b"))),
+        ({"banned_strings": "no"}, drawn(bad_words=("no",))),
         ({"max_completion_tokens": 4, "max_tokens": 3}, drawn(max_tokens=4)),
         ({"min_tokens": 2, "max_tokens": 3}, drawn(min_tokens=2, max_tokens=3)),
         ({"stop_token_ids": [7, 8]}, drawn(stop_token_ids=(7, 8))),
@@ -185,6 +196,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}
         ({"metadata": {"k": "v" * 513}}, "metadata[...]"),
         ({"metadata": {"k": 1}}, "metadata[...]"),
         ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"banned_tokens": "3, x"}, "banned_tokens"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"audio": {"voice": "x", "format": "wav"}}, "audio"),
         ({"moderation": {"model": "m"}}, "moderation"),
@@ -197,60 +209,6 @@ def test_what_cannot_be_done_is_refused_by_name(more: dict[str, Any], param: str
     assert raised.value.param == param
     assert raised.value.status == 400
     assert raised.value.message.endswith(".")
-
-
-# The tables
-
-
-VLLM = """
-top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens
-skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs
-logprob_token_ids allowed_token_ids bad_words use_beam_search watermarking echo add_generation_prompt
-continue_final_message add_special_tokens documents chat_template chat_template_kwargs media_io_kwargs
-mm_processor_kwargs structured_outputs response_format priority request_id session_id return_tokens_as_token_ids
-return_token_ids return_token_offsets return_prompt_text routed_experts_prompt_start mm_payload return_mm_kwargs
-cache_salt kv_transfer_params ec_transfer_params vllm_xargs repetition_detection stream_interval include_reasoning
-thinking_token_budget reasoning_effort
-"""
-NEWER = {
-    "moderation", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "verbosity",
-}  # fmt: skip
-
-
-def known_to_openai() -> set[str]:
-    def fields(schema: dict[str, Any]) -> set[str]:
-        parts = [components(OPENAI)[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-                 for part in schema.get("allOf", ())]  # fmt: skip
-        return set(schema.get("properties", ())).union(*map(fields, parts))
-
-    return fields(components(OPENAI)["CreateChatCompletionRequest"])
-
-
-@pytest.mark.parametrize("name", sorted({*known_to_openai(), *NEWER, *VLLM.split()}))
-def test_every_known_parameter_has_one_place(name: str) -> None:
-    read = name in ChatRequest.__struct_fields__
-
-    assert read or name in HINTS
-    assert not (name in HINTS and name in REFUSED)
-    assert name not in HINTS or not read or name == "service_tier"
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_may_be_there_as_long_as_it_asks_for_nothing(name: str) -> None:
-    assert name in Request.__struct_fields__
-    for nothing in (None, False, []):
-        turn(**{name: nothing})
-    for something in (True, {"a": 1}, "x", [1]):
-        with pytest.raises(RequestError) as raised:
-            turn(**{name: something})
-        assert raised.value.param == name
-        assert REFUSED[name] in raised.value.message
-
-
-@pytest.mark.parametrize("name", HINTS)
-def test_hints_change_nothing_that_is_run(name: str) -> None:
-    assert turn(**{name: "auto"}) == turn()
-    assert HINTS[name]
 
 
 def test_what_nobody_knows_is_ignored() -> None:

@@ -91,7 +91,6 @@ def test_functions_are_tools_of_which_one_is_called(asked: Any, choice: ToolChoi
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"tools": []}, "tools"),
         ({"tools": [F, {"type": "mcp"}]}, "tools[1].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [F, {"type": "custom"}]}, "tools[1].custom"),
@@ -112,7 +111,6 @@ def test_functions_are_tools_of_which_one_is_called(asked: Any, choice: ToolChoi
         ({"tools": [F], "tool_choice": allowed("none", F)}, "tool_choice.allowed_tools.mode"),
         ({"tools": [F], "tool_choice": allowed("auto", F, G)}, "tool_choice.allowed_tools.tools[1]"),
         ({"tools": [F], "tool_choice": allowed("auto", {"type": "mcp"})}, "tool_choice.allowed_tools.tools[0]"),
-        ({"functions": []}, "functions"),
         ({"functions": [{"name": "f"}], "tools": [F]}, "tools"),
         ({"functions": [{"name": "f"}], "tool_choice": "auto"}, "tool_choice"),
         ({"functions": [{"name": "f"}, {"name": "f"}]}, "functions[1].name"),

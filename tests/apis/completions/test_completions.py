@@ -19,7 +19,8 @@ from antiphon.apis.envelope import (
     RenderedPrompt,
     UsageReports,
 )
-from antiphon.apis.wire import decode
+from antiphon.apis.fields import ParameterNames
+from antiphon.apis.wire import decode, decode_request
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import Regex
@@ -43,7 +44,7 @@ ENVELOPE = Envelope("cmpl-1", "m", 1_700_000_000, PROMPTS)
 
 def accepted(**more: Any) -> Accepted:
     body = {"model": "m", "prompt": "Hi", **more}
-    return accept(decode(json.dumps(body).encode(), CompletionRequest), "me")
+    return accept(decode_request(json.dumps(body).encode(), CompletionRequest, ParameterNames()), "me")
 
 
 def turn(prompt: Any = "Hi", format_source: str = "response_format", **more: Any) -> Turn:
@@ -139,6 +140,8 @@ def test_a_prompt_in_any_form_becomes_turns(prompt: Any, prompts: list[Any]) -> 
     ("more", "expected"),
     [
         ({"max_tokens": 3}, turn(sampling=Sampling(max_tokens=3))),
+        ({"max_tokens": -1}, turn(sampling=Sampling())),
+        ({"stop": ""}, turn()),
         ({"temperature": 0, "seed": 1}, turn(sampling=Sampling(temperature=0, seed=1, max_tokens=16))),
         ({"stop": ["a"], "include_stop_str_in_output": True}, turn(stop=("a",), stop_shown=True)),
         ({"n": 2}, turn(choices=2)),
@@ -150,7 +153,7 @@ def test_a_prompt_in_any_form_becomes_turns(prompt: Any, prompts: list[Any]) -> 
         ({"best_of": 3}, turn(choices=3, sampling=Sampling(max_tokens=16, logprobs=0))),
         ({"best_of": 2, "n": 2}, turn(choices=2)),
         ({"truncate_prompt_tokens": 9}, turn(prompt_limit=9)),
-        ({"guided_regex": "a"}, turn(format=Regex("a"), format_source="guided_regex")),
+        ({"guided_regex": "a"}, turn(format=Regex("a"), format_source="structured_outputs.regex")),
     ],
 )
 def test_each_field_lands_in_the_turn(more: dict[str, Any], expected: Turn) -> None:
@@ -184,7 +187,7 @@ def test_the_shape_and_the_presentation_of_an_answer() -> None:
         ({"logprobs": 21}, "logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stream_options": {}}, "stream_options"),
-        ({"temperature": 3}, "temperature"),
+        ({"temperature": -1}, "temperature"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(more: dict[str, Any], param: str) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.apis.fields import ParameterNames
 from antiphon.apis.responses.accept import Accepted, Context, accept
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tools import requested_tools
-from antiphon.apis.wire import decode
+from antiphon.apis.wire import decode_request
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import AntiphonError
@@ -95,7 +96,9 @@ class Answering:
 
 
 def request(**fields: Any) -> CreateResponse:
-    return decode(json.dumps({"model": "m", "input": "Hello"} | fields).encode(), CreateResponse)
+    return decode_request(
+        json.dumps({"model": "m", "input": "Hello"} | fields).encode(), CreateResponse, ParameterNames()
+    )
 
 
 def unseal(sealed: str) -> str | None:

@@ -53,7 +53,7 @@ def test_a_request_becomes_a_turn() -> None:
         "m",
         (Message(Role.USER, (TextPart("Hello"),)),),
         owner=OWNER,
-        parameters=PARAMETERS | {"format": "text.format"},
+        parameters=PARAMETERS | {"format": "response_format"},
     )
 
 
@@ -83,6 +83,27 @@ def test_sampling() -> None:
     }
 
     assert turn(max_output_tokens=9, **fields).sampling == Sampling(**wanted)
+
+
+def test_careless_clients_are_understood() -> None:
+    for limit in (0, -1):
+        assert turn(max_output_tokens=limit) == turn()
+        assert settings(max_output_tokens=limit)["max_output_tokens"] is None
+    assert turn(stop="", tools=[]) == turn()
+    assert turn(temperature=5, top_p=0).sampling == Sampling(temperature=5, top_p=0)
+
+
+def test_what_chat_completions_take_is_taken_here_too() -> None:
+    assert turn(truncate_prompt_tokens=9, truncation_side="left").prompt_limit == 9
+    assert turn(documents=[{"text": "a"}]).variables == {"documents": [{"text": "a"}]}
+    assert turn(template_vars={"a": 1}).variables == {"a": 1}
+    assert turn(reasoning_effort="low").variables["reasoning_effort"] == "low"
+    assert turn(length_penalty=0.5).sampling == Sampling(length_penalty=0.5)
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    assert turn(response_format=schema).format == JsonSchema(SCHEMA, strict=False, name="n")
+    assert turn(guided_json=SCHEMA).format == JsonSchema(SCHEMA)
+    both = refused(response_format=schema, text={"format": {"type": "json_object"}})
+    assert both.param == "response_format"
 
 
 def test_stops() -> None:
@@ -312,7 +333,16 @@ def test_the_conversation_is_named(conversation: Any) -> None:
         ({"conversation": "c", "previous_response_id": "r"}, "conversation"),
         ({"background": True, "store": False}, "background"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"moderation": {}}, "moderation"),
+        ({"moderation": {"model": "m"}}, "moderation"),
+        ({"n": 2}, "n"),
+        ({"echo": True}, "echo"),
+        ({"messages": [{"role": "user", "content": "Hi"}]}, "messages"),
+        ({"return_token_ids": True}, "return_token_ids"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncation_side": "right"}, "truncation_side"),
         ({"include": [INCLUDABLE[0], "everything"]}, "include[1]"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
         ({"context_management": [{"type": "forgetting"}]}, "context_management[0].type"),
@@ -338,10 +368,10 @@ def test_what_contradicts_itself_or_cannot_be_done(fields: dict[str, Any], param
     [
         ({"model": None}, "model"),
         ({"model": ""}, "model"),
-        ({"temperature": 3}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 1.1}, "top_p"),
         ({"top_logprobs": 21}, "top_logprobs"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": -2}, "max_output_tokens"),
         ({"truncation": "some"}, "truncation"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"metadata": {str(key): "" for key in range(17)}}, "metadata"),

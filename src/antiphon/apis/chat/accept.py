@@ -12,7 +12,7 @@ from antiphon.apis.chat.tools import Tools, tools_of
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions
 from antiphon.apis.formats import answer_format
 from antiphon.apis.presentation import shared_presentation
-from antiphon.apis.sampling import check, sampling, stops, variables
+from antiphon.apis.sampling import check, sampling, stops, token_limit, variables
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.items import Item, Message, Role
@@ -62,7 +62,7 @@ def accept_messages(
         message = "'continue_final_message' needs a last message of the assistant that has text."
         raise RequestError(message, param=f"{where}[{len(messages) - 1}]")
     format_source, format_ = answer_format(options)
-    max_tokens = options.max_completion_tokens or options.max_tokens
+    max_tokens = token_limit(options.max_completion_tokens, options.max_tokens)
     turn = Turn(
         model=options.model,
         items=tuple(history.items),
@@ -111,7 +111,7 @@ def _variables(options: ChatOptions) -> dict[str, Any]:
     values = variables(options.reasoning_effort, options.verbosity)
     if options.documents is not None:
         values["documents"] = options.documents
-    return values | (options.template_vars or {}) | (options.chat_template_kwargs or {})
+    return values | (options.chat_template_kwargs or {})
 
 
 def _presentation(

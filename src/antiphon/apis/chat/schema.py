@@ -20,6 +20,7 @@ from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLo
 from antiphon.apis.request import (
     MAX_CHOICES,
     Alternatives,
+    AtLeastOne,
     Choices,
     Count,
     Effort,
@@ -183,12 +184,12 @@ class WebSearchOptions(Struct):
 class ChatOptions(Request, kw_only=True):
     """Everything that a request may say but its messages."""
 
-    tools: Annotated[list[RequestTool], Meta(min_length=1)] | None = None
+    tools: list[RequestTool] | None = None
     tool_choice: str | ToolChoiceObject | None = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: TokenLimit | None = None
+    max_tool_calls: AtLeastOne | None = None
     web_search_options: WebSearchOptions | None = None
-    functions: Annotated[list[RequestFunction], Meta(min_length=1)] | None = None
+    functions: list[RequestFunction] | None = None
     function_call: str | NamedTool | None = None
     best_of: Choices | None = None
     max_completion_tokens: TokenLimit | None = None
@@ -205,7 +206,6 @@ class ChatOptions(Request, kw_only=True):
     response_prefix: str | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    template_vars: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
 
 

@@ -49,7 +49,7 @@ class Tools(Struct, frozen=True):
 
 def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:
     """The request's tools and its tool choice; `hosts` are the tools of the server. Raises RequestError."""
-    if request.functions is not None or request.function_call is not None:
+    if request.functions or (request.function_call is not None and not request.tools):
         return _legacy(request)
     functions = tuple(_offered(request, hosts))
     choice = _choice(request.tool_choice, functions, hosts)
@@ -85,7 +85,7 @@ def _search_settings(options: WebSearchOptions) -> dict[str, Any]:
 def _legacy(request: ChatOptions) -> Tools:
     """`functions` and `function_call`: tools as they were when an answer had one call at most."""
     for name in ("tools", "tool_choice", "web_search_options"):
-        if getattr(request, name) is not None:
+        if getattr(request, name):
             message = (
                 f"'{name}' and the older 'functions' and 'function_call' exclude each other. Use '{name}'."
             )

@@ -11,7 +11,7 @@ from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions
 from antiphon.apis.formats import answer_format
 from antiphon.apis.presentation import shared_presentation
 from antiphon.apis.request import MAX_CHOICES
-from antiphon.apis.sampling import check, sampling, stops
+from antiphon.apis.sampling import check, sampling, stops, token_limit
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Turn
 
@@ -53,7 +53,10 @@ def accept(
     check(request)
     prompts = _prompts(request.prompt)
     shape = _shape(request, len(prompts))
-    max_tokens = request.max_tokens or DEFAULT_MAX_TOKENS
+    if request.max_tokens == 0:
+        message = "A completion has at least one token. Use at least 1, or -1 for what there is room for."
+        raise RequestError(message, param="max_tokens")
+    max_tokens = token_limit(request.max_tokens, DEFAULT_MAX_TOKENS)
     # The best are found by their log probabilities, whether these are shown or not.
     logprobs = 0 if request.logprobs is None and shape.tried > shape.shown else request.logprobs
     sampling_ = sampling(request, max_tokens=max_tokens, logprobs=logprobs)

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from antiphon.apis.formats import answer_format
 from antiphon.apis.responses.conversation import Unseal, check_outputs, to_core
 from antiphon.apis.responses.echo import settings, summary_of
-from antiphon.apis.responses.formats import parse_format
+from antiphon.apis.responses.formats import text_format
 from antiphon.apis.responses.given import Given
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
@@ -18,7 +19,7 @@ from antiphon.apis.responses.resource import Settings
 from antiphon.apis.responses.schema import CreateResponse, Prompting
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
-from antiphon.apis.sampling import shared_sampling, stops, variables
+from antiphon.apis.sampling import check, shared_sampling, stops, token_limit, variables
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.items import Item, Message, Role, Status, TextPart
@@ -108,9 +109,10 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
     conversation = parse_conversation(request, context)
     tools, include = toolbox(request.tools, context.hosts), _include(request)
     logprobs = (request.top_logprobs or 0) if LOGPROBS in include else None
+    max_tokens = token_limit(request.max_output_tokens)
     turn = msgspec.structs.replace(
         _turn(request, context, conversation, tools),
-        sampling=shared_sampling(request, max_tokens=request.max_output_tokens, logprobs=logprobs),
+        sampling=shared_sampling(request, max_tokens=max_tokens, logprobs=logprobs),
         stop=stops(request),
         stop_shown=bool(request.include_stop_str_in_output),
         reasoning_limit=request.thinking_token_budget,
@@ -155,7 +157,7 @@ def _turn(request: Prompting, context: Context, conversation: Conversation, tool
     if not shown:
         message = "There is nothing to answer. Send 'input' with at least one message."
         raise RequestError(message, param="input")
-    format_source, form = parse_format(request.text, request.structured_outputs)
+    format_source, form = answer_format(request, *text_format(request.text))
     return Turn(
         model=request.model,
         items=shown,
@@ -165,6 +167,7 @@ def _turn(request: Prompting, context: Context, conversation: Conversation, tool
         variables=_variables(request),
         template=request.chat_template,
         ending=_ending(shown),
+        prompt_limit=request.truncate_prompt_tokens,
         shorten=request.truncation == "auto",
         owner=context.owner,
         parameters=PARAMETERS | {"format": format_source},
@@ -188,7 +191,10 @@ def _variables(request: Prompting) -> dict[str, Any]:
     """The variables of the template. The client's own win."""
     effort = request.reasoning.effort if request.reasoning else None
     verbosity = request.text.verbosity if request.text else None
-    return variables(effort, verbosity) | (request.chat_template_kwargs or {})
+    values = variables(effort, verbosity)
+    if request.documents is not None:
+        values["documents"] = request.documents
+    return values | (request.chat_template_kwargs or {})
 
 
 # What is refused
@@ -197,16 +203,12 @@ def _variables(request: Prompting) -> dict[str, Any]:
 def _refuse(request: CreateResponse) -> None:
     """Refuse what contradicts itself, and what Antiphon cannot do."""
     check_conflicts(request)
+    check(request)
     if request.background and request.store is False:
         message = "A background response has to be stored. Leave out 'store' or 'background'."
         raise RequestError(message, param="background")
     if request.stream_options is not None and not request.stream:
         raise RequestError("'stream_options' is only allowed with 'stream': true.", param="stream_options")
-    if request.prompt is not None:
-        message = "There are no stored prompts here. Send 'instructions' and 'input'."
-        raise RequestError(message, param="prompt")
-    if request.moderation is not None:
-        raise RequestError("Nothing is moderated here. Leave out 'moderation'.", param="moderation")
 
 
 def check_conflicts(request: Prompting) -> None:

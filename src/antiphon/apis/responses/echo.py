@@ -8,6 +8,7 @@ from antiphon.apis.responses.formats import echo_format
 from antiphon.apis.responses.resource import ConversationSettings, ReasoningSettings, Settings, TextSettings
 from antiphon.apis.responses.schema import CreateResponse, Reasoning
 from antiphon.apis.responses.tools import echo
+from antiphon.apis.sampling import token_limit
 from antiphon.core.turn import Calling
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ def settings(request: CreateResponse) -> Settings:
         tool_choice=Calling.AUTO.value if choice is None else choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         max_tool_calls=request.max_tool_calls,
-        max_output_tokens=request.max_output_tokens,
+        max_output_tokens=token_limit(request.max_output_tokens),
         temperature=_given(request.temperature, 1.0),
         top_p=_given(request.top_p, 1.0),
         presence_penalty=_given(request.presence_penalty, 0.0),

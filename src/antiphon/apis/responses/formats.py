@@ -1,7 +1,6 @@
-"""What the text of an answer has to look like: `text.format`, or `structured_outputs`."""
+"""What the text of an answer has to look like: `text.format`."""
 
-from antiphon.apis.formats import only_format, structured
-from antiphon.apis.request import StructuredOutputs
+from antiphon.apis.formats import Named
 from antiphon.apis.responses.given import Given, Object
 from antiphon.apis.responses.schema import Text
 from antiphon.core.constraint import Format, JsonObject, JsonSchema
@@ -10,12 +9,11 @@ PLAIN: Object = {"type": "text"}
 SOURCE = "text.format"
 
 
-def parse_format(text: Text | None, outputs: StructuredOutputs | None) -> tuple[str, Format | None]:
-    """The format that a request requests, None for plain text, and its parameter. Raises RequestError."""
+def text_format(text: Text | None) -> tuple[Named, ...]:
+    """The format that `text.format` requests, none for plain text. Raises RequestError."""
     given = text.format if text else None
     wanted = _format(Given(given, SOURCE)) if given is not None else None
-    named = [] if wanted is None else [(SOURCE, wanted)]
-    return only_format([*named, *structured(outputs)]) or (SOURCE, None)
+    return () if wanted is None else ((SOURCE, wanted),)
 
 
 def _format(wanted: Given) -> Format | None:

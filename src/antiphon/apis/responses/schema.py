@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from antiphon.apis.request import (
     Alternatives,
+    AtLeastOne,
     Count,
     Effort,
     Metadata,
@@ -58,7 +59,7 @@ class ContextManagement(Struct):
     """What to do with a conversation that grows: `compaction`, from so many tokens on."""
 
     type: str
-    compact_threshold: TokenLimit | None = None
+    compact_threshold: AtLeastOne | None = None
 
 
 class Prompting(SamplingParams, kw_only=True):
@@ -80,20 +81,13 @@ class Prompting(SamplingParams, kw_only=True):
     truncation: Literal["auto", "disabled"] | None = None
     chat_template: str | None = None
     chat_template_kwargs: Object | None = None
+    documents: list[Object] | None = None
 
     @property
     def conversation_id(self) -> str | None:
         """The conversation that the items come from, and go to."""
         named = self.conversation
         return named.id if isinstance(named, ConversationReference) else named
-
-
-class CountTokens(Prompting):
-    """POST /v1/responses/input_tokens."""
-
-
-class CompactRequest(Prompting):
-    """POST /v1/responses/compact."""
 
 
 class CreateResponse(Prompting, kw_only=True):
@@ -107,10 +101,8 @@ class CreateResponse(Prompting, kw_only=True):
     include: list[str] | None = None
     metadata: Metadata | None = None
     max_output_tokens: TokenLimit | None = None
-    max_tool_calls: TokenLimit | None = None
+    max_tool_calls: AtLeastOne | None = None
     context_management: list[ContextManagement] | None = None
-    prompt: Object | None = None
-    moderation: Object | None = None
 
     # Hints, returned and otherwise ignored
     service_tier: str | None = None
@@ -123,3 +115,11 @@ class CreateResponse(Prompting, kw_only=True):
     top_logprobs: Alternatives | None = None
     thinking_token_budget: Count | None = None
     include_reasoning: bool | None = None
+
+
+class CountTokens(CreateResponse):
+    """POST /v1/responses/input_tokens: a request for a response, of which the prompt is measured."""
+
+
+class CompactRequest(CreateResponse):
+    """POST /v1/responses/compact."""

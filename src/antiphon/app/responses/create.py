@@ -9,12 +9,23 @@ import msgspec
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app.app import App
+from antiphon.app.chat import answer_id
 from antiphon.app.journal import StoredInput, StreamJournal, WholeJournal, as_records
 from antiphon.app.responses.compaction import CompactedSource
 from antiphon.app.responses.history import ResponseRequest
+from antiphon.decode.ids import random_id
 from antiphon.run.drive import Driver
 from antiphon.run.replay import ReplayContext
 from antiphon.store.records import Append, ItemRecord, LogEntry, ResponseRecord, ResponseStatus
+
+PREFIX = "resp_"
+
+
+def response_id(wire: CreateResponse, header_id: str | None = None) -> str:
+    """The id of the response to come: the request's own, unless it is stored. Raises RequestError."""
+    own = answer_id(PREFIX, wire.request_id, header_id)
+    # What is stored is found by its id, so no client may choose it.
+    return own if wire.store is False and (wire.request_id or header_id) else random_id(PREFIX, 48)
 
 
 class Creation:

@@ -1,0 +1,187 @@
+"""What every request has in common: its id, what its parameters are called, the model that it is for."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+from websockets.asyncio.client import connect
+
+from antiphon.run.models import Service
+from tests.server import NO_TLS, Running, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SCRIPT = [{"output": "Hello"}]
+MESSAGES = [{"role": "user", "content": "Hi"}]
+ANSWERS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/chat/completions/batch": {"messages": [MESSAGES]},
+    "/v1/chat/completions/render": {"messages": MESSAGES},
+    "/v1/completions": {"prompt": "Hi"},
+    "/v1/responses": {"input": "Hi"},
+    "/v1/responses/compact": {"input": "Hi"},
+    "/v1/responses/input_tokens": {"input": "Hi"},
+    "/tokenize": {"prompt": "Hi"},
+    "/detokenize": {"tokens": []},
+}
+"""The endpoints whose requests are for a model, with the least that they take."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[Running]:
+    async with running(SCRIPT, names=("first", "second")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http(server: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http:
+        yield http
+
+
+# Ids
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        *(("POST", path, body) for path, body in ANSWERS.items()),
+        *(("POST", path, {"temperature": "hot"}) for path in ANSWERS),
+        *(("POST", path, body | {"stream": True}) for path, body in ANSWERS.items()),
+        ("GET", "/v1/models", None),
+        ("GET", "/v1/models/none", None),
+        ("GET", "/health", None),
+        ("GET", "/nothing", None),
+        ("PUT", "/v1/models", None),
+        ("GET", "/v1/responses/resp_none", None),
+        ("POST", "/v1/conversations", {}),
+    ],
+)
+async def test_every_response_has_the_id_of_its_request(
+    http: httpx.AsyncClient, method: str, path: str, body: Any
+) -> None:
+    response = await http.request(method, path, json=body, headers={"x-request-id": "mine-1"})
+    assert response.headers.get_list("x-request-id") == ["mine-1"]
+    first, second = [await http.request(method, path, json=body) for _ in range(2)]
+    assert first.headers["x-request-id"] != second.headers["x-request-id"]
+
+
+async def test_an_id_that_no_header_holds_is_replaced(http: httpx.AsyncClient) -> None:
+    response = await http.get("/v1/models", headers={"x-request-id": "a" * 129})
+    assert response.headers["x-request-id"].startswith("req_")
+
+
+async def test_a_request_without_a_key_has_an_id_too() -> None:
+    async with (
+        running(SCRIPT, keys=("secret",)) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
+    ):
+        response = await http.get("/v1/models", headers={"x-request-id": "mine"})
+    assert (response.status_code, response.headers["x-request-id"]) == (401, "mine")
+
+
+async def test_a_bug_has_an_id_too(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object, name: str) -> object:
+        raise ZeroDivisionError(name)
+
+    monkeypatch.setattr(Service, "model", broken)
+    with capture_logs():
+        response = await http.get("/v1/models", headers={"x-request-id": "mine"})
+    assert (response.status_code, response.headers["x-request-id"]) == (500, "mine")
+
+
+async def test_a_response_that_is_not_stored_goes_by_the_id_of_its_request(http: httpx.AsyncClient) -> None:
+    async def created(headers: dict[str, str], **more: Any) -> tuple[str, str]:
+        body = {"input": "Hi", **more}
+        response = await http.post("/v1/responses", json=body, headers=headers)
+        assert response.status_code == 200, response.text
+        return response.json()["id"], response.headers["x-request-id"]
+
+    assert await created({}, request_id="r-1", store=False) == ("resp_r-1", "resp_r-1")
+    assert await created({"x-request-id": "h"}, store=False) == ("resp_h", "h")
+    assert await created({"x-request-id": "h"}, request_id="r", store=False) == ("resp_r", "h")
+    stored, header = await created({}, request_id="r-1")
+    assert stored == header
+    assert "r-1" not in stored
+    refused = await http.post("/v1/responses", json={"input": "Hi", "request_id": "a\tb"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "request_id")
+
+
+# Names of parameters
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"rep_pen": 0}, "rep_pen"),
+        ({"options": {"num_predict": "many"}}, "options.num_predict"),
+        ({"banned_strings": ["no"]}, "banned_strings"),  # which the engine cannot do
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"tfs": 0.5}, "tfs"),
+    ],
+)
+async def test_errors_blame_what_was_sent(
+    http: httpx.AsyncClient, path: str, more: dict[str, Any], param: str
+) -> None:
+    for stream in (False, True):
+        response = await http.post(path, json=ANSWERS[path] | more | {"stream": stream})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == param
+
+
+async def test_errors_on_a_socket_blame_what_was_sent(server: Running) -> None:
+    async with connect(server.url.replace("http", "ws") + "/v1/responses", compression=None) as socket:
+        for more, param in [
+            ({"rep_pen": 0}, "rep_pen"),
+            ({"n": 2}, "n"),
+            ({"banned_strings": "a"}, "banned_strings"),
+        ]:
+            await socket.send(json.dumps({"type": "response.create", "input": "Hi", **more}))
+            assert json.loads(await socket.recv())["error"]["param"] == param
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+async def test_unknown_parameters_are_ignored_with_one_line_in_the_log(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    with capture_logs() as logs:
+        response = await http.post(path, json=ANSWERS[path] | {"wibble": 1, "options": {"wobble": 2}})
+    assert response.status_code == 200
+    ignored = [log["names"] for log in logs if log["event"] == "unknown parameters ignored"]
+    assert ignored == [["wibble", "options.wobble"]]
+
+
+async def test_a_background_response_keeps_what_other_names_said(
+    http: httpx.AsyncClient, server: Running
+) -> None:
+    body = {"input": "Hi", "background": True, "stream": True, "rep_pen": 1.5, "max_new_tokens": 7}
+    response = await http.post("/v1/responses", json=body)
+    assert '"status":"completed"' in response.text or "response.incomplete" in response.text
+    sampling = server.engine.seen[-1].sampling
+    assert (sampling.repetition_penalty, sampling.max_tokens) == (1.5, 7)
+
+
+# Models
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+async def test_a_request_without_a_model_is_for_the_first(http: httpx.AsyncClient, path: str) -> None:
+    for model in ({}, {"model": None}, {"model": ""}):
+        response = await http.post(path, json=ANSWERS[path] | model)
+        assert response.status_code == 200, response.text
+        assert response.json().get("model", "first") == "first"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+async def test_answers_name_the_model_that_was_requested(http: httpx.AsyncClient, path: str) -> None:
+    for name in ("first", "second"):
+        response = await http.post(path, json=ANSWERS[path] | {"model": name})
+        assert response.json()["model"] == name
+    unknown = await http.post(path, json=ANSWERS[path] | {"model": "third"})
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
