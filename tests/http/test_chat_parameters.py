@@ -345,7 +345,15 @@ async def test_a_call_that_the_client_begins_is_a_call(api: ChatApi) -> None:
 
 
 async def test_a_transcript_has_no_beginning_of_an_answer(api: ChatApi) -> None:
-    await api.ask("Hi", add_generation_prompt=False)
+    with capture_logs() as logs:
+        body = chat("Hi", add_generation_prompt=False, response_prefix="Once")
+        whole, stream = [
+            await api.http.post(CHAT, json=body | {"stream": stream}) for stream in (False, True)
+        ]
+    assert "Once" not in api.seen.prompt.text
+    assert whole.json()["choices"][0]["message"]["role"] == "user"
+    assert '"delta":{"role":"user"' in stream.text
+    assert any("response_prefix" in what for log in logs for what in log.get("what", ()))
     assert api.seen.prompt.text.endswith("Hi<|im_end|>\n")
 
     error = await api.refused(STORY, continue_final_message=True, add_generation_prompt=True)
@@ -554,7 +562,7 @@ async def test_a_bad_history_is_repaired_and_the_log_says_so(api: ChatApi, name:
     for more in ({}, {"tools": [WEATHER_TOOL]}):
         with capture_logs() as logs:
             assert (await api.ask(said, **more))["choices"][0]["message"]["content"] == HELLO
-        told = [what for entry in logs if entry["event"] == "history repaired" for what in entry["what"]]
+        told = [what for entry in logs if entry["event"] == "request repaired" for what in entry["what"]]
         assert told == repairs
 
 
@@ -566,4 +574,4 @@ async def test_a_good_history_is_not_repaired(api: ChatApi) -> None:
     ]
     with capture_logs() as logs:
         await api.ask(said)
-    assert not any(entry["event"] == "history repaired" for entry in logs)
+    assert not any(entry["event"] == "request repaired" for entry in logs)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, text_of, user
 from tests.response_invariants import read_sse
@@ -47,9 +48,6 @@ NAMESPACE = {
 }
 HOSTED = [
     {"type": "web_search"},
-    {"type": "file_search", "vector_store_ids": ["vs_1"]},
-    {"type": "code_interpreter", "container": {"type": "auto"}},
-    {"type": "mcp", "server_label": "s", "server_url": "https://example.com", "require_approval": "never"},
     {"type": "image_generation"},
     {"type": "local_shell"},
 ]
@@ -133,13 +131,25 @@ async def test_tools_of_a_namespace(api: Api, server: Running) -> None:
     assert '{"name": "db__query"' in prompt_of(server)
 
 
-async def test_tools_that_a_server_runs_are_told_back_and_not_offered(api: Api, server: Running) -> None:
-    body = await api.create("Hi", tools=[*HOSTED, FUNCTION])
+async def test_tools_that_clients_always_send_are_told_back_and_not_offered(
+    api: Api, server: Running
+) -> None:
+    with capture_logs() as logs:
+        body = await api.create("Hi", tools=[*HOSTED, FUNCTION])
+    [left_out] = [log["types"] for log in logs if log["event"] == "tools not offered"]
+    assert left_out == tuple(tool["type"] for tool in HOSTED)
     assert body["tools"] == [*HOSTED, {**FUNCTION, "strict": None}]
     prompt = prompt_of(server)
     assert "web_search" not in prompt
     assert '"name": "f"' in prompt
     assert (await api.create("Hi", tools=HOSTED))["status"] == "completed"
+
+
+async def test_tools_that_the_server_does_not_run_are_refused_by_their_type(api: Api) -> None:
+    mcp = {"type": "mcp", "server_label": "s", "server_url": "https://example.com"}
+    for background in (False, True):
+        error = await api.refused("Hi", tools=[FUNCTION, mcp], background=background)
+        assert error["param"] == "tools[1].type"
 
 
 @pytest.mark.parametrize("parallel", [True, False, None])

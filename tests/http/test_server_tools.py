@@ -222,7 +222,8 @@ async def test_tools_that_are_not_asked_for_are_not_offered(api: Api, server: Ru
     model.says(["Hi."])
     local = {"type": "shell", "environment": {"type": "local"}}
 
-    await api.create("Hi", tools=[local, {"type": "web_search", "external_web_access": False}])
+    assert (await api.refused("Hi", tools=[local]))["param"] == "tools[0]"
+    await api.create("Hi", tools=[{"type": "web_search", "external_web_access": False}])
 
     assert not server.engine.seen[-1].prompt.text.count("web_search")
     assert "Tools" not in prompt_of(server)

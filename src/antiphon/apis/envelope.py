@@ -53,7 +53,7 @@ class UsageReports(IntEnum):
 class PresentationOptions(Struct, frozen=True):
     """How an answer is shown. A server has defaults; requests change them.
 
-    `reasoning` are the fields that reasoning is shown in, none to hide them.
+    `role` is the answer's. `reasoning` are the fields that reasoning is shown in, none to hide them.
     Calls of `custom` tools are shown with their input. `legacy` shows the one call as
     OpenAI did before there were tools. `logprobs` is the number of alternatives
     to each token of the text, None to show no log probabilities; `tokens_as_ids`
@@ -62,6 +62,7 @@ class PresentationOptions(Struct, frozen=True):
     a stream's pieces are.
     """
 
+    role: str = "assistant"
     reasoning: tuple[str, ...] = REASONING_NAMES
     custom: frozenset[str] = frozenset()
     legacy: bool = False

@@ -86,7 +86,7 @@ def answer_id(prefix: str, given: str | None, header: str | None) -> str:
 
 def _log_repairs(repairs: tuple[str, ...]) -> None:
     if repairs:
-        log.info("history repaired", what=repairs)
+        log.info("request repaired", what=repairs)
 
 
 def _journal(

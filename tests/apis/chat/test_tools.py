@@ -17,6 +17,10 @@ G = {"type": "function", "function": {"name": "g"}}
 SH = {"type": "custom", "custom": {"name": "sh"}}
 
 
+def with_schema(schema: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "s", "parameters": schema}}
+
+
 def grammar(syntax: str, definition: str = "a|b") -> dict[str, Any]:
     form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
     return {"type": "custom", "custom": {"name": "sh", "description": "d", "format": form}}
@@ -98,6 +102,9 @@ def test_functions_are_tools_of_which_one_is_called(asked: Any, choice: ToolChoi
         ({"tools": [grammar("gbnf")]}, "tools[0].custom.format.grammar.syntax"),
         ({"tools": [grammar("lark", "")]}, "tools[0].custom.format.grammar.definition"),
         ({"tools": [{"type": "custom", "custom": {"name": "x", "format": {"type": "x"}}}]}, "tools[0].custom.format.type"),
+        ({"tools": [F, with_schema({"type": 6})]}, "tools[1].function.parameters.type"),
+        ({"tools": [with_schema({"properties": {"a": {"type": "no"}}})]}, "tools[0].function.parameters.properties.a.type"),
+        ({"functions": [{"name": "f", "parameters": {"type": 6}}]}, "functions[0].parameters.type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": F}, "tool_choice"),
         ({"tool_choice": {}}, "tool_choice.type"),

@@ -66,10 +66,8 @@ def test_a_web_search_has_several_names(type_: str) -> None:
     "tool",
     [
         {"type": "web_search", "external_web_access": False},
-        LOCAL,
         {"type": "local_shell"},
-        {"type": "mcp", "server_label": "s"},
-        {"type": "file_search"},
+        {"type": "image_generation"},
     ],
 )
 def test_what_the_server_does_not_run_is_told_back_and_not_offered(tool: Any) -> None:
@@ -80,7 +78,14 @@ def test_what_the_server_does_not_run_is_told_back_and_not_offered(tool: Any) ->
 
 
 def test_a_server_without_tools_offers_none() -> None:
-    assert turn(offers={}, tools=TOOLS).tools == ()
+    assert turn(offers={}, tools=[{"type": "web_search"}]).tools == ()
+    for tool in TOOLS:
+        if tool["type"] != "web_search":
+            assert refused(offers={}, tools=[tool]).param == "tools[0].type"
+
+
+def test_settings_that_keep_a_tool_from_the_server_are_refused() -> None:
+    assert refused(tools=[OWN, LOCAL]).param == "tools[1]"
 
 
 def test_a_prompt_that_is_measured_is_offered_the_same() -> None:
@@ -131,13 +136,12 @@ def test_a_choice_of_a_tool_is_that_of_its_functions(type_: str) -> None:
     ("tool", "param"),
     [
         ({"type": "code_interpreter"}, "tool_choice.type"),
-        ({"type": "shell"}, "tool_choice.type"),
         ({"type": "file_search"}, "tool_choice.type"),
         ({"type": "function", "name": "browser.open"}, "tool_choice.name"),
     ],
 )
 def test_a_choice_of_what_is_not_offered_is_refused(tool: Any, param: str) -> None:
-    tools = [{"type": "web_search"}, LOCAL, OWN]
+    tools = [{"type": "web_search"}, OWN]
     several = {"type": "allowed_tools", "tools": [OWN, tool]}
 
     assert refused(tools=tools, tool_choice=tool).param == param

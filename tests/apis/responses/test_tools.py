@@ -12,7 +12,7 @@ F = {"type": "function", "name": "f"}
 G = {"type": "custom", "name": "g"}
 SPACE = {"type": "namespace", "name": "ns", "description": "Some.", "tools": [F, G]}
 OTHER = {"type": "namespace", "name": "other", "tools": [F, {"type": "function", "name": "h"}]}
-HOSTED = [{"type": "web_search", "external_web_access": False}, {"type": "mcp", "server_label": "s"}]
+HOSTED = [{"type": "web_search", "external_web_access": False}, {"type": "image_generation"}]
 
 
 def offered(*tools: Any) -> dict[str, Function]:
@@ -56,9 +56,58 @@ def test_namespaces_are_flattened() -> None:
     assert list(offered(SPACE, OTHER, F)) == ["ns__f", "ns__g", "other__f", "other__h", "f"]
 
 
-def test_tools_that_a_server_runs_are_accepted_and_not_offered() -> None:
+def test_tools_that_clients_always_send_are_accepted_and_not_offered() -> None:
     assert list(offered(*HOSTED, F)) == ["f"]
     assert offered(*HOSTED) == offered() == {}
+    assert accepted(tools=[*HOSTED, F]).tools.left_out == ("web_search", "image_generation")
+
+
+@pytest.mark.parametrize("type_", ["mcp", "file_search", "code_interpreter", "shell", "computer", "wibble"])
+def test_other_types_are_refused_by_name(type_: str) -> None:
+    error = refused(tools=[F, {"type": type_}])
+    assert error.param == "tools[1].type"
+    assert f"'{type_}'" in error.message
+
+
+SCHEMAS: list[tuple[Any, str]] = [
+    ({"type": 6}, ".type"),
+    ({"type": "no-such-type"}, ".type"),
+    ({"type": "object", "properties": {"a": {"anyOf": [{}, {"type": "float"}]}}}, ".properties.a.anyOf[1].type"),
+    ({"type": "object", "required": True}, ".required"),
+    ({"properties": []}, ".properties"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "place"), SCHEMAS)
+def test_what_is_no_schema_is_refused_and_its_place_named(schema: Any, place: str) -> None:
+    for strict in (None, True):
+        tool = F | {"parameters": schema, "strict": strict}
+        assert refused(tools=[G, tool]).param == f"tools[1].parameters{place}"
+        inside = {"type": "namespace", "name": "n", "tools": [tool]}
+        assert refused(tools=[inside]).param == f"tools[0].tools[0].parameters{place}"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "object", "properties": {"a": {"minimum": 0, "exclusiveMinimum": True}}},  # draft 4
+        {"$schema": "https://example.com/mine", "type": "object"},
+        {"type": "object", "properties": {"a": {"type": "string", "nullable": True, "x-mine": 1}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": ["string", "null"]}}},
+    ],
+)  # fmt: skip
+def test_what_clients_write_as_schemas_is_taken(schema: Any) -> None:
+    assert offered(F | {"parameters": schema})["f"].parameters == schema
+
+
+def test_schemas_may_be_deep_and_large() -> None:
+    schema: Any = {"type": 6}
+    for _ in range(400):
+        schema = {"items": schema}
+    error = refused(tools=[F | {"parameters": schema}])
+    assert (error.param or "").endswith(".items.items.type")
+    assert len(refused(tools=[F | {"parameters": {"type": "x" * 10_000}}]).message) < 500
 
 
 def test_choices() -> None:

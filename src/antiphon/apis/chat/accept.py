@@ -62,6 +62,12 @@ def accept_messages(
         message = "'continue_final_message' needs a last message of the assistant that has text."
         raise RequestError(message, param=f"{where}[{len(messages) - 1}]")
     format_source, format_ = answer_format(options)
+    prefix, repairs = options.response_prefix or "", history.repairs
+    if prefix and ending is Ending.TRANSCRIPT:
+        prefix, repairs = (
+            "",
+            [*repairs, "response_prefix left out: no answer begins here"],
+        )
     max_tokens = token_limit(options.max_completion_tokens, options.max_tokens)
     turn = Turn(
         model=options.model,
@@ -77,14 +83,16 @@ def accept_messages(
         variables=_variables(options),
         template=options.chat_template,
         ending=ending,
-        prefix=options.response_prefix or "",
+        prefix=prefix,
         prompt_limit=options.truncate_prompt_tokens,
         reasoning_limit=options.thinking_token_budget,
         owner=owner,
         parameters=PARAMETERS | {"conversation": where, "format": format_source},
     )
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
-    return Accepted(turn, presentation, tuple(history.repairs), bool(options.store), options.request_id)
+    if ending is Ending.TRANSCRIPT:
+        presentation = replace(presentation, role=messages[-1].role)
+    return Accepted(turn, presentation, tuple(repairs), bool(options.store), options.request_id)
 
 
 def _logprobs(options: ChatOptions) -> int | None:

@@ -78,7 +78,7 @@ class ChatCompletionBuilder(BodyProjection):
 def _message(output: Output, presentation: PresentationOptions) -> AnswerMessage:
     text = presentation.echo + output.text
     # OpenAI: content is null where the model only called functions.
-    message = AnswerMessage("assistant", text or (None if output.calls else ""))
+    message = AnswerMessage(presentation.role, text or (None if output.calls else ""))
     if output.reasoning:
         for name in presentation.reasoning:
             setattr(message, name, output.reasoning)

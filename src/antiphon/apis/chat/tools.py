@@ -22,6 +22,7 @@ from antiphon.apis.chat.schema import (
     WebSearchOptions,
 )
 from antiphon.apis.custom_tools import InputFormat, as_function
+from antiphon.apis.tool_schemas import check_schema
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
@@ -130,14 +131,8 @@ def _functions(tool: RequestTool, where: str, hosts: Hosts) -> tuple[Function, .
     if tool.type in ("function", "custom"):
         return (_function(tool, where),)
     functions = hosts.functions.get(where, ())
-    if not functions and tool.type in hosts.types:
-        message = f"Its settings keep this tool from the server. Leave it out of '{where}', or them."
-        raise RequestError(message, param=where)
     if not functions:
-        types = "function", "custom", *dict.fromkeys(hosts.types.values())
-        known = ", ".join(f"'{type_}'" for type_ in types)
-        message = f"Tools of type '{tool.type}' are not run here. Use one of {known}."
-        raise RequestError(message, param=f"{where}.type")
+        raise hosts.refusal(tool.type, where, "function", "custom")
     return functions
 
 
@@ -162,6 +157,7 @@ def _function(tool: RequestTool, where: str) -> Function:
 
 def _described(function: RequestFunction, where: str) -> Function:
     source = f"{where}.parameters"
+    check_schema(function.parameters or {}, source)
     return Function(function.name, function.description, function.parameters or {}, function.strict, source)
 
 

@@ -3,9 +3,9 @@
 Functions are offered as they are. A custom tool is offered as a function with
 one string. The tools of a namespace are offered under flat names,
 `namespace__name`, and are called by both names towards the client. Tools that
-the server runs are offered as the functions that they have for this model. Those
-that it does not run (file search, MCP, …) are returned in the response and not offered: a
-client that lists them by habit works without them.
+the server runs are offered as the functions that they have for this model. Those that
+clients list by habit (`ALWAYS_SENT`) and that it does not run are returned in the response and not
+offered, and the log says so; all others are refused.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import InputFormat, as_function
 from antiphon.apis.responses.given import Given, Object, given
+from antiphon.apis.tool_schemas import check_schema
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
@@ -23,6 +24,19 @@ from antiphon.core.turn import Calling, Function, ToolChoice
 
 FUNCTION = "function"
 CUSTOM = "custom"
+ALWAYS_SENT = frozenset(
+    {
+        "image_generation",
+        "local_shell",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+"""Types that coding agents list whether they are there or not: clients work without them."""
+
 _MODES = {calling.value: calling for calling in Calling}
 
 
@@ -41,9 +55,10 @@ class Tool(Struct, frozen=True):
 class Toolbox:
     """The tools that the model is offered, by the names that it knows them by."""
 
-    def __init__(self, tools: dict[str, Tool], hosts: Hosts) -> None:
+    def __init__(self, tools: dict[str, Tool], hosts: Hosts, left_out: tuple[str, ...] = ()) -> None:
         self._tools = tools
         self._hosts = hosts
+        self.left_out = left_out  # types of tools that were requested, and are not offered
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -93,14 +108,18 @@ def flat_name(namespace: str | None, name: str) -> str:
 def toolbox(tools: list[Any] | None, hosts: Hosts) -> Toolbox:
     """The tools of a request, with what `hosts` has of those that the server runs. Raises RequestError."""
     found: dict[str, Tool] = {}
+    left_out = []
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
-        for offered in _offered(where, hosts):
+        functions = tuple(_offered(where, hosts))
+        if not functions:
+            left_out.append(_left_out(where, hosts))
+        for offered in functions:
             name = offered.function.name
             if name in found:
                 raise RequestError(_twins(found[name], offered), param=where.where)
             found[name] = offered
-    return Toolbox(found, hosts)
+    return Toolbox(found, hosts, tuple(left_out))
 
 
 def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
@@ -110,6 +129,14 @@ def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
         for index, tool in enumerate(tools or ())
         if isinstance(tool, dict) and isinstance(tool.get("type"), str)
     }
+
+
+def _left_out(tool: Given, hosts: Hosts) -> str:
+    """The type of a tool of which nothing is offered. Raises RequestError, unless clients always send it."""
+    type_ = tool.text("type")
+    if type_ in ALWAYS_SENT or type_ == "namespace":
+        return type_
+    raise hosts.refusal(type_, tool.where, FUNCTION, CUSTOM, "namespace")
 
 
 def _twins(first: Tool, second: Tool) -> str:
@@ -146,6 +173,7 @@ def _tool(tool: Given, namespace: str | None) -> Tool:
         parameters = tool.object_or_none("parameters")
         strict = tool.flag_or_none("strict")
         schema = parameters.value if parameters else {}
+        check_schema(schema, tool.place("parameters"))
         function = Function(flat, about, schema, strict, tool.place("parameters"))
     else:
         raise tool.wrong("type", f"A namespace has no tools of type '{type_}'. Use 'function' or 'custom'.")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
+import structlog
 from msgspec import Struct
 
 from antiphon.apis.responses.accept import Accepted, accept, check_conflicts, prompting
@@ -17,6 +18,8 @@ from antiphon.decode.ids import random_id
 from antiphon.run.model import Model
 from antiphon.store.records import ItemRecord
 from antiphon.store.store import Store
+
+log = structlog.get_logger(__name__)
 
 Earlier = Mapping[str, Sequence[bytes]]
 """Response id → the payloads of all items up to its end, for responses that are not stored."""
@@ -47,6 +50,8 @@ async def understand(
         raise RequestError(message, param="conversation")
     reading = await read_context(app, request, owner, response_id, earlier)
     accepted = accept(request, reading)
+    if accepted.tools.left_out:
+        log.info("tools not offered", types=accepted.tools.left_out)
     if accepted.compacts and request.background:
         raise RequestError(
             "A compaction cannot run in the background. Leave out 'background'.", param="background"

@@ -1,0 +1,30 @@
+"""The schemas of functions: what is no JSON Schema is refused before a model is shown it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.core.errors import RequestError
+
+MAX_MESSAGE = 300
+"""Characters of what is wrong with a schema: it may quote the schema."""
+_DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+
+
+def check_schema(schema: Mapping[str, Any], param: str) -> None:
+    """Raise RequestError, which blames the place, for what is a schema neither today nor in draft 4.
+
+    Schemas of draft 4 are still written, without saying so: `"exclusiveMinimum": true`.
+    """
+    if not schema:
+        return
+    from jsonschema_rs import ValidationError, meta  # noqa: PLC0415 - only where there is something to check
+
+    plain = {name: value for name, value in schema.items() if name != "$schema"}
+    try:
+        meta.validate(plain)
+    except ValidationError as error:
+        if meta.is_valid(plain | {"$schema": _DRAFT_4}):
+            return
+        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
+        message = f"This is no valid JSON Schema: {error.message[:MAX_MESSAGE]}."
+        raise RequestError(message, param=param + place) from error
