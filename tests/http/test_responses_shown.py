@@ -61,6 +61,21 @@ async def test_thoughts_are_shown_as_the_summary(api: Api, summary: str) -> None
         assert body["reasoning"]["summary"] == summary
 
 
+async def test_what_the_model_read_and_wrote_is_shown_as_it_was(api: Api, server: Running) -> None:
+    for body in await both(api, "Hi", enable_response_messages=True):
+        [read], [wrote] = body["input_messages"], body["output_messages"]
+        assert read["message"] == prompt_of(server)
+        assert read["tokens"] == list(server.engine.seen[-1].prompt.ids)
+        assert wrote["message"] == "<think>\nHm.\n</think>\n\nHello there, friend!"
+        assert len(wrote["tokens"]) == body["usage"]["output_tokens"]
+        assert read["type"] == wrote["type"] == "raw_message_tokens"
+    created = await api.create("Hi", enable_response_messages=True, background=True)
+    assert (await api.finished(created["id"]))["output_messages"] == [wrote]
+    assert "input_messages" not in await api.create("Hi")
+    error = await api.refused("Hi", enable_response_messages=True, include_reasoning=False)
+    assert error["param"] == "enable_response_messages"
+
+
 async def test_thoughts_are_hidden(api: Api) -> None:
     for body in await both(api, "Hi", include_reasoning=False):
         assert [item["type"] for item in body["output"]] == ["message"]
@@ -196,7 +211,7 @@ async def test_log_probabilities_are_only_told_if_they_are_wanted(api: Api) -> N
         ({"top_logprobs": -1}, "top_logprobs"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
         ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": -2}, "max_output_tokens"),
         ({"max_tool_calls": 0}, "max_tool_calls"),
     ],
 )

@@ -15,6 +15,7 @@ from antiphon.apis.responses.input import complete, parse_input, resolved, to_st
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.presenters.web_search import SOURCES
+from antiphon.apis.responses.previous import PARAMETER, previous_items
 from antiphon.apis.responses.resource import Settings
 from antiphon.apis.responses.schema import CreateResponse, Prompting
 from antiphon.apis.responses.stored import StoredItem
@@ -88,7 +89,8 @@ class Accepted(Struct, frozen=True):
     `items` are those of its input, as they are stored. `compacts` says that
     the client wants a compaction in the place of an answer, `compact_from`
     that one is due before the answer if the prompt has so many tokens. `include` is what
-    else is wanted, `reasoning` how reasoning is shown, None to hide it.
+    else is wanted, `reasoning` how reasoning is shown, None to hide it. With `messages` the response has what
+    the model read and wrote.
     """
 
     id: str
@@ -99,6 +101,7 @@ class Accepted(Struct, frozen=True):
     presenters: Presenters
     include: frozenset[str]
     reasoning: ReasoningForm | None
+    messages: bool = False
     compacts: bool = False
     compact_from: int | None = None
 
@@ -127,6 +130,7 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
         context.presenters,
         include,
         _reasoning_form(request, context),
+        messages=bool(request.enable_response_messages),
         compacts=conversation.triggered,
         compact_from=_compact_from(request),
     )
@@ -143,7 +147,11 @@ def parse_conversation(request: Prompting, context: Context) -> Conversation:
     check_conflicts(request)
     source = "conversation" if request.conversation is not None else "previous_response_id"
     history = [Given(msgspec.json.decode(payload), source) for payload in context.history]
-    given = list(resolved(parse_input(request.input, context.presenters.readers), context.referred))
+    readers = context.presenters.readers
+    given = [
+        *previous_items(request.previous_input_messages),
+        *resolved(parse_input(request.input, readers), context.referred),
+    ]
     items = complete(given, context.id)
     check_outputs(history, items)
     return Conversation(history, items, len(items) < len(given))
@@ -207,6 +215,9 @@ def _refuse(request: CreateResponse) -> None:
     if request.background and request.store is False:
         message = "A background response has to be stored. Leave out 'store' or 'background'."
         raise RequestError(message, param="background")
+    if request.enable_response_messages and request.include_reasoning is False:
+        message = "'enable_response_messages' shows reasoning, too. Leave out one of the two."
+        raise RequestError(message, param="enable_response_messages")
     if request.stream_options is not None and not request.stream:
         raise RequestError("'stream_options' is only allowed with 'stream': true.", param="stream_options")
 
@@ -217,6 +228,10 @@ def check_conflicts(request: Prompting) -> None:
     if earlier and request.conversation is not None:
         message = "'conversation' and 'previous_response_id' cannot both be used. Leave one of them out."
         raise RequestError(message, param="conversation")
+    if request.previous_input_messages and (earlier or request.conversation is not None):
+        other = "previous_response_id" if earlier else "conversation"
+        message = f"'{PARAMETER}' and '{other}' cannot both be used. Leave one of them out."
+        raise RequestError(message, param=PARAMETER)
     if request.input is None and not earlier and request.conversation is None:
         raise Given({}, "").missing("input")
 

@@ -156,6 +156,13 @@ class ResponseError(Struct):
     message: str
 
 
+class RawMessage(Struct, tag_field="type", tag="raw_message_tokens"):
+    """What the model read or wrote, as text and as tokens: vLLM's."""
+
+    message: str
+    tokens: Sequence[int]
+
+
 class ReasoningSettings(Struct, frozen=True):
     """How much the model was to reason, and what to show of it."""
 
@@ -207,7 +214,10 @@ class Settings(Struct):
 
 
 class Response(Settings, kw_only=True, tag_field="object", tag="response"):
-    """The response object. `unmet` lists the demands that the answer does not meet, if there are any."""
+    """The response object. `unmet` lists the demands that the answer does not meet, if there are any.
+
+    The messages are there if they were requested.
+    """
 
     id: str
     created_at: int
@@ -217,6 +227,8 @@ class Response(Settings, kw_only=True, tag_field="object", tag="response"):
     incomplete_details: IncompleteDetails | None = None
     output: list[Raw]
     usage: Usage | None = None
+    input_messages: list[RawMessage] | UnsetType = UNSET
+    output_messages: list[RawMessage] | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
 
 

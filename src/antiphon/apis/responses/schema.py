@@ -82,6 +82,7 @@ class Prompting(SamplingParams, kw_only=True):
     chat_template: str | None = None
     chat_template_kwargs: Object | None = None
     documents: list[Object] | None = None
+    previous_input_messages: list[Any] | None = None
 
     @property
     def conversation_id(self) -> str | None:
@@ -115,6 +116,7 @@ class CreateResponse(Prompting, kw_only=True):
     top_logprobs: Alternatives | None = None
     thinking_token_budget: Count | None = None
     include_reasoning: bool | None = None
+    enable_response_messages: bool | None = None
 
 
 class CountTokens(CreateResponse):

@@ -38,7 +38,13 @@ from antiphon.apis.responses.output.item import (
 from antiphon.apis.responses.output.message import OpenMessage, OpenScoredMessage
 from antiphon.apis.responses.output.reasoning import OpenReasoning, Seal
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall
-from antiphon.apis.responses.resource import INCOMPLETE_DETAILS, Response, ResponseError, usage_of
+from antiphon.apis.responses.resource import (
+    INCOMPLETE_DETAILS,
+    RawMessage,
+    Response,
+    ResponseError,
+    usage_of,
+)
 from antiphon.apis.responses.stored import StoredItem, pack
 from antiphon.apis.responses.tools import CUSTOM
 from antiphon.core.accumulator import DELTAS
@@ -92,6 +98,7 @@ class ResponseProjection:
         self._numbers = SequenceNumbers()
         self._compaction: Mapping[str, str] | None = None
         self._prompt_tokens = 0
+        self._prompts: Sequence[Any] = ()
         self._usage: Usage | None = None  # of what is over
         self._end: Finished | None = None
         self._completed_at: int | None = None
@@ -124,8 +131,9 @@ class ResponseProjection:
     # Before the first event
 
     def prompted(self, prompts: Sequence[Any]) -> None:
-        """These are the prompts that the answer begins with, each with its `ids`."""
+        """These are the prompts that the answer begins with, each with its `text` and `ids`."""
         self._prompt_tokens += sum(len(prompt.ids) for prompt in prompts)
+        self._prompts = prompts
 
     def compacted(self, fields: Mapping[str, str], prompt_tokens: int, usage: Usage) -> None:
         """The conversation was summed up before the answer: the fields of the item, and what it cost."""
@@ -331,6 +339,10 @@ class ResponseProjection:
         return self._numbers.encode(event, self._response())
 
     def _response(self) -> Response:
+        raw: dict[str, Any] = {}
+        if self._accepted.messages:
+            raw["input_messages"] = [RawMessage(prompt.text, prompt.ids) for prompt in self._prompts]
+            raw["output_messages"] = [self._raw_output()]
         return Response(
             **self._settings,
             id=self._accepted.id,
@@ -341,8 +353,15 @@ class ResponseProjection:
             incomplete_details=INCOMPLETE_DETAILS.get(self.status),
             output=[Raw(item.payload) for item in self._output if item is not None],
             usage=None if self._usage is None else usage_of(self._prompt_tokens, self._usage),
+            **raw,
             unmet=(self._end and self._end.unmet) or UNSET,
         )
+
+    def _raw_output(self) -> RawMessage:
+        """All that the model has written."""
+        spans = (*(span for spans in self._tokens for span in spans), *self._written)
+        tokens = [token for span in spans for token in span]
+        return RawMessage("".join(token.text for token in tokens), [token.id for token in tokens])
 
     def _count(self, usage: Usage) -> None:
         self._usage = usage if self._usage is None else self._usage + usage

@@ -1,0 +1,65 @@
+"""`previous_input_messages`: a conversation before the input, as messages, in the place of stored items.
+
+They are vLLM's: messages of harmony, which have a channel and a recipient, or of Chat Completions. They
+become items of the input, and are stored with it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from antiphon.apis.responses.given import Given, Object, given, json_text
+
+PARAMETER = "previous_input_messages"
+_PEOPLE = (None, "all", "assistant", "user")  # recipients that are no tools
+_SPACE = "functions."
+
+
+def previous_items(messages: list[Any] | None) -> Iterator[Given]:
+    """The items that these messages stand for. Raises RequestError."""
+    unanswered: list[str] = []  # ids of calls, oldest first
+    for index, message in enumerate(messages or ()):
+        where = given(message, f"{PARAMETER}[{index}]")
+        for item in _items(where, f"call_previous_{index}", unanswered):
+            yield Given(item, where.where)
+
+
+def _items(message: Given, new_id: str, unanswered: list[str]) -> Iterator[Object]:
+    role, text = message.text("role"), _text(message)
+    recipient = message.text_or_none("recipient")
+    if role == "tool":
+        call_id = message.text_or_none("tool_call_id") or (unanswered[0] if unanswered else "")
+        if call_id not in unanswered:
+            raise message.wrong("role", "This answers no call of the messages before it.")
+        unanswered.remove(call_id)
+        yield {"type": "function_call_output", "call_id": call_id, "output": text}
+    elif role == "assistant" and recipient not in _PEOPLE:
+        yield _call(new_id, str(recipient), text, unanswered)
+    elif role == "assistant" and message.text_or_none("channel") == "analysis":
+        yield {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
+    elif role in ("system", "developer", "user", "assistant"):
+        if text:
+            yield {"type": "message", "role": role, "content": text}
+        for position, call in enumerate(message.objects("tool_calls")):
+            function = call.object_or_none("function")
+            if function is None:
+                raise call.missing("function")
+            id_, arguments = call.text_or_none("id"), json_text(function.value.get("arguments"))
+            yield _call(id_ or f"{new_id}_{position}", function.named("name"), arguments, unanswered)
+    else:
+        raise message.wrong("role", "Use 'system', 'developer', 'user', 'assistant' or 'tool'.")
+
+
+def _call(call_id: str, name: str, arguments: str, unanswered: list[str]) -> Object:
+    unanswered.append(call_id)
+    return {
+        "type": "function_call",
+        "call_id": call_id,
+        "name": name.removeprefix(_SPACE),
+        "arguments": arguments,
+    }
+
+
+def _text(message: Given) -> str:
+    if isinstance(message.value.get("content"), list):
+        return "".join(part.text("text") for part in message.objects("content"))
+    return message.text_or_none("content") or ""
