@@ -143,6 +143,7 @@ SAMPLES = {
     "code_interpreter": ("true", True),
     "web_search": ("http://127.0.0.1:8888", "http://127.0.0.1:8888"),
     "shell": ("bwrap sh", "bwrap sh"),
+    "default_model": ("true", True),
     "trust_chat_templates": ("true", True),
     "force_include_usage": ("true", True),
     "keep_alive": ("2.5", 2.5),

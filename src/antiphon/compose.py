@@ -95,6 +95,7 @@ def _options(settings: Settings) -> Options:
         keep_alive=settings.keep_alive,
         stall=settings.stall_seconds,
         deadline=settings.deadline_seconds,
+        default_model=settings.default_model,
         trust_templates=settings.trust_chat_templates,
         force_usage=settings.force_include_usage,
         reasoning_fields=_REASONING_FIELDS.get(settings.reasoning_field, (settings.reasoning_field,)),

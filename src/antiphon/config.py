@@ -104,7 +104,11 @@ class Settings:
 
     model_name: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
     """A name that clients may use for the model; repeat it for aliases. Answers have the
-    one that was requested; a request without one is for the first. Without any, the model's own name."""
+    one that was requested. Without any, the model's own name."""
+
+    default_model: bool = False
+    """Answer requests that leave out the model. Without it they are refused, as the APIs' specifications
+    want; null or empty, it is the first name in any case."""
 
     dialect: str | None = None
     """The format of the model's reasoning and tool calls. Without one, chosen from

@@ -227,11 +227,18 @@ def test_what_nobody_knows_is_ignored_and_told() -> None:
     assert max(map(len, names.ignored)) < 100
 
 
-@pytest.mark.parametrize("model", [{}, {"model": None}, {"model": ""}])
 @pytest.mark.parametrize("api", APIS)
-def test_a_request_without_a_model_is_for_that_of_the_server(api: Any, model: dict[str, Any]) -> None:
-    body = json.dumps({**APIS[api], **model}).encode()
-    assert decode_request(body, api, ParameterNames(), "served").model == "served"
+def test_a_request_without_a_model_may_be_for_that_of_the_server(api: Any) -> None:
+    def model(more: dict[str, Any], missing: str | None = None) -> Any:
+        body = json.dumps({**APIS[api], **more}).encode()
+        return decode_request(body, api, ParameterNames(), "first", missing).model
+
+    assert model({"model": None}) == model({"model": ""}) == "first"
+    assert model({}, "served") == "served"
+    assert model({"model": "m"}, "served") == "m"
+    with pytest.raises(RequestError) as raised:
+        model({})
+    assert raised.value.param == "model"
 
 
 def test_whatever_a_response_takes_can_be_counted_and_compacted() -> None:

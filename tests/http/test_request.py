@@ -33,7 +33,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Running]:
-    async with running(SCRIPT, names=("first", "second")) as server:
+    async with running(SCRIPT, names=("first", "second"), default_model=True) as server:
         yield server
 
 
@@ -168,6 +168,17 @@ async def test_a_background_response_keeps_what_other_names_said(
 
 
 # Models
+
+
+async def test_a_server_without_a_default_wants_a_model() -> None:
+    async with (
+        running(SCRIPT) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
+    ):
+        for path, body in ANSWERS.items():
+            missing = await http.post(path, json=body)
+            assert (missing.status_code, missing.json()["error"]["param"]) == (400, "model")
+            assert (await http.post(path, json=body | {"model": ""})).status_code == 200
 
 
 @pytest.mark.parametrize("path", ANSWERS)

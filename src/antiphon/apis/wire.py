@@ -18,17 +18,25 @@ _UNNAMED = (Raw(b"null"), Raw(b'""'))
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
-def decode_request(body: bytes, type_: type[T], names: ParameterNames, model: str | None = None) -> T:
+def decode_request(
+    body: bytes,
+    type_: type[T],
+    names: ParameterNames,
+    unnamed: str | None = None,
+    missing: str | None = None,
+) -> T:
     """The body as a request for an answer, whose parameters have several names; see `fields`.
 
-    `names` gets those that were used. Without a model the request is for `model`. Raises RequestError.
+    `names` gets those that were used. A model that is null or empty is `unnamed`, one that is left out is
+    `missing`. Raises RequestError.
     """
     given = decode(body, dict[str, Raw])
     try:
         found = to_fields(given, type_.__struct_fields__, names)  # type: ignore[attr-defined]
     except (UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from error
-    if model is not None and found.get("model", _UNNAMED[0]) in _UNNAMED:
+    model = missing if "model" not in found else unnamed if found["model"] in _UNNAMED else None
+    if model is not None:
         found["model"] = Raw(msgspec.json.encode(model))
     return decode(body if found == given else msgspec.json.encode(found), type_)
 

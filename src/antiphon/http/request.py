@@ -55,7 +55,9 @@ def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
     `connection.state.names` is what it calls its parameters, for errors.
     """
     connection.state.names = names = ParameterNames()
-    wire = decode_request(body, type_, names, app_of(connection).models.default_name)
+    app = app_of(connection)
+    first = app.models.default_name
+    wire = decode_request(body, type_, names, first, first if app.options.default_model else None)
     if names.ignored:
         log.info("unknown parameters ignored", names=names.ignored)
     return wire
