@@ -312,11 +312,11 @@ async def test_tools_of_a_server_are_told_back_and_not_offered(
     client: httpx.AsyncClient, engine: Said
 ) -> None:
     engine.says(written(f"{FINAL}Hi."))
-    hosted = [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}]
+    hosted = [{"type": "web_search"}, {"type": "image_generation"}]
     body = await post(
         client, "/responses", {**response_body(Wish()), "tools": [*hosted, {"type": "function", **TOOLS[1]}]}
     )
-    assert [tool["type"] for tool in body["tools"]] == ["web_search", "code_interpreter", "function"]
+    assert [tool["type"] for tool in body["tools"]] == ["web_search", "image_generation", "function"]
     assert "## browser" not in engine.prompt
     assert "## python" not in engine.prompt
     assert "type now = () => any;" in engine.prompt

@@ -29,8 +29,8 @@ class Options(Struct, frozen=True):
     a stream sends a comment; a client that does not read for `stall` seconds is cut off, and no
     answer takes more than `deadline` seconds. With `trust_templates` clients may bring chat
     templates. With `default_model` they may leave out the model. With `force_usage` every stream ends
-    with its usage. `reasoning_fields` are the fields of chat answers that hold reasoning; `reasoning_form` is how the Responses API
-    shows it. What is stored is kept for `keep` seconds.
+    with its usage. `reasoning_fields` are the fields of chat answers that hold reasoning; `reasoning_form`
+    is how the Responses API shows it. What is stored is kept for `keep` seconds.
     """
 
     max_body_bytes: int = 32 * MIB
