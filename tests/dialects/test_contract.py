@@ -105,6 +105,25 @@ def test_the_laws_hold_however_the_answer_is_cut(dialect: Dialect, case: str) ->
         check(table, text, places, tools=TOOLS, state=answer.get("state"))
 
 
+@pytest.mark.parametrize("dialect", [d for d in DIALECTS if "output" in answers(d.names[0])["single"]])
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+def test_a_call_that_ends_anywhere_is_shown_only_with_arguments(
+    dialect: Dialect, reason: FinishReason
+) -> None:
+    """Behind its name and before its arguments there is nothing to show: it is text, or, if it was cut, gone."""
+    answer, table = answers(dialect.names[0])["single"], table_of(dialect.names[0])
+    text, finish = answer["output"], Finish(reason)
+    for end in range(len(text)):
+        shown = [
+            [written(item, {}) for item in fold(decode(table, pieces, finish, **options)).items]
+            for options in [{"tools": TOOLS, "state": answer.get("state")}]
+            for pieces in ([text[:end]], list(text[:end]))
+        ]
+        assert shown[0] == shown[1]
+        assert all(item.get("arguments", "{") for item in shown[0])
+        assert sum("call" in item for item in shown[0]) <= 1
+
+
 def test_every_case_file_belongs_to_a_dialect_and_every_answer_to_a_case() -> None:
     names = {dialect.names[0] for dialect in DIALECTS}
     files = {path.stem for path in FOLDER.glob("*.toml")}

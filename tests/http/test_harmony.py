@@ -84,7 +84,7 @@ async def test_a_broken_call_shows_what_the_model_wrote(
     for seen in (await by_chat(client), await by_responses(client)):
         assert (seen.text, seen.thoughts) == ("", "")
         assert seen.calls == [("get_weather", arguments)]
-    assert (await by_chat(client)).reason == "stop"
+    assert (await by_chat(client)).reason == "tool_calls"
 
 
 @every_way

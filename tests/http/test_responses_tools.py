@@ -1,5 +1,6 @@
 """Tools over HTTP: functions, custom tools, namespaces, and what a coding agent sends."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -31,6 +32,9 @@ SCRIPT: list[Mapping[str, Any]] = [
     {"when": f"empty{END}", "output": called("f", "{}")},
     {"when": f"made up{END}", "output": called("nobody", '{"a": 1}')},
     {"when": f"cut{END}", "output": called("f", '{"a": "one two three four five six seven"}')},
+    {"when": f"broken{END}", "output": called("f", '{"a": one}') + "\nSorry."},
+    {"when": f"unclosed{END}", "output": '<tool_call>\n{"name": "f", "arguments": {"a": 1'},
+    {"when": f"nothing{END}", "output": 'I call.\n<tool_call>\n{"name": "f", "arg'},
     {"output": "Hello there!"},
 ]
 FUNCTION = {"type": "function", "name": "f", "description": "A function.", "parameters": {"type": "object"}}
@@ -196,13 +200,38 @@ async def test_a_tool_that_the_model_made_up(api: Api) -> None:
 
 async def test_a_call_that_is_cut(api: Api) -> None:
     for response in (
-        await api.create("cut", tools=[FUNCTION], max_output_tokens=18),
-        await api.streamed("cut", tools=[FUNCTION], max_output_tokens=18),
+        await api.create("cut", tools=[FUNCTION], max_output_tokens=24),
+        await api.streamed("cut", tools=[FUNCTION], max_output_tokens=24),
     ):
         assert response["status"] == "incomplete"
         [call] = response["output"]
         assert call["status"] == "incomplete"
         assert '{"a": "one two three four five six seven"}'.startswith(call["arguments"])
+
+
+@pytest.mark.parametrize(("said", "arguments"), [("broken", '{"a": one}}\n'), ("unclosed", '{"a": 1')])
+async def test_a_call_that_the_model_broke(api: Api, said: str, arguments: str) -> None:
+    call, *_ = await output_of(api, said, tools=[FUNCTION])
+    assert (call["status"], call["arguments"]) == ("incomplete", arguments)
+
+    for background in (False, True):
+        stored = await api.create(said, tools=[FUNCTION], background=background)
+        async with asyncio.timeout(10):
+            while (body := await api.get(f"/responses/{stored['id']}"))["status"] != "completed":
+                await asyncio.sleep(0.01)
+        assert body["output"][0]["status"] == "incomplete"
+        output = {"type": "function_call_output", "call_id": body["output"][0]["call_id"], "output": "No."}
+        again = await api.create([output], tools=[FUNCTION], previous_response_id=body["id"])
+        assert again["status"] == "completed"
+
+
+async def test_a_call_without_any_argument_is_text_if_it_is_broken_and_nothing_if_it_is_cut(api: Api) -> None:
+    [message] = await output_of(api, "nothing", tools=[FUNCTION])
+    assert message["content"][0]["text"] == 'I call.\n<tool_call>\n{"name": "f", "arg'
+
+    tokens = (await api.create("nothing", tools=[FUNCTION]))["usage"]["output_tokens"]
+    [message] = await output_of(api, "nothing", tools=[FUNCTION], max_output_tokens=tokens - 1)
+    assert (message["content"][0]["text"], message["status"]) == ("I call.", "incomplete")
 
 
 # What a coding agent sends

@@ -6,12 +6,13 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import Chunk, FinishReason, Token
 from antiphon.core.errors import EngineBusyError, EngineError
-from antiphon.core.events import CallStarted, Event, Finished, TextDelta, TextEnded, TextStarted
+from antiphon.core.events import CallStarted, Event, Finished, Malformed, TextDelta, TextEnded, TextStarted
 from antiphon.core.turn import Function, Sampling, ToolChoice
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
@@ -61,6 +62,18 @@ async def said(generation: GenerationRun) -> list[Event]:
     heard = Heard()
     await generation.run(heard, 0)
     return heard.events
+
+
+@pytest.mark.parametrize(
+    "text", ['<tool_call>{"name": "f", "arguments": {"a": one}}', '<tool_call>{"name": "f", "arg']
+)
+async def test_broken_markup_is_logged_once(text: str) -> None:
+    with capture_logs() as logs:
+        events = await said(generation(Speaker([chunks(f"<tool_call>{{}} {text}")])))
+
+    [line] = logs
+    assert (line["event"], line["verdict"]) == ("broken markup", "a marker that opens no call")
+    assert line["places"] == sum(isinstance(event, Malformed) for event in events) == 2
 
 
 # Its end

@@ -1,12 +1,13 @@
 """Why an answer ended, as clients get it: one table for every API and mode.
 
-`length` always wins: a client must never take a cut call for a whole one.
+`length` always wins: a client must never take a cut call for a whole one. A call that is broken
+is a call, too: client loops go on at that word, and have their handling of bad arguments there.
 """
 
 from antiphon.core.chunks import FinishReason
 
 _TABLE = {
-    # (why the engine stopped, are there complete calls): finish_reason
+    # (why the engine stopped, are calls shown): finish_reason
     (FinishReason.STOP, False): "stop",
     (FinishReason.STOP, True): "tool_calls",
     (FinishReason.LENGTH, False): "length",
@@ -17,6 +18,6 @@ _TABLE = {
 }
 
 
-def finish_reason(reason: FinishReason, complete_calls: int) -> str:
-    """OpenAI's `finish_reason` for a choice with this many complete calls."""
-    return _TABLE[reason, complete_calls > 0]
+def finish_reason(reason: FinishReason, calls: int) -> str:
+    """OpenAI's `finish_reason` for a choice that shows this many calls."""
+    return _TABLE[reason, calls > 0]

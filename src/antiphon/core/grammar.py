@@ -5,9 +5,9 @@ state defines what kind of text it reads, and which markers lead to which state.
 differs between families is which states they have, which markers lead from one to
 the next, and a few parts to choose (how a name is written, what is trimmed).
 
-Everything between the marker that leaves plain text and the point where a call's
-name is known is provisional: if it turns out to be malformed, it becomes text again
-and the decoder continues in the state before. So a marker in prose stays prose.
+Everything between the marker that leaves plain text and the first argument of a
+call is provisional: if it turns out to be malformed, it becomes text again, and
+the decoder continues in the state before. So a marker in prose stays prose.
 
 Space that touches a marker belongs to the marker: templates insert it when they
 render, and decoding is the inverse of rendering.

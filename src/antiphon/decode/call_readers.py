@@ -28,7 +28,7 @@ class NameReader(ShortTextReader):
         if named is None or not self._builder.accepts(named.name, self._state.names):
             return None
         self._builder.markup(header)
-        self._builder.commit_call(named.name, named.call_id)
+        self._builder.name_call(named.name, named.call_id)
         if marker in self._state.peek:
             return Step(self._state.peek[marker], marker + rest)
         return Step(self._state.on[marker], rest, marker)
@@ -131,7 +131,8 @@ class JsonArgumentsReader:
         """The model stopped inside the arguments."""
         step = self.feed(text)
         if step is None:
-            self._builder.arguments(self._held, self._held)
+            shown = "" if self._phase == self._begin else "".join(self._collected) + self._held
+            self._builder.arguments(shown, self._held)
             self._builder.fail_call(self._broken)
         return step
 

@@ -191,9 +191,9 @@ class Decoder:
         """The last events, with all text that was held back."""
         self._count_plain()
         self._read_last("")
-        while self._builder.provisional and finish.reason is FinishReason.STOP:
+        while self._builder.retractable and finish.reason is FinishReason.STOP:
             self._read_last(self._retract(""))
-        if self._builder.provisional:
+        if self._builder.retractable:
             self._builder.malformed("the call was truncated")
             self._builder.discard_call()
         if self._builder.in_call and not self._is_complete(finish):
@@ -221,10 +221,9 @@ class Decoder:
         return replace(event, text=new, raw=new) if new else None
 
     def _is_complete(self, finish: Finish) -> bool:
-        """Whether only closing markers of the call are missing, and the model stopped by itself."""
+        """Whether the call ended with the answer: the token by which the model stopped was its end."""
         state = self._table[self.state].state
-        whole = isinstance(state, TextArguments) or (isinstance(state, Span) and state.kind is Kind.CALL)
-        return whole and finish.reason is FinishReason.STOP
+        return isinstance(state, TextArguments) and finish.reason is FinishReason.STOP
 
     def _follow(self, step: Step) -> str:
         """Apply a reader's step; return the text to read next."""
@@ -275,7 +274,7 @@ class Decoder:
 
     def _retract(self, rest: str) -> str:
         """The provisional call is text: its marker is, and the rest is read again."""
-        if not self._builder.provisional:
+        if not self._builder.retractable:
             self._go_to(self._table.grammar.text)
             return rest
         marker, raw = self._builder.retract()

@@ -2,7 +2,8 @@
 
 It tracks for all readers which item is open, which tokens the text consists of, and
 which text is provisional. From the opening marker of a call on, text is provisional;
-it is committed when the call's name is known, or retracted to become text.
+it is committed with the first argument of the call, or its end. Until then nothing of the
+call is shown, and it can be retracted to become text.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from antiphon.core.grammar import AcceptedNames, ArgumentKey, Kind
+from antiphon.core.grammar import AcceptedNames, ArgumentKey, CallHeader, Kind
 from antiphon.decode.arguments.elements import Element
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.arguments.writer import ObjectWriter
@@ -34,7 +35,7 @@ from antiphon.decode.lexer import Lexer
 from antiphon.decode.token_map import TokenMap
 
 MAX_PROVISIONAL = 64 * 1024
-"""Characters that are held back until the name of a call is known; beyond that they are text."""
+"""Characters that are held back until a call has an argument; beyond that they are text."""
 
 
 class StopMatcher(NamedTuple):
@@ -76,6 +77,7 @@ class EventBuilder:
         self._open: Kind | None = None  # the open item: text, reasoning or call
         self._writer = ObjectWriter({})
         self._provisional: list[str] | None = None
+        self._named: CallHeader | None = None  # the call that the provisional text begins
         self._provisional_size = 0
         self._events: list[Event] = []
         self.completion_tokens = 0
@@ -92,7 +94,7 @@ class EventBuilder:
 
     def enter(self, kind: Kind, phase: str | None = None) -> None:
         """Text of this kind comes next: close an open item of another kind."""
-        if self._open is not kind or self._phase != phase:
+        if self._named is not None or self._open is not kind or self._phase != phase:
             self.close()
         self._kind, self._phase = kind, phase
         self.reasoned = self.reasoned or kind is Kind.REASONING
@@ -126,7 +128,7 @@ class EventBuilder:
     def close(self) -> None:
         """Close the open item; a call that did not fail is complete."""
         self._release()
-        if self._open is Kind.CALL:
+        if self.in_call:
             self.arguments(self._writer.end(), "")
             self.end_call()
         elif self._open is not None:
@@ -140,13 +142,18 @@ class EventBuilder:
     # The opening of a call
 
     def begin_provisional(self, marker: str | None) -> None:
-        """Hold text back until `commit_call` or `retract`. `marker` is None for a further call of a list."""
+        """Hold text back until the call starts, or `retract`. `marker` is None for a further call of a list."""
         self.marker = marker
         self._provisional, self._provisional_size = [], 0
 
     @property
     def provisional(self) -> bool:
-        """Whether text is provisional."""
+        """Whether there may be a call, whose name is not known."""
+        return self._provisional is not None and self._named is None
+
+    @property
+    def retractable(self) -> bool:
+        """Whether nothing of the call is shown: it has no argument yet, and can still become text."""
         return self._provisional is not None
 
     @property
@@ -162,7 +169,7 @@ class EventBuilder:
     def retract(self) -> tuple[str | None, str]:
         """There is no call: return the marker and the text after it, to be read again."""
         raw, marker = "".join(self._provisional or ()), self.marker
-        self._provisional = self.marker = None
+        self._provisional = self.marker = self._named = None
         return marker, raw
 
     def discard_call(self) -> None:
@@ -178,13 +185,16 @@ class EventBuilder:
         """Whether the request offers a function of this name."""
         return name in self._tools
 
-    def commit_call(self, name: str, call_id: str | None = None) -> None:
-        """Start the call: its name is known."""
+    def name_call(self, name: str, call_id: str | None = None) -> None:
+        """The call's name is known: it starts with its first argument, or its end."""
+        self._named = CallHeader(name, call_id)
+        self._writer = ObjectWriter(self._tools.get(name, {}))
+
+    def _start_call(self, name: str, call_id: str | None) -> None:
         marker, raw = self.retract()
         raw = (marker or "") + raw
         self.enter(Kind.MARKUP)
         self._open = Kind.CALL
-        self._writer = ObjectWriter(self._tools.get(name, {}))
         if call_id is None or call_id in self._call_ids:  # models repeat ids
             call_id = self._ids(name, self._calls)
         self._call_ids.add(call_id)
@@ -196,10 +206,15 @@ class EventBuilder:
     @property
     def in_call(self) -> bool:
         """Whether a call is open."""
-        return self._open is Kind.CALL
+        return self._open is Kind.CALL or self._named is not None
 
     def arguments(self, text: str, raw: str) -> None:
-        """Add JSON text to the arguments of the call."""
+        """Add JSON text to the arguments of the call, which starts if that is the first."""
+        if self._named is not None:
+            if not text:
+                self.markup(raw)
+                return
+            self._start_call(*self._named)
         if raw or text:
             self._events.append(ArgumentsDelta(text, raw, self._take(raw)))
 
@@ -238,9 +253,11 @@ class EventBuilder:
         self._events.append(CallEnded(complete=True))
 
     def fail_call(self, why: str) -> None:
-        """End an incomplete call."""
-        self._open = None
+        """End an incomplete call. One that is retractable is left to be retracted."""
+        if self.retractable:
+            return
         self.malformed(why)
+        self._open = None
         self._events.append(CallEnded(complete=False))
 
     # The end

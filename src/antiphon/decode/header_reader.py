@@ -45,5 +45,5 @@ class HeaderReader(ShortTextReader):
             return None
         self._builder.markup(header)
         if route.call and is_call:
-            self._builder.commit_call(*route.call)
+            self._builder.name_call(*route.call)
         return to

@@ -4,7 +4,7 @@ Or with the function's name as the key: `{"get_weather": {"city": "Rome"}}`.
 
 Arguments are streamed verbatim once the name is known. If they come before the
 name they are held back, up to the builder's limit. If the JSON is malformed before
-the name is known there is no call; if it is malformed later the call is incomplete.
+the arguments there is no call; if it is malformed later the call is incomplete.
 """
 
 from collections.abc import Callable
@@ -209,7 +209,7 @@ class JsonCallsReader:
         if not self._name or not self._builder.accepts(self._name, self._state.names):
             return False
         self._called = True
-        self._builder.commit_call(self._name, self._id)
+        self._builder.name_call(self._name, self._id)
         if self._early is not None:
             self._give_early(self._early)
         return True
@@ -241,8 +241,8 @@ class JsonCallsReader:
         return Step(self._state.then, text)
 
     def _malformed(self, rest: str) -> Step | str:
-        """The JSON is malformed here: no call if its name is unknown yet, else an incomplete one."""
-        if self._builder.provisional:
+        """The JSON is malformed here: no call if it has no arguments yet, else an incomplete one."""
+        if self._builder.retractable:
             return Step(RETRACT, rest)
         if self._builder.in_call:
             self._builder.fail_call("the call is not valid JSON")
@@ -267,7 +267,7 @@ class KeyedCallsReader(JsonCallsReader):
         if not key or not self._builder.accepts(key, self._state.names):
             return False
         self._called = True
-        self._builder.commit_call(key)
+        self._builder.name_call(key)
         return True
 
     def _is_arguments(self, key: str) -> bool:

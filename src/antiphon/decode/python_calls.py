@@ -92,7 +92,7 @@ class PythonCallsReader:
         if self._arguments.broken:
             return Step(RETRACT, text[end:])
         if self._arguments.begun:
-            self._builder.commit_call(self._name)
+            self._builder.name_call(self._name)
             self._builder.arguments("".join(out), "")
             self._phase = self._stream
             self._end_call()

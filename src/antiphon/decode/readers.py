@@ -85,7 +85,7 @@ class SpanReader:
         if self.at_start or self._lexer is not self._table.lexer or text[-1:].isspace():
             return self._read(text, MarkerMatch(len(text), len(text), ""))
         self._report(text)
-        return None
+        return Step(RETRACT, "") if self._builder.over_limit else None
 
     def finish(self, text: str) -> Step | None:
         """The same, with nothing held back."""

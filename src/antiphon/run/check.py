@@ -43,7 +43,8 @@ class OutputCheck:
         calls = [item for item in self._items if isinstance(item, FunctionCall)]
         whole = [call for call in calls if call.status is Status.COMPLETED]
         if self._turn.tool_choice.calling is Calling.REQUIRED and not whole:
-            yield "tool_choice: the model called no tool."
+            called = "its call is incomplete" if calls else "the model called no tool"
+            yield f"tool_choice: {called}."
         for call in whole:
             yield from self._violations_by_call(call)
         if self._turn.format is not None and not whole:

@@ -9,6 +9,7 @@ reasoning that has become too long is closed, and the engine continues after it.
 import asyncio
 from collections.abc import Callable
 
+import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,7 +17,7 @@ from antiphon.core.accumulator import DELTAS, Accumulator
 from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import Chunk, Finish, FinishReason, merge_chunks
 from antiphon.core.errors import AntiphonError
-from antiphon.core.events import CallStarted, Event
+from antiphon.core.events import CallStarted, Event, Malformed
 from antiphon.decode.decoder import Decoder
 from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.check import OutputCheck
@@ -28,6 +29,7 @@ from antiphon.run.replay import ReplayLog, request_after
 MAX_HELD_CHUNKS = 16_384
 """Chunks of one generation that are kept for a client that does not read: at 300 bytes each, 5 MB."""
 
+log = structlog.get_logger()
 
 Emit = Callable[[int, list[Event]], None]
 """Takes the next events of a choice."""
@@ -89,6 +91,8 @@ class GenerationRun:
         self._held: list[Chunk] = []  # while the client does not read
         self._failure: AntiphonError | None = None  # behind them
         self._finished = False
+        self._broken = 0  # places of the markup, and what was wrong with the first
+        self._verdict = ""
 
     async def run(self, output: Driver, choice: int, emit: Emit | None = None) -> None:
         """Generate a choice of `output`, to the end; `emit` is where its events go, if not straight there.
@@ -181,7 +185,7 @@ class GenerationRun:
         self._finished = True
         decoder = self._decoder
         held = [event for chunk in self._held for event in decoder.feed(chunk)]
-        return self._visible(held + decoder.finish(Finish(FinishReason.ERROR)))
+        return self._last(held + decoder.finish(Finish(FinishReason.ERROR)))
 
     # Between engine and client
 
@@ -210,7 +214,7 @@ class GenerationRun:
                 finish = Finish(FinishReason.STOP)  # there is no need for the engine to continue
             if finish is not None:
                 self._finished = True
-                events = events + self._visible(decoder.finish(finish))
+                events = events + self._last(decoder.finish(finish))
             emitted = events if emitted is None else emitted + events
             if finish is not None:
                 break
@@ -226,7 +230,18 @@ class GenerationRun:
     def _marked(self, event: Event) -> Event:
         if isinstance(event, CallStarted) and event.name in self._hosted:
             return replace(event, hosted=True)
+        if isinstance(event, Malformed):
+            self._broken += 1
+            self._verdict = self._verdict or event.why
         return event
+
+    def _last(self, events: list[Event]) -> list[Event]:
+        """The last events, visible. What was wrong with the markup is logged once for all of it."""
+        visible = self._visible(events)
+        if self._broken:
+            model = self._engine.card.name
+            log.info("broken markup", model=model, verdict=self._verdict, places=self._broken)
+        return visible
 
     def _exceeds_reasoning_limit(self) -> bool:
         limit, decoder = self._limit, self._decoder

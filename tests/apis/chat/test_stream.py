@@ -305,7 +305,9 @@ def test_without_usage_the_chunks_have_no_such_key() -> None:
         ('<tool_call>{"name": "f"}</tool_call>', FinishReason.STOP, None, "tool_calls"),
         ('<tool_call>{"name": "f"}</tool_call>', FinishReason.LENGTH, None, "length"),
         ('<tool_call>{"name": "f", "arguments": {"a"', FinishReason.LENGTH, None, "length"),
-        ('<tool_call>{"name": "f", "arguments": {"a"', FinishReason.STOP, None, "stop"),
+        ('<tool_call>{"name": "f", "arguments": {"a"', FinishReason.STOP, None, "tool_calls"),
+        ('<tool_call>{"name": "f", "arg', FinishReason.STOP, '<tool_call>{"name": "f", "arg', "stop"),
+        ('<tool_call>{"name": "f", "arg', FinishReason.LENGTH, "", "length"),
         ('A<tool_call>{"name": "f"}</tool_call>B', FinishReason.STOP, "A\n\nB", "tool_calls"),
     ],
 )

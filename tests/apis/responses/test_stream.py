@@ -196,12 +196,12 @@ def test_an_item_that_ended_before_the_limit_is_complete() -> None:
     assert call["output"][0]["status"] == thought["output"][0]["status"] == "completed"
 
 
-def test_a_call_that_the_model_broke_is_what_it_wrote() -> None:
+def test_a_call_that_the_model_broke_is_incomplete_and_what_it_wrote() -> None:
     response = whole([*BROKEN_CALL, *TEXT, STOP])
 
     assert response["status"] == "completed"
     assert response["output"][0]["arguments"] == '{"a"'
-    assert [item["status"] for item in response["output"]] == ["completed", "completed"]
+    assert [item["status"] for item in response["output"]] == ["incomplete", "completed"]
 
 
 @pytest.mark.parametrize(("end", "status"), [(STOP, "completed"), (LENGTH, "incomplete")])

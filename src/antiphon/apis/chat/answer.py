@@ -13,7 +13,6 @@ from antiphon.apis.projection import BodyProjection, ChoiceResult
 from antiphon.core.accumulator import Output
 from antiphon.core.events import Event, ReasoningDelta
 from antiphon.core.finish import finish_reason
-from antiphon.core.items import Status
 
 
 class ChatCompletionBuilder(BodyProjection):
@@ -61,8 +60,7 @@ class ChatCompletionBuilder(BodyProjection):
 
     def _choice(self, index: int, state: ChoiceResult, output: Output) -> Choice:
         presentation = self._presentation
-        complete = sum(call.status is Status.COMPLETED for call in output.calls)
-        reason = finish_reason(output.reason, complete)
+        reason = finish_reason(output.reason, len(output.calls))
         return Choice(
             index,
             _message(output, presentation),

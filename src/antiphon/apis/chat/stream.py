@@ -47,7 +47,6 @@ class _ChoiceState:
     __slots__ = (
         "arguments",
         "calls",
-        "complete_calls",
         "content",
         "has_content",
         "index",
@@ -65,7 +64,6 @@ class _ChoiceState:
         self.arguments: Piece = content
         self.read: Callable[[str], str] = str
         self.calls = 0
-        self.complete_calls = 0
         self.messages = 0
         self.reasonings = 0
         self.has_content = False
@@ -167,15 +165,13 @@ class ChatCompletionStream(StreamProjection):
                 state.read = _no_text
             case CallStarted():
                 out.append(self._begin_call(state, event))
-            case CallEnded():
-                state.complete_calls += event.complete and state.read is not _no_text
             case Finished():
                 state.usage = event.usage
                 self._chunks.settle(state.index, event.usage)
                 out.extend(self._finish_choice(state, event))
             case TextStarted() | ReasoningStarted():
                 out.extend(_paragraph(state, event))
-            case TextEnded() | ReasoningEnded() | Markup() | Malformed():
+            case TextEnded() | ReasoningEnded() | CallEnded() | Markup() | Malformed():
                 pass
             case ToolCallsPending() | ToolResultReceived():
                 pass  # what the server's tools do is between the model and them
@@ -195,7 +191,7 @@ class ChatCompletionStream(StreamProjection):
         """The finish reason in a chunk of its own, once. The error of all choices ends the stream itself."""
         if event.reason is FinishReason.ERROR and event.error is None:
             return []
-        reason = finish_reason(event.reason, state.complete_calls)
+        reason = finish_reason(event.reason, state.calls)
         last = ChunkChoice(
             state.index,
             Delta(),

@@ -66,7 +66,7 @@ class CompletionBuilder(BodyProjection):
         choice = CompletionChoice(
             index,
             echoed.text + output.text,
-            finish_reason=finish_reason(output.reason, complete_calls=0),
+            finish_reason=finish_reason(output.reason, calls=0),
             stop_reason=output.stop,
             error=ChoiceError(output.error) if output.error else UNSET,
             unmet=output.unmet or UNSET,

@@ -106,7 +106,7 @@ class CompletionStream(StreamProjection):
         if event.reason is FinishReason.ERROR and event.error is None:
             return []
         last = CompletionChoice(
-            choice, "", finish_reason=finish_reason(event.reason, complete_calls=0), stop_reason=event.stop
+            choice, "", finish_reason=finish_reason(event.reason, calls=0), stop_reason=event.stop
         )
         if event.error:
             last.error = ChoiceError(event.error)

@@ -6,9 +6,8 @@ at an RNG, so events that are pushed again, in the same order and any batches, g
 the same bytes.
 
 An item that a limit cut is incomplete, and the last. Only the event after its end
-tells whether it was cut, so its status is written when that comes. A call whose
-arguments the model broke, but was not cut in, is completed: the client gets what the
-model wrote, and can tell it what is wrong.
+tells whether it was cut, so its status is written when that comes. A call of the client's
+that the model broke is incomplete, too.
 
 A call that the server runs stays open until its result is received. Others begin
 meanwhile, so items are done in another order than they begin in; their place in the
@@ -236,8 +235,8 @@ class ResponseProjection:
         self._frame = None
         out += self._open.end(event.item)
         self._ended = True
-        if isinstance(event, CallEnded) and event.complete:
-            self._close(COMPLETED, out)
+        if isinstance(event, CallEnded) and (event.complete or not event.item.hosted):
+            self._close(COMPLETED if event.complete else INCOMPLETE, out)
 
     def _close(self, status: str, out: list[bytes]) -> None:
         """The status of what the model has written is known. It is finished, if it waits for no result."""

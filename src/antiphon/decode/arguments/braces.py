@@ -15,7 +15,7 @@ from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_HEADER, plain_key
 from antiphon.decode.json_scanner import MAX_DEPTH
 from antiphon.decode.lexer import Lexer
-from antiphon.decode.readers import Step
+from antiphon.decode.readers import RETRACT, Step
 
 MAX_WORD = 4000
 """Characters of a bare value inside a container."""
@@ -183,7 +183,7 @@ class BraceArgumentsReader:
             self._held = text[end:]
             return None
         self._builder.fail_call(self._broken)
-        return Step(self._state.then, text[end:])
+        return Step(RETRACT if self._builder.retractable else self._state.then, text[end:])
 
     # Shared by the phases
 
