@@ -14,7 +14,7 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from antiphon.core.turn import Calling, ToolChoice
+from antiphon.core.turn import MAX_DEMANDED_CALLS, Calling, ToolChoice
 
 TEXT: list[Event] = [TextStarted(), TextDelta("hi", "hi"), TextEnded()]
 END = Finished(FinishReason.STOP, Usage(), raw="!")
@@ -42,6 +42,8 @@ def seen(choice: ToolChoice, events: list[Event], *, at_once: bool) -> list[Even
         (ToolChoice(Calling.NONE), [*TEXT, *TEXT]),
         (ToolChoice(names=frozenset({"b"})), [*TEXT, *call("b"), *TEXT]),
         (ToolChoice(parallel=False), [*TEXT, *call("a")]),
+        (ToolChoice(Calling.REQUIRED, frozenset({"a", "b"}), named=True), [*TEXT, *call("a")]),
+        (ToolChoice(Calling.REQUIRED), [*TEXT, *call("a"), *call("b"), *TEXT]),
         (ToolChoice(names=frozenset({"b"}), parallel=False), [*TEXT, *call("b")]),
     ],
 )
@@ -52,6 +54,16 @@ def test_a_client_sees_what_it_asked_for(choice: ToolChoice, shown: list[Event],
 
     assert [event for event in events if not isinstance(event, Markup)] == [*shown, END]
     assert "".join(event.raw for event in events) == "".join(event.raw for event in said)
+
+
+def test_a_model_that_must_call_repeats_itself_so_often_only() -> None:
+    calls, repeated = CallFilter(ToolChoice(Calling.REQUIRED)), [*call("a") * (MAX_DEMANDED_CALLS + 5), END]
+
+    events = calls.filter(repeated)
+
+    assert calls.over
+    assert sum(isinstance(event, CallEnded) for event in events) == MAX_DEMANDED_CALLS
+    assert events[-1] is END
 
 
 def test_a_single_call_is_over_when_it_ends() -> None:

@@ -8,6 +8,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from antiphon.core.constraint import Gbnf, StructuralTag
+from antiphon.core.turn import MAX_DEMANDED_CALLS
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
 from tests.constrain.language import language_of
 from tests.http.chat_api import ChatApi, chatting, function
@@ -29,6 +30,8 @@ def call(name: str, arguments: str = '{"city": "Rome"}') -> str:
 
 SCRIPT: list[dict[str, Any]] = [
     {"when": "both?", "output": f"Let me look.\n{call('f')}\n{call('g')}\nDone."},
+    {"when": "thrice?", "output": "\n".join([call("f")] * 3)},
+    {"when": "always?", "output": "\n".join([call("f")] * 100)},
     {"when": "weather?", "output": call("f")},
     {"when": "wrong?", "output": call("f", '{"city": 3}')},
     {"when": "think?", "output": f"<think>\nHm.\n</think>\n{call('f')}"},
@@ -115,6 +118,21 @@ async def test_one_call_ends_the_answer_if_it_must_be_the_only_one(api: ChatApi)
         "completion_tokens"
     ] < whole
     assert api.server.engine.steps - steps < whole
+
+
+@pytest.mark.parametrize("parallel", [True, False, None])
+async def test_a_named_tool_is_called_once(api: ChatApi, held: ChatApi, parallel: bool | None) -> None:
+    more = {} if parallel is None else {"parallel_tool_calls": parallel}
+    for server in (api, held):
+        choice = await server.choice("thrice?", tools=TOOLS, tool_choice=NAMED, **more)
+        assert (called(choice), choice["finish_reason"]) == (["f"], "tool_calls")
+
+
+async def test_a_model_that_must_call_is_stopped_if_it_repeats_itself(held: ChatApi) -> None:
+    choice = await held.choice("thrice?", tools=TOOLS, tool_choice="required")
+    assert called(choice) == ["f"] * 3
+    choice = await held.choice("always?", tools=TOOLS, tool_choice="required")
+    assert (called(choice), choice["finish_reason"]) == (["f"] * MAX_DEMANDED_CALLS, "tool_calls")
 
 
 async def test_without_calls_nothing_of_them_shows(api: ChatApi) -> None:
@@ -310,7 +328,7 @@ GOOD, OTHER, WRONG = call("f"), call("g"), call("f", '{"city": 3}')
     ("wanted", "admitted", "barred"),
     [
         ("required", [GOOD, OTHER, f"{GOOD}\n{OTHER}", f"<think>\nHm.\n</think>\n{GOOD}"], ["Hello.", WRONG]),
-        (NAMED, [GOOD, f"{GOOD}\n{GOOD}"], ["Hello.", WRONG, OTHER]),
+        (NAMED, [GOOD], ["Hello.", WRONG, OTHER, f"{GOOD}\n{GOOD}"]),
         (allowed("required", G), [OTHER], ["Hello.", GOOD]),
     ],
 )

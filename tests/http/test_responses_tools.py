@@ -177,7 +177,7 @@ async def test_choices(api: Api, server: Running) -> None:
         ("auto", 2),
         ("none", 0),
         ("required", 2),
-        ({"type": "function", "name": "f"}, 2),
+        ({"type": "function", "name": "f"}, 1),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]}, 0),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}, 2),
     ):

@@ -162,7 +162,7 @@ class _Compiler:
 
     def _constrains_calls(self, offered: Sequence[Function]) -> bool:
         """Whether it matters how a call is written that need not come."""
-        return self._choice.names is not None or not self._choice.parallel or any(f.strict for f in offered)
+        return self._choice.names is not None or self._choice.most == 1 or any(f.strict for f in offered)
 
     def _calls(self, offered: Sequence[Function]) -> CallGrammar:
         if not any(self._grammar.states.keys() - self._grammar.without_calls().states.keys()):
@@ -171,7 +171,7 @@ class _Compiler:
             CallableFunction(f.name, self._schema_ir(f), f.hosted is not None and f.hosted.native)
             for f in offered
         ]
-        return CallGrammar(self._grammar, functions, self._choice.parallel, self._rules)
+        return CallGrammar(self._grammar, functions, self._choice.most != 1, self._rules)
 
     def _schema_ir(self, tool: Function) -> SchemaIR:
         """The schema of a function's arguments: any object, if it is not enforced."""

@@ -9,16 +9,16 @@ from antiphon.core.turn import Calling, ToolChoice
 
 
 class CallFilter:
-    """Filters the events of one generation. `over`: the one call that was allowed is made."""
+    """Filters the events of one generation. `over`: as many calls as may be are made."""
 
     def __init__(self, choice: ToolChoice) -> None:
         self._names = frozenset() if choice.calling is Calling.NONE else choice.names
-        self._parallel = choice.parallel
+        self._left = choice.most
         self._hiding = False
         self.over = False
 
     def filter(self, events: list[Event]) -> list[Event]:
-        """The events that are left. Behind a single call, only the end is."""
+        """The events that are left. Behind the last call that may be, only the end is."""
         return [self._filtered(event) for event in events]
 
     def _filtered(self, event: Event) -> Event:
@@ -28,6 +28,7 @@ class CallFilter:
             self._hiding = self._names is not None and event.name not in self._names
         if self._hiding and isinstance(event, CallStarted | ArgumentsDelta | CallEnded):
             return Markup(event.raw, event.tokens)
-        if isinstance(event, CallEnded):
-            self.over = not self._parallel
+        if isinstance(event, CallEnded) and self._left is not None:
+            self._left -= 1
+            self.over = not self._left
         return event

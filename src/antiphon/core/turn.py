@@ -59,6 +59,10 @@ class Calling(StrEnum):
     REQUIRED = "required"
 
 
+MAX_DEMANDED_CALLS = 16
+"""Calls of a generation that must call."""
+
+
 class ToolChoice(Struct, frozen=True):
     """Which calls an answer may have, and whether it must have one.
 
@@ -71,6 +75,17 @@ class ToolChoice(Struct, frozen=True):
     names: frozenset[str] | None = None
     parallel: bool = True
     named: bool = False
+
+    @property
+    def most(self) -> int | None:
+        """How many calls a generation may have; None if that is left to the model.
+
+        A named call is demanded once. A model that must call, and cannot say anything else, may repeat
+        itself without end.
+        """
+        if self.named or not self.parallel:
+            return 1
+        return MAX_DEMANDED_CALLS if self.calling is Calling.REQUIRED else None
 
 
 class Sampling(Struct, frozen=True):

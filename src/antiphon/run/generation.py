@@ -2,7 +2,7 @@
 
 The engine pushes chunks; each call decodes them, and pushes their events on, at
 once. Two things end a generation before the model does: a stop string, and the
-one call of an answer that may have only one. One thing makes it continue differently:
+last call of an answer that may have only so many. One thing makes it continue differently:
 reasoning that has become too long is closed, and the engine continues after it.
 """
 

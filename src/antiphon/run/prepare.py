@@ -61,7 +61,7 @@ async def prepare(turn: Turn, model: Model, ids: tuple[int, ...] | None = None) 
 def _filter(turn: Turn) -> CallFilter | None:
     """What keeps calls from the client that it does not allow; most turns need none."""
     choice = turn.tool_choice
-    free = choice.parallel and choice.names is None and choice.calling is not Calling.NONE
+    free = choice.most is None and choice.names is None and choice.calling is not Calling.NONE
     return None if free else CallFilter(choice)
 
 
