@@ -21,7 +21,7 @@ from antiphon.dialects.registry import find
 from antiphon.engines.engine import Engine
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.endings import ClientStalledError
-from antiphon.run.generation import MAX_HELD_CHUNKS, GenerationRun, Interceptors, ReasoningLimit
+from antiphon.run.generation import MAX_CLOSINGS, MAX_HELD_CHUNKS, GenerationRun, Interceptors, ReasoningLimit
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from tests.laws import merge
 from tests.run.support import (
@@ -188,6 +188,24 @@ async def test_what_closes_reasoning_may_end_the_answer() -> None:
     limit = ReasoningLimit(2, chunk("</think>Enough."))
     assert fold(await said(generation(engine, reasoning=limit, stop=("gh",)))).text == "Enou"
     assert len(engine.asked) == 1
+
+
+async def test_a_model_that_opens_its_reasoning_again_and_again_comes_to_an_end() -> None:
+    engine = Speaker(*([[chunk("<think>")], [chunk("Hm")]] for _ in range(MAX_CLOSINGS + 9)))
+
+    output = fold(await said(generation(engine, reasoning=limited(2))))
+
+    assert (output.reasoning, output.text, output.reason) == ("Hm", "", FinishReason.LENGTH)
+    assert len(engine.asked) == MAX_CLOSINGS + 1
+
+
+@pytest.mark.parametrize("most", range(1, 12))
+async def test_the_text_that_closes_reasoning_is_part_of_the_limit(most: int) -> None:
+    model = await scripted({"output": "<think>" + "a b " * 20 + "</think>" + "c d " * 20})
+    output = fold((await answered(turn(reasoning_limit=3, sampling=Sampling(max_tokens=most)), model)).events)
+
+    assert output.usage.completion_tokens <= most
+    assert output.reason is FinishReason.LENGTH
 
 
 async def test_reasoning_within_the_limit_is_left_alone() -> None:

@@ -142,7 +142,7 @@ class EventBuilder:
     # The opening of a call
 
     def begin_provisional(self, marker: str | None) -> None:
-        """Hold text back until the call starts or is retracted. `marker` is None for a further call of a list."""
+        """Hold text back until the call starts or is retracted. `marker` is None for a call later in a list."""
         self.marker = marker
         self._provisional, self._provisional_size = [], 0
 

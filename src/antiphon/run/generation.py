@@ -35,6 +35,10 @@ Emit = Callable[[int, list[Event]], None]
 """Takes the next events of a choice."""
 
 
+MAX_CLOSINGS = 16
+"""How often the reasoning of a generation is closed; a model that opens it once more has said all it will."""
+
+
 class ReasoningLimit(Struct, frozen=True):
     """After so many `tokens` of reasoning, `closing` is written for the model."""
 
@@ -77,6 +81,7 @@ class GenerationRun:
         self._replay = interceptors.replay or (ReplayLog() if interceptors.reasoning else None)
         self._calls = interceptors.calls
         self._limit = interceptors.reasoning
+        self._closings = 0
         self._check = interceptors.check
         self._hosted = interceptors.hosted
         self._plan = interceptors.plan
@@ -248,7 +253,11 @@ class GenerationRun:
         return limit is not None and decoder.in_reasoning and decoder.reasoning_tokens >= limit.tokens
 
     def _close_reasoning(self) -> None:
-        """End the reasoning, recorded as if the model had written it."""
+        """End the reasoning, recorded as if the model had written it; or the answer, if that is of no use."""
         assert self._replay is not None
         assert self._limit is not None
-        self._decode(self._replay.record([self._limit.closing]))
+        closing, written = self._limit.closing, sum(len(chunk.tokens) for chunk in self._replay.chunks)
+        self._closings += 1
+        if self._closings > MAX_CLOSINGS or written + len(closing.tokens) > self._request.max_tokens:
+            closing = Chunk("", finish=Finish(FinishReason.LENGTH))
+        self._decode(self._replay.record([closing]))
