@@ -49,6 +49,7 @@ def check(table: Table, text: str, cuts: Sequence[int] = (), **options: object) 
         assert essence(events) == essence(whole)
         assert "".join(event.raw for event in events) == text
         assert [token.id for event in events for token in event.tokens] == list(range(len(pieces)))
+        assert shown_tokens(events) == visible_pieces(events, pieces)
         assert fold(events).items == fold(whole).items
         assert isinstance(events[-1], Finished)
         assert events[-1].usage.completion_tokens == len(pieces)
@@ -56,6 +57,22 @@ def check(table: Table, text: str, cuts: Sequence[int] = (), **options: object) 
             if call.status is Status.COMPLETED:
                 assert isinstance(json.loads(call.arguments), dict)
     return essence(whole)
+
+
+def shown_tokens(events: Iterable[Event]) -> set[int]:
+    """The tokens of visible text."""
+    return {token.id for event in events if isinstance(event, TextDelta) for token in event.tokens}
+
+
+def visible_pieces(events: Iterable[Event], pieces: Sequence[str]) -> set[int]:
+    """Which of the pieces hold visible text, alone or beside other text."""
+    owners = [index for index, piece in enumerate(pieces) for _ in piece]
+    seen, offset = set(), 0
+    for event in events:
+        if isinstance(event, TextDelta):
+            seen.update(owners[offset : offset + len(event.raw)])
+        offset += len(event.raw)
+    return seen
 
 
 def cut(text: str, cuts: Sequence[int]) -> list[str]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
-from antiphon.core.events import CallEnded, Finished, Malformed, ReasoningDelta, TextDelta
+from antiphon.core.events import CallEnded, Finished, Malformed, Markup, ReasoningDelta, TextDelta
 from antiphon.core.grammar import AcceptedNames, Grammar, Kind, Name, Span, TextArguments
 from antiphon.core.items import FunctionCall, Message, Reasoning, Status
 from antiphon.decode.decoder import Decoder, start_after, state_after
@@ -276,9 +276,9 @@ def test_space_before_a_marker_is_held_up_to_a_limit() -> None:
     assert answer("a" + space + '<tool_call>{"name":"f"}')[0] == "a" + " " * 10
 
 
-def test_tokens_belong_to_the_event_that_holds_their_first_character() -> None:
+def test_tokens_belong_to_the_first_visible_text_in_them() -> None:
     decoder = Decoder(hermes)
-    texts = ["<think>", "", "hm", "</think>", "\n\nHi", ""]
+    texts = ["<think>", "", "hm", "a</think>", "\n\nHi", ""]
     events = []
     for index, text in enumerate(texts):
         events += decoder.feed(Chunk(text, (Token(index, text),)))
@@ -288,7 +288,8 @@ def test_tokens_belong_to_the_event_that_holds_their_first_character() -> None:
         return [token.id for event in events if isinstance(event, kind) for token in event.tokens]
 
     assert ids(ReasoningDelta) == [1, 2]  # 1 has no text: it belongs to what follows
-    assert ids(TextDelta) == []  # "\n\nHi" begins as space
+    assert ids(Markup) == [0, 3]  # 3 ends in the marker
+    assert ids(TextDelta) == [4]  # though "\n\nHi" begins as space
     assert ids(Finished) == [5]
     assert fold(events).usage.completion_tokens == 6
     assert fold(events).usage.reasoning_tokens == 3  # the marker that opens a thought counts, too

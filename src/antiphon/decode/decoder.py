@@ -137,9 +137,9 @@ class Decoder:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Reasoning tokens so far."""
+        """Reasoning tokens so far, with one that has begun."""
         self._count_plain()
-        return self._builder.reasoning_tokens
+        return self._builder.reasoning_tokens + (self.in_reasoning and self._token_map.begun)
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""

@@ -142,7 +142,7 @@ class EventBuilder:
     # The opening of a call
 
     def begin_provisional(self, marker: str | None) -> None:
-        """Hold text back until the call starts or is retracted. `marker` is None for a call later in a list."""
+        """Hold text back until the call starts or is retracted. `marker` is None later in a list."""
         self.marker = marker
         self._provisional, self._provisional_size = [], 0
 
@@ -282,8 +282,8 @@ class EventBuilder:
         events, self._events = self._events, []
         return events
 
-    def _take(self, raw: str) -> tuple[Token, ...]:
-        tokens = self._token_map.take(len(raw))
+    def _take(self, raw: str, visible: bool = False) -> tuple[Token, ...]:
+        tokens = self._token_map.take(len(raw), visible)
         self.completion_tokens += len(tokens)
         if self._kind is Kind.REASONING:  # space and markers inside reasoning count as reasoning
             self.reasoning_tokens += len(tokens)
@@ -291,11 +291,10 @@ class EventBuilder:
 
     def _show(self, kind: Kind, raw: str) -> None:
         self._open_item(kind)
-        tokens = self._take(raw)
         if kind is Kind.TEXT:
-            self._events.append(TextDelta(raw, raw, tokens))
+            self._events.append(TextDelta(raw, raw, self._take(raw, visible=True)))
         else:
-            self._events.append(ReasoningDelta(raw, raw, tokens))
+            self._events.append(ReasoningDelta(raw, raw, self._take(raw)))
 
     def _open_item(self, kind: Kind) -> None:
         if self._open is not kind:

@@ -1,7 +1,8 @@
 """Maps text to the tokens that it consists of.
 
-A token belongs to the piece of text with its first character; a token without text
-(a part of a character, or hidden) belongs to the piece after it. The cost per token
+A token belongs to the first piece of visible text in it: clients want the log probabilities of
+all that they see. One without any belongs to the piece with its last character; a token without
+text (a part of a character, or hidden) belongs to the piece after it. The cost per token
 does not depend on the length of the text.
 """
 
@@ -19,7 +20,7 @@ class TokenMap:
     __slots__ = ("_tokens", "position", "written")
 
     def __init__(self) -> None:
-        self._tokens: deque[tuple[int, Token]] = deque()  # with the offset where each begins
+        self._tokens: deque[tuple[int, int, Token]] = deque()  # where each begins and ends
         self.written = 0
         self.position = 0
 
@@ -28,25 +29,27 @@ class TokenMap:
         offset = self.written
         self.written += len(chunk.text)
         if len(chunk.tokens) == 1:  # the common case, in half the time
-            self._tokens.append((offset, chunk.tokens[0]))
+            self._tokens.append((offset, self.written, chunk.tokens[0]))
             return
         for token in chunk.tokens:
-            self._tokens.append((offset, token))
             # An engine may hide part of a token's text: stay inside the chunk.
-            offset = min(offset + len(token.text), self.written)
+            end = min(offset + len(token.text), self.written)
+            self._tokens.append((offset, end, token))
+            offset = end
 
-    def take(self, length: int) -> tuple[Token, ...]:
-        """The tokens that begin in the next `length` characters."""
+    def take(self, length: int, visible: bool) -> tuple[Token, ...]:
+        """The tokens of the next `length` characters; those that go on behind hidden text wait."""
         self.position += length
-        tokens = self._tokens
-        if not tokens or tokens[0][0] >= self.position:
-            return ()
-        if len(tokens) == 1:
-            return (tokens.popleft()[1],)
+        tokens, position = self._tokens, self.position
         taken = []
-        while tokens and tokens[0][0] < self.position:
-            taken.append(tokens.popleft()[1])
+        while tokens and tokens[0][0] < position and (visible or tokens[0][1] <= position):
+            taken.append(tokens.popleft()[2])
         return tuple(taken)
+
+    @property
+    def begun(self) -> bool:
+        """A token waits that has begun in text that was read."""
+        return bool(self._tokens) and self._tokens[0][0] < self.position
 
     @property
     def idle(self) -> bool:
@@ -55,6 +58,6 @@ class TokenMap:
 
     def rest(self) -> tuple[Token, ...]:
         """The remaining tokens, those after the last character."""
-        rest = tuple(token for _, token in self._tokens)
+        rest = tuple(token for _, _, token in self._tokens)
         self._tokens.clear()
         return rest

@@ -1,6 +1,6 @@
 """Tokens → the log probabilities of a choice's text.
 
-Only tokens of visible text are shown: reasoning, calls and
+Only tokens of visible text are shown, or of some: reasoning, calls and
 markup are other spans. A token's bytes are all that it has, also those of a
 character that another token completes.
 """
