@@ -97,6 +97,7 @@ async def running(
     names: tuple[str, ...] = (),
     dialect: str = "hermes",
     date: str | None = None,
+    exclude_tools: bool = False,
     tools: Iterable[ServerTool] = (),
     parallel: int = 256,
     store: str | Callable[[], Awaitable[Store]] = "memory",
@@ -109,7 +110,9 @@ async def running(
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not."""
     engine = ScriptedEngine(script, parallel=parallel) if isinstance(script, list) else script
-    service = SharingService(engine, names=names, dialect=dialect, date=date, tools=tools)
+    service = SharingService(
+        engine, names=names, dialect=dialect, date=date, exclude_tools=exclude_tools, tools=tools
+    )
     opened = partial(open_store, store) if isinstance(store, str) else store
     app = App(service, Storage(opened, lease), Sealer(secrets), Options(**options), presenters)
     worker = Worker(app, jobs=JOBS, lease=lease)

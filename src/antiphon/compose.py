@@ -58,6 +58,7 @@ def compose(settings: Settings) -> Runtime:
         dialect=settings.dialect,
         chat_template=template,
         date=settings.date,
+        exclude_tools=settings.exclude_tools_when_tool_choice_none,
         tools=_tools(settings),
     )
     storage = Storage(_open_store(settings), settings.lease_seconds)

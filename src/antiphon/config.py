@@ -163,6 +163,10 @@ class Settings:
     """The command that begins a shell in a sandbox, to run commands in for models that ask for
     it. {workspace} in it stands for a folder that is made for each answer."""
 
+    exclude_tools_when_tool_choice_none: bool = False
+    """Where a request says tool_choice none, leave its tools out of the prompt, and hide a call that
+    the model writes all the same. Without it, they stay in the prompt, and such a call is text."""
+
     trust_chat_templates: bool = False
     """Let requests bring chat templates of their own."""
 

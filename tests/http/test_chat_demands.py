@@ -135,12 +135,25 @@ async def test_a_model_that_must_call_is_stopped_if_it_repeats_itself(held: Chat
     assert (called(choice), choice["finish_reason"]) == (["f"] * MAX_DEMANDED_CALLS, "tool_calls")
 
 
-async def test_without_calls_nothing_of_them_shows(api: ChatApi) -> None:
+async def test_what_looks_like_a_call_that_may_not_be_is_text(api: ChatApi) -> None:
     choice = await api.choice("both?", tools=TOOLS, tool_choice="none")
 
-    assert choice["message"]["content"] == "Let me look.\n\nDone."
+    assert choice["message"]["content"] == f"Let me look.\n{call('f')}\n{call('g')}\nDone."
     assert (called(choice), choice["finish_reason"]) == ([], "stop")
-    assert "<tools>" not in api.seen.prompt.text
+    prompt = api.seen.prompt
+    await api.ask("both?", tools=TOOLS)
+    assert api.seen.prompt == prompt  # so it stays cached
+
+
+async def test_tools_may_be_excluded_where_none_may_be_called() -> None:
+    async with chatting(SCRIPT, exclude_tools=True) as api:
+        choice = await api.choice("both?", tools=TOOLS, tool_choice="none")
+
+        assert choice["message"]["content"] == "Let me look.\n\nDone."
+        assert (called(choice), choice["finish_reason"]) == ([], "stop")
+        assert "<tools>" not in api.seen.prompt.text
+        await api.ask("both?", tools=TOOLS)
+        assert "<tools>" in api.seen.prompt.text
 
 
 async def test_length_wins_over_calls(api: ChatApi) -> None:

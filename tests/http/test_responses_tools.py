@@ -184,8 +184,8 @@ async def test_choices(api: Api, server: Running) -> None:
         body = await api.create("two", tools=[FUNCTION, other], tool_choice=choice)
         assert body["tool_choice"] == choice
         assert len(items_of(body, "function_call")) == calls, choice
-        assert "<tool_call>" not in json.dumps(body)
-        assert ("<tools>" in prompt_of(server)) == (choice != "none")
+        assert ("<tool_call>" in json.dumps(body)) == (choice == "none")  # there it is text
+        assert "<tools>" in prompt_of(server)
 
 
 async def test_a_call_without_arguments(api: Api) -> None:

@@ -296,7 +296,7 @@ async def test_tools_that_may_not_be_called(api: Api, model: Model) -> None:
     response = await api.create("Hi", tools=TOOLS, tool_choice="none")
 
     assert kinds(response) == ["message"]
-    assert text_of(response) == ""
+    assert "Never." not in text_of(response)
 
 
 async def test_a_program_that_a_limit_cuts_is_not_run(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from antiphon.core.constraint import Format, JsonSchema
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
-from antiphon.core.turn import Calling, Function, ToolChoice, Turn
+from antiphon.core.turn import Function, Turn
 from tests.render.support import WEATHER
 
 
@@ -39,7 +39,6 @@ class Case(NamedTuple):
     pairs: Sequence[Pair] = ()
     instructions: str | None = None
     tools: tuple[Function, ...] = ()
-    calling: Calling = Calling.AUTO
     variables: Mapping[str, Any] = {}
     format: Format | None = None
     effort: str = "Medium"
@@ -52,7 +51,6 @@ class Case(NamedTuple):
             model="m",
             items=tuple(pair.item for pair in self.pairs),
             tools=self.tools,
-            tool_choice=ToolChoice(self.calling),
             variables=self.variables,
             format=self.format,
         )
@@ -232,7 +230,6 @@ CASES: dict[str, Case] = {
     ),
     "tools": Case([user("1")], tools=(WEATHER, NOON, LONG, ORDER)),
     "tools and instructions": Case([told("Be brief."), user("1")], "Be brief.", (ORDER,)),
-    "tools that may not be called": Case([user("1"), call(), result()], calling=Calling.NONE),
     "little effort": Case([user("1")], variables={"reasoning_effort": "low"}, effort="Low"),
     "no effort": Case([user("1")], variables={"reasoning_effort": "none"}, effort="Low"),
     "minimal effort": Case([user("1")], variables={"reasoning_effort": "minimal"}, effort="Low"),

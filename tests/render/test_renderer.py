@@ -3,6 +3,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Item, Reasoning
@@ -82,10 +83,14 @@ def test_a_template_that_ignores_tools_is_taught_them() -> None:
     assert "<|im_start|>user\n<tool_response>\nsunny" in text
 
 
-def test_tools_that_may_not_be_called_are_not_shown() -> None:
+def test_tools_that_may_not_be_called_are_shown_where_the_model_can_be_told_of_them() -> None:
+    none = ToolChoice(Calling.NONE)
     for name in ("chatml", "mistral"):
-        asked = turn(say("user", "q"), tools=(WEATHER,), tool_choice=ToolChoice(Calling.NONE))
-        assert RENDERERS[name].render(asked) == RENDERERS[name].render(turn(say("user", "q")))
+        asked = turn(say("user", "q"), tools=(WEATHER,))
+        assert RENDERERS[name].render(replace(asked, tool_choice=none)) == RENDERERS[name].render(asked)
+    plain = renderer(templates.CHATML, None)
+    asked = turn(say("user", "q"), tools=(WEATHER,), tool_choice=none)
+    assert plain.render(asked) == plain.render(turn(say("user", "q")))
 
 
 def test_a_model_that_cannot_be_told_of_tools_says_so() -> None:

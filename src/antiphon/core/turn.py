@@ -54,7 +54,7 @@ class Calling(StrEnum):
     """Whether the model calls its tools."""
 
     NONE = "none"
-    """It may not. Tools are not shown to it, and a call that it makes all the same is not shown."""
+    """It may not. What looks like a call is text, or is not shown where it can be no text."""
     AUTO = "auto"
     REQUIRED = "required"
 

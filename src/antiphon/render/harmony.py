@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from antiphon.core.constraint import Format, JsonSchema
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role
-from antiphon.core.turn import Calling, Ending, Function, Turn
+from antiphon.core.turn import Ending, Function, Turn
 from antiphon.render.harmony_tools import (
     BROWSER,
     CONTAINER,
@@ -98,9 +98,8 @@ class HarmonyRenderer:
 
     def transcript(self, turn: Turn) -> str:
         """See `Renderer`. Raises `RequestError` for what the format cannot express."""
-        offered = turn.tools if turn.tool_choice.calling is not Calling.NONE else ()
-        functions = [tool for tool in offered if not _is_native(tool)]
-        native = [tool for tool in offered if _is_native(tool)]
+        functions = [tool for tool in turn.tools if not _is_native(tool)]
+        native = [tool for tool in turn.tools if _is_native(tool)]
         leading = [item for item in takewhile(_is_instruction, turn.items) if isinstance(item, Message)]
         messages = [
             _message("system", self._system(turn.variables, functions, native)),

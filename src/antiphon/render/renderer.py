@@ -91,11 +91,11 @@ class ChatTemplateRenderer:
         return self._render(turn, {"add_generation_prompt": False})
 
     def _render(self, turn: Turn, ending: Mapping[str, Any]) -> str:
-        offered = turn.tools if turn.tool_choice.calling is not Calling.NONE else ()
-        tools = self._escaper.escape_json([_tool(function) for function in offered])
+        tools = self._escaper.escape_json([_tool(function) for function in turn.tools])
         gathered = self._escaper.escape_json(gather(turn.items))
         messages = self._writer.write_history(gathered, self.capabilities)
-        if tools and not self.capabilities.tools:
+        may_call = turn.tool_choice.calling is not Calling.NONE
+        if tools and not self.capabilities.tools and (may_call or self._has_tool_prompt):
             messages = self._describe_tools(messages, tools)
         arranged = arrange(messages, self.capabilities)
         variables = self._escaper.escape_json(dict(turn.variables))

@@ -13,7 +13,7 @@ from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineError, RequestError, naming
 from antiphon.core.grammar import Grammar, Kind, Span, State
 from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
-from antiphon.core.turn import Function, Turn
+from antiphon.core.turn import Calling, Function, Turn
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
@@ -40,16 +40,18 @@ class Model:
     """Knows how a turn becomes a prompt, and how what the engine answers is decoded.
 
     `reasons`: the model may begin an answer with reasoning, where its dialect has any.
+    With `exclude_tools` a turn that may not call has no tools in its prompt.
     `tools` are those of the server, by type; `stopping` is set when none of them is waited for any more.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a model is served with
         self,
         engine: Engine,
         renderer: Renderer,
         dialect: Dialect,
         *,
         reasons: bool = True,
+        exclude_tools: bool = False,
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
     ) -> None:
         self.engine = engine
@@ -64,6 +66,7 @@ class Model:
         )
         self._answer_header = _answer_header(renderer, dialect.grammar)
         self._reasons = reasons
+        self._exclude_tools = exclude_tools
         self._plans: dict[bytes, ConstraintPlan] = {}
         self._foreign = lru_cache(TEMPLATES)(self._compile)
 
@@ -150,6 +153,8 @@ class Model:
 
     async def _render(self, turn: Turn) -> str:
         """Render the turn; in a thread of its own if it is long, so that others do not wait for it."""
+        if self._exclude_tools and turn.tool_choice.calling is Calling.NONE:
+            turn = replace(turn, tools=())
         if turn.template is not None:
             renderer: Renderer = await asyncio.to_thread(self._foreign, turn.template)
         else:
@@ -219,7 +224,8 @@ class Model:
         """How answers to the turn are read."""
         if turn.prompt is not None:
             return _PLAIN
-        return self._table if turn.tools else self._table_without_calls
+        reads_calls = self._exclude_tools or turn.tool_choice.calling is not Calling.NONE
+        return self._table if turn.tools and reads_calls else self._table_without_calls
 
     def begun(self, table: Table, prompt: str) -> Start:
         """Where the answer begins: a template may have written its first markers, a client some text."""

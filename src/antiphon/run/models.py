@@ -36,7 +36,7 @@ class Service:
     engine's own. `dialect` is a name from the registry, None to choose by the
     chat template. `chat_template` replaces the model's own. `date` is the one that
     prompts give, where a family's prompts give one; by default, that of the start.
-    `tools` are those that the server runs for a model that calls them.
+    `exclude_tools` is that of `Model`. `tools` are those that the server runs for a model that calls them.
     """
 
     def __init__(  # noqa: PLR0913 - what models are served with
@@ -47,6 +47,7 @@ class Service:
         dialect: str | None = None,
         chat_template: str | None = None,
         date: str | None = None,
+        exclude_tools: bool = False,
         tools: Iterable[ServerTool] = (),
     ) -> None:
         self._engine = engine
@@ -54,6 +55,7 @@ class Service:
         self._dialect = dialect
         self._chat_template = chat_template
         self._date = date
+        self._exclude_tools = exclude_tools
         self._model: Model | None = None
         self.names = names
         self.health = Health.LOADING
@@ -70,7 +72,14 @@ class Service:
         reasons = self._dialect is not None or _reasons(dialect, template)
         try:
             renderer = self._renderer(dialect, card)
-            self._model = Model(self._engine, renderer, dialect, reasons=reasons, tools=self._tools)
+            self._model = Model(
+                self._engine,
+                renderer,
+                dialect,
+                reasons=reasons,
+                exclude_tools=self._exclude_tools,
+                tools=self._tools,
+            )
         except RequestError as error:  # as of a request that cannot be rendered
             message = f"The chat template cannot render a message of a user: {error.message.rstrip('.')}. "
             raise EngineError(message + "Name another with --chat-template.") from error

@@ -182,8 +182,7 @@ def _choice_after(turn: Turn, calls_left: int) -> ToolChoice:
     if calls_left > 0:
         return ToolChoice(Calling.AUTO, names, choice.parallel)
     own = frozenset(tool.name for tool in turn.tools if not tool.hosted)
-    left = own if names is None else own & names
-    return ToolChoice(Calling.AUTO if left else Calling.NONE, left or None, choice.parallel)
+    return ToolChoice(Calling.AUTO, own if names is None else own & names, choice.parallel)
 
 
 def _left(limit: int | None, used: int) -> int | None:
