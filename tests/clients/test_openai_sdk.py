@@ -170,7 +170,7 @@ async def test_a_stream_adds_up_to_the_full_answer(
         ("a stop string", ("one two thre", None, []), "stop"),
         ("nothing", ("", None, []), "stop"),
         ("a marker in prose", ("Write <tool_call> and </tool_call>, or <think>.", None, []), "stop"),
-        ("tools that must not be called", ("Look.", None, []), "stop"),
+        ("tools that must not be called", (f"Look.\n{CALL}", None, []), "stop"),
     ],
 )
 async def test_the_sdk_reads_what_the_model_said(
