@@ -60,9 +60,7 @@ class AnswerSource:
         if len(self._choices) == 1:
             await self._choices[0].run(output, 0)
             return
-        tasks = [
-            asyncio.create_task(choice.run(output, index)) for index, choice in enumerate(self._choices)
-        ]
+        tasks = [asyncio.create_task(choice.run(output, index)) for index, choice in enumerate(self._choices)]
         failures: dict[int, Exception] = {}
         try:
             async for index, failure in _failures(tasks):
