@@ -74,6 +74,12 @@ async def test_special_tokens_become_their_ids_and_none_is_added(engine):
     assert await engine.tokenize([""]) == []
 
 
+async def test_the_card_knows_what_the_engine_sets_itself(engine):
+    # llama.cpp's own, which its documentation lists.
+    expected = {"temperature": 0.8, "top_p": 0.95, "presence_penalty": 0, "frequency_penalty": 0}
+    assert engine.card.defaults == expected
+
+
 async def test_the_card_knows_the_opening_token(engine):
     assert engine.card.opening is None  # this model wants none
 

@@ -28,7 +28,7 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
   served first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -65,6 +65,7 @@ class ModelCard(Struct, frozen=True):
     `known_as` are names that may tell its family: titles, file, architecture.
     `response_template` is Hugging Face's, JSON text, None if there is none.
     `opening` is the token that the model wants before any text (BOS), None if it wants none.
+    `defaults` are the fields of `Sampling` that the engine sets itself where a request does not.
     """
 
     name: str
@@ -77,6 +78,7 @@ class ModelCard(Struct, frozen=True):
     response_template: str | None = None
     opening: int | None = None
     capabilities: Capabilities = Capabilities()
+    defaults: Mapping[str, float] = {}
 
 
 class Prompt(Struct, frozen=True):

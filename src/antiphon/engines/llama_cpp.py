@@ -46,6 +46,10 @@ DEFAULT_CONTEXT = 8192
 """Tokens, if the model was trained for so many: memory grows with context times slots."""
 
 
+_SHOWN_DEFAULTS = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})
+"""Of llama.cpp's settings those that answers may show."""
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of llama.cpp."""
@@ -140,6 +144,12 @@ class LlamaCppEngine:
             response_template=response_template(self._path),
             opening=server.opening_token(),
             capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,)),
+            # They are of 32 bits: 0.8 comes as 0.800000011920929.
+            defaults={
+                name: round(value, 6)
+                for name, value in props.default_generation_settings.params.items()
+                if name in _SHOWN_DEFAULTS
+            },
         )
         self._vocabulary = server.vocabulary()
         self._tokenizer = CachedTokenizer(server)

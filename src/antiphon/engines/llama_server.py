@@ -39,9 +39,10 @@ class Props(Struct, frozen=True):
     """What the loaded model's own server says of it."""
 
     class Defaults(Struct, frozen=True):
-        """The part of the settings that is of use here: the context of one slot, in tokens."""
+        """What is of use of the settings: the context of one slot, in tokens, and the sampling."""
 
         n_ctx: int
+        params: dict[str, Any] = {}
 
     default_generation_settings: Defaults
     bos_token: str = ""

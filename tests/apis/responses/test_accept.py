@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import json as msgspec_json
 
 from antiphon.apis import wire
+from antiphon.apis.responses import echo
 from antiphon.apis.responses.accept import (
     INCLUDABLE,
     PARAMETERS,
@@ -306,11 +308,17 @@ def test_functions_are_told_back_whole() -> None:
     assert told == [whole | functions[0], whole | functions[1], custom]
 
 
+def test_what_the_model_sets_itself_is_told_back() -> None:
+    request = msgspec.convert({"model": "m", "input": "x", "top_p": 0.5}, CreateResponse)
+    shown = echo.settings(request, {"temperature": 0.8, "top_p": 0.95})
+    assert (shown.temperature, shown.top_p, shown.presence_penalty) == (0.8, 0.5, 0.0)
+
+
 def test_formats_are_told_back_whole() -> None:
     schema = {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": None}
     found = settings(text={"format": schema, "verbosity": "low"}, reasoning={"summary": "auto"})
 
-    whole = schema | {"description": None, "strict": False}
+    whole = schema | {"description": "", "strict": False}
     assert found["text"] == {"format": whole, "verbosity": "low"}
     assert found["reasoning"] == {"effort": None, "summary": "auto"}
 

@@ -52,7 +52,8 @@ class Context(Struct, frozen=True):
     request. `history` are the payloads of the items before its input, oldest
     first, `referred` those of the items that its input refers to, by id.
     `raw_reasoning` is how reasoning is shown if no summary is requested. `hosts`
-    has the tools that the server runs, `presenters` what shows their calls.
+    has the tools that the server runs, `presenters` what shows their calls. `defaults` is the
+    sampling of the model where the request says nothing.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Context(Struct, frozen=True):
     raw_reasoning: ReasoningForm = RAW
     hosts: Hosts = Hosts()
     presenters: Presenters = DEFAULT_PRESENTERS
+    defaults: Mapping[str, float] = {}
 
 
 PARAMETERS = {
@@ -125,7 +127,7 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
         context.id,
         turn,
         to_stored(conversation.items),
-        settings(request),
+        settings(request, context.defaults),
         tools,
         context.presenters,
         include,

@@ -1,5 +1,6 @@
 """The request's settings in its response: every setting, those that were not given with their defaults."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from msgspec import UNSET
@@ -14,8 +15,8 @@ from antiphon.core.turn import Calling
 T = TypeVar("T")
 
 
-def settings(request: CreateResponse) -> Settings:
-    """The settings of the request's response."""
+def settings(request: CreateResponse, defaults: Mapping[str, float]) -> Settings:
+    """The settings of the request's response. `defaults` are the model's own; see `ModelCard`."""
     text, reasoning = request.text, request.reasoning or Reasoning()
     conversation = request.conversation_id
     choice = request.tool_choice
@@ -29,10 +30,10 @@ def settings(request: CreateResponse) -> Settings:
         parallel_tool_calls=request.parallel_tool_calls is not False,
         max_tool_calls=request.max_tool_calls,
         max_output_tokens=token_limit(request.max_output_tokens),
-        temperature=_given(request.temperature, 1.0),
-        top_p=_given(request.top_p, 1.0),
-        presence_penalty=_given(request.presence_penalty, 0.0),
-        frequency_penalty=_given(request.frequency_penalty, 0.0),
+        temperature=_given(request.temperature, defaults.get("temperature", 1.0)),
+        top_p=_given(request.top_p, defaults.get("top_p", 1.0)),
+        presence_penalty=_given(request.presence_penalty, defaults.get("presence_penalty", 0.0)),
+        frequency_penalty=_given(request.frequency_penalty, defaults.get("frequency_penalty", 0.0)),
         top_logprobs=_given(request.top_logprobs, 0),
         text=TextSettings(echo_format(text), (text and text.verbosity) or UNSET),
         reasoning=ReasoningSettings(reasoning.effort, summary_of(request)),

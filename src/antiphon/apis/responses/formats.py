@@ -37,6 +37,7 @@ def echo_format(text: Text | None) -> Object:
     wanted = (text.format if text else None) or PLAIN
     if wanted["type"] != "json_schema":
         return wanted
-    return {"description": None, "strict": False} | {
+    # OpenAI knows no null here, and Open Responses wants the field: an empty text is right in both.
+    return {"description": "", "strict": False} | {
         name: value for name, value in wanted.items() if value is not None
     }

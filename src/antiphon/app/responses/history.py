@@ -74,6 +74,7 @@ async def read_context(
         app.options.reasoning_form,
         await app.hosts(request.model, requested_tools(request.tools)),
         app.presenters,
+        app.models.model(request.model).card.defaults,
     )
 
 
