@@ -82,7 +82,9 @@ def checked(payloads: Sequence[bytes]) -> dict[str, Any]:
     """The response that a sound stream ends with."""
     for payload in payloads:
         validate_event(payload, OPENAI_RESPONSES)
-        assert SDK_EVENT.validate_json(payload).type == json.loads(payload)["type"]
+        # The SDK, which does not check what it reads, has no reason for a cancelled response.
+        known = payload.replace(b'{"reason":"cancelled"}', b"{}")
+        assert SDK_EVENT.validate_json(known).type == json.loads(payload)["type"]
     response = check(payloads)
     validate("Response", response, OPENAI_RESPONSES)
     return response
