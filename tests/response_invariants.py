@@ -69,9 +69,15 @@ _CALLS = ("function_call", "custom_tool_call")
 
 def read_sse(body: bytes) -> list[bytes]:
     """The payloads of a stream. Every `event:` line equals its `type`, and the stream ends with `[DONE]`."""
+    events, end = body.removesuffix(b"\n\n").rsplit(b"\n\n", 1)
+    assert end == b"data: [DONE]"
+    return read_events(events)
+
+
+def read_events(body: bytes) -> list[bytes]:
+    """The payloads of events. Every `event:` line equals its `type`."""
     blocks = [block for block in body.split(b"\n\n") if block and not block.startswith(b":")]
     assert blocks, "an empty stream"
-    assert blocks.pop() == b"data: [DONE]"
     payloads = []
     for block in blocks:
         name, data = block.split(b"\n")

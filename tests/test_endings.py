@@ -20,9 +20,10 @@ from websockets.asyncio.client import connect
 from antiphon.app import log_source, log_writer
 from antiphon.store.open import open_store
 from tests.acting import ActingTool
+from tests.apis.messages.support import check_stream as check_message_stream
 from tests.app.support import Outage
 from tests.http.api import check_body, check_stream
-from tests.response_invariants import TERMINAL, read_sse
+from tests.response_invariants import TERMINAL, read_events, read_sse
 from tests.run.support import PATIENCE, until
 from tests.server import NO_TLS, Running, running
 
@@ -41,6 +42,7 @@ SCRIPT: list[Mapping[str, Any]] = [
 ]
 NOTHING, STOPPED, NO_SUCH = "nothing", "stopped", "-"
 CHAT, COMPLETIONS, RESPONSES, SOCKET, COMPACT = "chat", "completions", "responses", "WebSocket", "compaction"
+MESSAGES = "messages"
 RUNNING = ("queued", "in_progress")
 
 
@@ -68,6 +70,7 @@ class Way(Struct, frozen=True):
 WAYS = [
     *(Way(CHAT, streamed, stored) for streamed in (False, True) for stored in (False, True)),
     *(Way(COMPLETIONS, streamed, stored=False) for streamed in (False, True)),
+    *(Way(MESSAGES, streamed, stored=False) for streamed in (False, True)),
     *(Way(RESPONSES, streamed, stored) for streamed in (False, True) for stored in (False, True)),
     *(Way(RESPONSES, streamed, stored=True, background=True) for streamed in (False, True)),
     *(Way(SOCKET, streamed=True, stored=stored) for stored in (False, True)),
@@ -143,6 +146,10 @@ class Asker:
                 }
             case "completions":
                 return "/completions", {**fields, "prompt": text, "max_tokens": 20_000}
+            case "messages":
+                fields |= {"max_tokens": 20_000, "messages": [{"role": "user", "content": text}]}
+                code = [{"type": "code_execution_20250522", "name": "code_execution"}]
+                return "/messages", {**fields, **({"tools": code} if tools else {})}
             case "compaction":
                 return "/responses/compact", {
                     "model": "scripted",
@@ -189,6 +196,8 @@ class Asker:
                 self._listen(read)
         if self.way.api == RESPONSES:
             return _told_by_events(read_sse(read))
+        if self.way.api == MESSAGES:
+            return _told_by_message_events(read_events(read))
         return _told_by_chunks([block.removeprefix(b"data: ") for block in read.split(b"\n\n") if block])
 
     def _listen(self, read: bytes) -> None:
@@ -216,7 +225,8 @@ class Asker:
 
 def _failure(status: int | str, error: Any) -> str:
     assert error["message"]
-    return f"{status} {error['code'] or error['type']}"
+    code = error["code"] if "code" in error else error.get("details", {}).get("error_code")
+    return f"{status} {code or error['type']}"
 
 
 def _told(response: httpx.Response) -> str:
@@ -224,6 +234,9 @@ def _told(response: httpx.Response) -> str:
     body = response.json()
     if response.status_code != 200:
         return _failure(response.status_code, body["error"])
+    if body.get("type") == "message":
+        assert body["stop_reason"] == "end_turn"
+        return "the answer"
     if body["object"] == "response":
         check_body(body)
         return "the answer" if body["status"] == "completed" else body["status"]
@@ -241,6 +254,15 @@ def _told_by_events(payloads: list[bytes]) -> str:
     if response["status"] == "failed":
         return _failure("error", before[-1]["error"])
     return "the answer" if response["status"] == "completed" else response["status"]
+
+
+def _told_by_message_events(payloads: list[bytes]) -> str:
+    """What the events of a message say."""
+    last = json.loads(payloads[-1])
+    if last["type"] == "error":
+        return _failure("error", last["error"])
+    check_message_stream(payloads)
+    return "the answer"
 
 
 def _told_by_chunks(payloads: list[bytes]) -> str:

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 
 from antiphon.core.chunks import Chunk
 from antiphon.core.events import ArgumentsDelta
+from antiphon.core.json_scanner import MAX_DEPTH
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.headers import MAX_HEADER
-from antiphon.decode.json_scanner import MAX_DEPTH
 from antiphon.decode.table import Table
 from antiphon.dialects.gemma import FUNCTIONGEMMA, GEMMA4
 from tests.laws import check, cuts, fold, model_text

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import ArgumentsDelta
+from antiphon.core.json_scanner import MAX_DEPTH
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.headers import MAX_NAME
-from antiphon.decode.json_scanner import MAX_DEPTH
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.lfm2 import LFM2

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from msgspec import Struct
 
-from antiphon.apis.responses.given import Given
+from antiphon.apis.given import Given
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item
 from antiphon.apis.responses.presenters.registry import Presenters
 from antiphon.apis.responses.tools import Toolbox

@@ -6,8 +6,8 @@ See `readers.py` for what a reader is.
 import msgspec
 
 from antiphon.core.grammar import ArgumentKey, Key, Name, TextArguments, Trim, Value
+from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.event_builder import EventBuilder
-from antiphon.decode.json_scanner import JsonScanner
 from antiphon.decode.lexer import Lexer, MarkerMatch
 from antiphon.decode.readers import RETRACT, Step
 from antiphon.decode.until_marker import ShortTextReader, UntilMarkerReader

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import msgspec
 
 from antiphon.core.grammar import JsonCalls, KeyedCalls
+from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.call_readers import JsonArgumentsReader, as_object
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME
-from antiphon.decode.json_scanner import JsonScanner
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
 

@@ -9,7 +9,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from antiphon.app.app import App
 from antiphon.core.errors import AntiphonError
-from antiphon.http import chat, completions, conversations, responses, stored_completions
+from antiphon.http import chat, completions, conversations, messages, responses, stored_completions
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.errors import on_antiphon_error, on_exception, on_http_exception
 from antiphon.http.models import health, list_models, retrieve_model, version
@@ -51,6 +51,8 @@ ROUTES = [
     Route(_CONVERSATION + "/items", conversations.list_items, methods=GET),
     Route(_ITEM, conversations.retrieve_item, methods=GET),
     Route(_ITEM, conversations.delete_item, methods=DELETE),
+    Route("/v1/messages", messages.create, methods=POST),
+    Route("/v1/messages/count_tokens", messages.count_tokens, methods=POST),
     Route("/v1/models", list_models),
     Route("/v1/models/{model:path}", retrieve_model),
     Route("/health", health),

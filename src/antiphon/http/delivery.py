@@ -205,6 +205,9 @@ class FullAnswer(_Delivery):
 class EventStream(_Delivery):
     """Server-sent events. `frame` makes them of payloads, `after` comes behind the last."""
 
+    silence = _COMMENT
+    """What is sent when there is nothing to send."""
+
     def __init__(
         self,
         driver: Driver,
@@ -269,10 +272,10 @@ class EventStream(_Delivery):
             self._out(b"".join(self._early))
 
     def _tick(self) -> None:
-        """Send a comment, if nothing was sent since the last call."""
+        """Break the silence, if nothing was sent since the last call."""
         if self._silent and self._stall is None:
             self.started = True
-            self._out(_COMMENT)
+            self._out(self.silence)
         self._silent = True
         self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
 

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon.apis.errors import encode_error
+from antiphon.apis.messages import errors as messages
 from antiphon.core.errors import (
     AntiphonError,
     AuthenticationError,
@@ -19,7 +20,10 @@ from antiphon.core.errors import (
 from antiphon.http.request import REQUEST_ID, id_of
 from antiphon.log import log_failure
 
-ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {"/": encode_error}
+ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
+    "/": encode_error,
+    "/v1/messages": messages.encode_error,
+}
 """What makes the body of an error, by the beginning of the path: each API has its own. The longest counts."""
 
 _BY_STATUS: dict[int, type[RequestError]] = {404: NotFoundError, 405: MethodNotAllowedError}

@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.apis.formats import answer_format
+from antiphon.apis.given import Given
 from antiphon.apis.responses.conversation import Unseal, check_outputs, to_core
 from antiphon.apis.responses.echo import settings, summary_of
 from antiphon.apis.responses.formats import text_format
-from antiphon.apis.responses.given import Given
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters

@@ -9,7 +9,7 @@ and neither is what stands before a compaction, except for messages to the model
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from antiphon.apis.custom_tools import to_arguments
-from antiphon.apis.responses.given import Given, json_text
+from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.parts import parse_parts
 from antiphon.apis.responses.presenters.presenter import output_item
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters

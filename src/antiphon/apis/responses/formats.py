@@ -1,7 +1,7 @@
 """What the text of an answer has to look like: `text.format`."""
 
 from antiphon.apis.formats import Named
-from antiphon.apis.responses.given import Given, Object
+from antiphon.apis.given import Given, Object
 from antiphon.apis.responses.schema import Text
 from antiphon.core.constraint import Format, JsonObject, JsonSchema
 

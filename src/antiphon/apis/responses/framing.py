@@ -1,29 +1,19 @@
-"""Payloads of wire events → server-sent events.
+"""What the server-sent events of a response have beside those of `apis/framing.py`.
 
-Every payload begins with its `type`, so the `event:` line that has to equal it
-can be read off. Obfuscation is added here and not where payloads are made: a
-stored event has none, and each reader may ask for it.
+Obfuscation is added here and not where payloads are made: a stored event has
+none, and each reader may ask for it.
 """
 
 from collections.abc import Iterable
 from itertools import cycle, islice
 
-_TYPE = len(b'{"type":"')
+from antiphon.apis.framing import event_type
+
 _BLOCK = 64
 _PADDING = bytes(islice(cycle(b"k7Qv2ZpXw9TfLm4RcJd8"), _BLOCK))
 
 DONE = b"data: [DONE]\n\n"
 """What ends every stream, behind the terminal event. Open Responses wants it; OpenAI's clients take it."""
-
-
-def event_type(payload: bytes) -> bytes:
-    """The type of an event."""
-    return payload[_TYPE : payload.index(b'"', _TYPE)]
-
-
-def frame(payloads: Iterable[bytes]) -> bytes:
-    """Payloads as server-sent events."""
-    return b"".join([b"event: %b\ndata: %b\n\n" % (event_type(payload), payload) for payload in payloads])
 
 
 def obfuscate(payloads: Iterable[bytes]) -> list[bytes]:

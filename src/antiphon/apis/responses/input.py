@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.apis.responses.given import Given, Object, given, json_text
+from antiphon.apis.given import Given, Object, given, json_text
 from antiphon.apis.responses.kinds import KINDS, REFERENCE, item_id, kind_of
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import NotFoundError

@@ -3,7 +3,7 @@
 import base64
 import binascii
 
-from antiphon.apis.responses.given import Given
+from antiphon.apis.given import Given
 from antiphon.core.errors import RequestError
 from antiphon.core.items import TextPart
 

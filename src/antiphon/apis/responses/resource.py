@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from antiphon.apis.responses.given import Object
+from antiphon.apis.given import Object
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core import events
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from antiphon.apis.given import Object
 from antiphon.apis.request import (
     Alternatives,
     AtLeastOne,
@@ -21,7 +22,6 @@ from antiphon.apis.request import (
     TokenLimit,
     Verbosity,
 )
-from antiphon.apis.responses.given import Object
 
 Detail = Literal["auto", "concise", "detailed"]
 Id = Annotated[str, Meta(pattern=r"^[^\x00]*$")]

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import InputFormat, as_function
-from antiphon.apis.responses.given import Given, Object, given
+from antiphon.apis.given import Given, Object, given
 from antiphon.apis.tool_schemas import check_schema
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable
 
 from antiphon.core.grammar import ArgumentKey, BraceArguments
+from antiphon.core.json_scanner import MAX_DEPTH
 from antiphon.decode.arguments.types import LITERALS, coerce
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_HEADER, plain_key
-from antiphon.decode.json_scanner import MAX_DEPTH
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
 

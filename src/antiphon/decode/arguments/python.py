@@ -14,8 +14,8 @@ import json
 import re
 from collections.abc import Callable
 
+from antiphon.core.json_scanner import MAX_DEPTH
 from antiphon.decode.arguments.types import SCALARS, coerce
-from antiphon.decode.json_scanner import MAX_DEPTH
 
 MAX_WORD = 4000
 """Characters of a number, literal or name."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.decode.json_scanner import JsonScanner
+from antiphon.core.json_scanner import JsonScanner
 
 ORDER = ("null", "integer", "number", "boolean", "object", "array", "string")
 """JSON types, the most specific first."""

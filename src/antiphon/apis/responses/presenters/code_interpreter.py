@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from antiphon.apis.custom_tools import InputReader, to_input
+from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.events import CallEvent
-from antiphon.apis.responses.given import Given, json_text
 from antiphon.apis.responses.kinds import container_id
 from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.events import CallEvent
-from antiphon.apis.responses.given import Given, json_text
 from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item
 from antiphon.apis.responses.tools import Toolbox

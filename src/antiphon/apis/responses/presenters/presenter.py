@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from antiphon.apis.given import Given
 from antiphon.apis.responses.events import StageEvent
-from antiphon.apis.responses.given import Given
 from antiphon.apis.responses.output.item import ItemPosition, OpenItem, SequenceNumbers
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox

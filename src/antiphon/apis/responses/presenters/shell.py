@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.events import CallEvent, Event
-from antiphon.apis.responses.given import Given, json_text
 from antiphon.apis.responses.kinds import container_id
 from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item

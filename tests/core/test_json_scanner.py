@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.decode.json_scanner import MAX_DEPTH, JsonScanner
+from antiphon.core.json_scanner import MAX_DEPTH, JsonScanner
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

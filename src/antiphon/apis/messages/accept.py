@@ -1,0 +1,132 @@
+"""A request → a turn, and how its answer is shown. Every error names the parameter."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.apis.formats import Named, only_format, structured
+from antiphon.apis.messages.errors import PARAMETERS
+from antiphon.apis.messages.history import History, Reading, Unseal, sealed_elsewhere
+from antiphon.apis.messages.presentation import Presentation, ThinkingShown
+from antiphon.apis.messages.schema import CountTokens, CreateMessage, Thinking
+from antiphon.apis.messages.tools import Tools, tool_choice, tools_of
+from antiphon.apis.sampling import shared_sampling, stops
+from antiphon.core.constraint import JsonSchema
+from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Hosts
+from antiphon.core.items import Item, Message, Role
+from antiphon.core.turn import Ending, Turn
+
+REFUSED: Mapping[str, str] = {
+    "container": "Sandboxes are not kept, and there are no skills. Leave it out.",
+    "mcp_servers": "This server does not connect to MCP servers. Give the model tools of your own.",
+    "thread": "Conversations are not stored. Send all messages.",
+}
+"""Parameter → what to do instead."""
+_CODES = {"thread": "thread_unsupported_request"}
+"""What clients know a refusal by: Anthropic's tool runner then sends all messages."""
+
+
+class Context(Struct, frozen=True):
+    """What a request is read with, beside itself.
+
+    `owner` is the identity behind it; `hosts` has the tools that the server runs, `unseal` opens what was
+    sealed for this owner.
+    """
+
+    owner: str = ""
+    hosts: Hosts = Hosts()
+    unseal: Unseal = sealed_elsewhere
+
+
+class Accepted(Struct, frozen=True):
+    """A request that can be answered."""
+
+    turn: Turn
+    presentation: Presentation
+
+
+def accept(request: CreateMessage, context: Context) -> Accepted:
+    """The request as a turn. Raises RequestError."""
+    tools = tools_of(request.tools, context.hosts)
+    turn = replace(
+        _turn(request, context, tools),
+        sampling=shared_sampling(request, max_tokens=request.max_tokens, logprobs=None),
+        stop=(*(request.stop_sequences or ()), *stops(request)),
+        stop_shown=bool(request.include_stop_str_in_output),
+        reasoning_limit=_budget(request.thinking),
+        tool_limit=tools.limit,
+    )
+    shown = Presentation(
+        _shown(request.thinking), request.max_tokens, tools, bool(request.context_management)
+    )
+    return Accepted(turn, shown)
+
+
+def prompting(request: CountTokens, context: Context) -> Turn:
+    """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
+    return _turn(request, context, tools_of(request.tools, context.hosts))
+
+
+def _turn(request: CountTokens, context: Context, tools: Tools) -> Turn:
+    for name, remedy in REFUSED.items():
+        if getattr(request, name):
+            raise RequestError(f"'{name}' is not supported. {remedy}", param=name, code=_CODES.get(name))
+    items = History(request.system, request.messages, Reading(context.unseal, tools)).items
+    format_source, form = only_format([*_formats(request)]) or ("output_config.format", None)
+    return Turn(
+        model=request.model,
+        items=tuple(items),
+        tools=tools.functions,
+        tool_choice=tool_choice(request.tool_choice, tools),
+        format=form,
+        variables=_variables(request),
+        ending=_ending(items),
+        owner=context.owner,
+        parameters=PARAMETERS | {"format": format_source},
+    )
+
+
+def _formats(request: CountTokens) -> Iterator[Named]:
+    config = request.output_config
+    if config is not None and config.format is not None:
+        yield "output_config.format", JsonSchema(config.format.schema)
+    if request.output_format is not None:  # its older name
+        yield "output_format", JsonSchema(request.output_format.schema)
+    yield from structured(request.structured_outputs)
+
+
+def _variables(request: CountTokens) -> dict[str, Any]:
+    """The variables of the chat template. Without `thinking` there is no reasoning, as at Anthropic."""
+    reasons = _shown(request.thinking) is not ThinkingShown.NOTHING
+    values: dict[str, Any] = {"enable_thinking": reasons, "thinking": reasons}
+    if request.output_config is not None and request.output_config.effort is not None:
+        values["reasoning_effort"] = request.output_config.effort
+    return values | (request.chat_template_kwargs or {})
+
+
+def _ending(items: Sequence[Item]) -> Ending:
+    """What the assistant has begun to say is continued."""
+    match items:
+        case [*_, Message(role=Role.ASSISTANT)]:
+            return Ending.CONTINUED
+    return Ending.ANSWER
+
+
+def _shown(thinking: Thinking | None) -> ThinkingShown:
+    if thinking is None or thinking.type == "disabled":
+        return ThinkingShown.NOTHING
+    return ThinkingShown.SIGNATURE if thinking.display == "omitted" else ThinkingShown.ALL
+
+
+def _budget(thinking: Thinking | None) -> int | None:
+    if thinking is None or thinking.type != "enabled":
+        return None
+    if thinking.budget_tokens is None:
+        param = "thinking.budget_tokens"
+        raise RequestError(
+            f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+        )
+    return thinking.budget_tokens

@@ -1,0 +1,181 @@
+"""The events of an answer → the body of the message. What a block is, streams and messages share."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.apis.envelope import Envelope
+from antiphon.apis.messages.ids import MCP_TOOL_USE, SERVER_TOOL_USE, TOOL_USE, wire_id
+from antiphon.apis.messages.presentation import Presentation, ThinkingShown
+from antiphon.apis.messages.resource import (
+    Block,
+    CallBlock,
+    ContextManagement,
+    Message,
+    MessageUsage,
+    ServerToolResultBlock,
+    ServerToolUsage,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    usage_fields,
+)
+from antiphon.apis.messages.server_tools import Seal, is_known, shown_call, shown_result
+from antiphon.apis.projection import BodyProjection
+from antiphon.core.chunks import FinishReason
+from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextEnded, ToolResultReceived
+from antiphon.core.items import object_in
+from antiphon.core.turn import Function
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<sign>[{}\[\],:])
+      | (?P<scalar>[^\s{}\[\],:"]+)
+      | (?P<cut>".*))""",
+    re.VERBOSE | re.DOTALL,
+)
+_CLOSERS = {"{": "}", "[": "]"}
+
+
+class Blocks:
+    """Makes the blocks of one answer, and counts what its end depends on."""
+
+    def __init__(self, presentation: Presentation, seal: Seal) -> None:
+        self.presentation = presentation
+        self.seal = seal
+        self.calls = 0
+        """The client's calls that are complete."""
+        self._functions = {function.name: function for function in presentation.tools.functions}
+        self._running: dict[str, Function] = {}  # id of a call → the function of the server
+        self._web = ServerToolUsage()
+
+    def thinking(self, text: str) -> ThinkingBlock | None:
+        """The block of reasoning, None if it is hidden."""
+        shown = self.presentation.thinking
+        if shown is ThinkingShown.NOTHING:
+            return None
+        return ThinkingBlock(text if shown is ThinkingShown.ALL else "", self.seal(text))
+
+    def call(self, event: CallEnded) -> CallBlock:
+        """The block of a call."""
+        call = event.item
+        assert call is not None
+        if not call.hosted:
+            self.calls += event.complete
+            return ToolUseBlock(wire_id(TOOL_USE, call.call_id), call.name, object_so_far(call.arguments))
+        function = self._running[call.call_id] = self._functions[call.name]
+        return shown_call(self._server_id(function, call.call_id), function, call)
+
+    def result(self, event: ToolResultReceived) -> Block:
+        """The block of a result."""
+        function = self._running.pop(event.call_id)
+        block = shown_result(self._server_id(function, event.call_id), function, event.result, self.seal)
+        match block:
+            case ServerToolResultBlock(type="web_search_tool_result"):
+                self._web.web_search_requests += 1
+            case ServerToolResultBlock(type="web_fetch_tool_result"):
+                self._web.web_fetch_requests += 1
+        return block
+
+    def stop(self, end: Finished) -> tuple[str, str | None]:
+        """Why the answer ended, and the stop sequence that it ended with."""
+        if end.reason is FinishReason.LENGTH:
+            cut = end.usage.completion_tokens >= self.presentation.max_tokens
+            return "max_tokens" if cut else "model_context_window_exceeded", None
+        if self.calls:
+            return "tool_use", None
+        return ("stop_sequence", end.stop) if isinstance(end.stop, str) else ("end_turn", None)
+
+    def usage(self, prompt_tokens: int, end: Finished) -> dict[str, Any]:
+        """The fields of the usage of the whole answer."""
+        return usage_fields(prompt_tokens, end.usage, self._web if self._web != ServerToolUsage() else None)
+
+    @property
+    def context_management(self) -> ContextManagement | msgspec.UnsetType:
+        """What was done to the conversation, for those who want to know."""
+        return ContextManagement() if self.presentation.edits_context else UNSET
+
+    def _server_id(self, function: Function, call_id: str) -> str:
+        return wire_id(SERVER_TOOL_USE if is_known(function) else MCP_TOOL_USE, call_id)
+
+
+class MessageBuilder(BodyProjection):
+    """Builds the full answer."""
+
+    def __init__(self, envelope: Envelope, presentation: Presentation, seal: Seal) -> None:
+        super().__init__(envelope)
+        self._blocks = Blocks(presentation, seal)
+        self._content: list[Block] = []
+        self._end: Finished | None = None
+
+    def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
+        """Take the next events. A message has one choice."""
+        for event in events:
+            match event:
+                case TextEnded(item=item) if item is not None:
+                    self._content.append(TextBlock(item.text))
+                case ReasoningEnded(item=item) if item is not None:
+                    block = self._blocks.thinking(item.text)
+                    self._content += [] if block is None else [block]
+                case CallEnded():
+                    self._content.append(self._blocks.call(event))
+                case ToolResultReceived():
+                    self._content.append(self._blocks.result(event))
+                case Finished():
+                    self._end = event
+        return []
+
+    def body(self) -> bytes:
+        """The JSON body. Raises RuntimeError before `Finished`."""
+        end, envelope = self._end, self._envelope
+        if end is None:
+            raise RuntimeError("a message has no body before it is finished")
+        reason, sequence = self._blocks.stop(end)
+        message = Message(
+            id=envelope.id,
+            model=envelope.model,
+            content=tuple(self._content),
+            stop_reason=reason,
+            stop_sequence=sequence,
+            context_management=self._blocks.context_management,
+            usage=MessageUsage(**self._blocks.usage(envelope.prompt_tokens, end)),
+            unmet=end.unmet or UNSET,
+        )
+        return msgspec.json.encode(message)
+
+
+def object_so_far(arguments: str) -> dict[str, Any]:
+    """The object that arguments are, or begin: of one that was cut, the members that are whole.
+
+    Clients build the same of a stream. What is no object is an empty one.
+    """
+    whole = object_in(arguments)
+    if whole is not None:
+        return whole
+    open_: list[str] = []
+    end, closing, key = 0, "", False  # of what is whole; the next string is a key
+    for token in _TOKEN.finditer(arguments):
+        sign = token["sign"]
+        if sign in ("{", "["):
+            open_.append(_CLOSERS[sign])
+        elif token["cut"] or (sign in ("}", "]") and (not open_ or open_.pop() != sign)):
+            break
+        if sign in ("{", "[", ","):
+            key = open_[-1:] == ["}"]
+        elif sign == ":":
+            key = False
+        if sign not in (",", ":") and not (token["string"] and key) and _is_whole(token["scalar"]):
+            end, closing = token.end(), "".join(reversed(open_))
+    return object_in(arguments[:end] + closing) or {}
+
+
+def _is_whole(scalar: str | None) -> bool:
+    """A number or a literal is not cut."""
+    try:
+        msgspec.json.decode(scalar or "null")
+    except msgspec.DecodeError:
+        return False
+    return True

@@ -1,0 +1,47 @@
+"""Errors, in Anthropic's shape, and what they call the parameters of this API."""
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.apis.messages.resource import ErrorBody, ErrorDetails, ErrorPayload
+from antiphon.core.errors import AntiphonError
+
+PARAMETERS = {
+    "conversation": "messages",
+    "format": "output_config.format",
+    "prefix": "messages",
+    "prompt": "messages",
+    "reasoning_effort": "output_config.effort",
+    "reasoning_limit": "thinking.budget_tokens",
+}
+"""Neutral name → parameter, where they differ; see `Turn.parameters`."""
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Status → type, where it is neither a wrong request's nor the server's own fault."""
+
+
+def error_type(status: int) -> str:
+    """What Anthropic calls errors of a status."""
+    return _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
+
+
+def encode_error(error: AntiphonError, request_id: str | None = None) -> bytes:
+    """The body of an HTTP error, and the event that ends a stream.
+
+    There is no field for the parameter, so the message names it. `error_code` is OpenAI's `code`.
+    """
+    message = error.message
+    if error.param and error.param not in message:
+        message = f"{error.param}: {message}"
+    details = ErrorDetails(error.code) if error.code else UNSET
+    payload = ErrorPayload(error_type(error.status), message, details)
+    return msgspec.json.encode(ErrorBody(payload, request_id))

@@ -1,0 +1,232 @@
+"""The messages of a request → the items of a conversation. Every error names the block.
+
+Blocks stay in their order, but results come before what a user says beside them. Neighbouring
+texts of one role are one message. Instructions stay where they are: moved to the
+front, each new one would change the beginning of the prompt, which engines keep.
+"""
+
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.apis.given import Given, given, json_text
+from antiphon.apis.messages.ids import core_id
+from antiphon.apis.messages.schema import RequestMessage
+from antiphon.apis.messages.server_tools import RESULTS, read_call, read_result
+from antiphon.apis.messages.tools import Tools
+from antiphon.core.errors import RequestError
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
+
+BILLING = "x-anthropic-billing-header:"
+"""A line that Claude Code writes before its instructions. Parts of it change with each request."""
+UNSEEN_IMAGE = "(An image, which this model cannot see.)"
+"""What a model is shown of an image in the result of a tool: the client could not know better."""
+
+
+Unseal = Callable[[str], str | None]
+"""The text that was sealed, None if it was not sealed here, or for someone else."""
+
+
+def sealed_elsewhere(_: str) -> None:
+    """Nothing was sealed by a server without keys."""
+
+
+class Reading(Struct, frozen=True):
+    """What messages are read with: `unseal` opens what this server has sealed for this client."""
+
+    unseal: Unseal = sealed_elsewhere
+    tools: Tools = Tools()
+
+
+class History:
+    """Reads the instructions and messages of a request. `items` are what they say."""
+
+    def __init__(
+        self, system: str | Sequence[Any] | None, messages: Sequence[RequestMessage], reading: Reading
+    ) -> None:
+        self.items: list[Item] = []
+        self._reading = reading
+        self._called: dict[str, str] = {}  # id of a call → the name of its function
+        if system:
+            self._read(Role.SYSTEM, system, "system", "system")
+        for index, message in enumerate(messages):
+            where = f"messages[{index}]"
+            if message.role not in _READERS:
+                remedy = f"Use one of: {', '.join(_READERS)}."
+                raise Given({}, where).wrong("role", f"There is no role '{message.role}'. {remedy}")
+            self._read(Role(message.role), message.content, where, f"{where}.content")
+
+    def _read(self, role: Role, content: str | Sequence[Any], message: str, where: str) -> None:
+        if isinstance(content, str):
+            blocks = [Given({"type": "text", "text": content}, message)]
+        else:
+            blocks = [given(block, f"{where}[{index}]") for index, block in enumerate(content)]
+        said = False
+        for block in sorted(blocks, key=lambda block: block.value.get("type") != "tool_result"):
+            read = _READERS[role].get(block.text("type"))
+            if read is None:
+                known = ", ".join(_READERS[role])
+                message = f"There are no such blocks in messages of the role '{role}'. Use one of: {known}."
+                raise block.wrong("type", message)
+            for piece in read(self, block):
+                if isinstance(piece, TextPart):
+                    self._say(role, piece, begin=not said)
+                    said = True
+                else:
+                    self.items.append(piece)
+                    said = False
+        if not blocks and role is Role.USER:
+            raise RequestError(f"Invalid value for '{where}': It may not be empty.", param=where)
+
+    def _say(self, role: Role, part: TextPart, *, begin: bool) -> None:
+        """Add a text, to the last message if that is of the same role. Messages of the system stay apart."""
+        last = self.items[-1] if self.items else None
+        if isinstance(last, Message) and last.role is role and not (begin and role is Role.SYSTEM):
+            self.items[-1] = Message(role, (*last.parts, part))
+        else:
+            self.items.append(Message(role, (part,)))
+
+    # Blocks
+
+    def _text(self, block: Given) -> Iterator[TextPart]:
+        text = block.text("text")
+        if text:
+            yield TextPart(text)
+
+    def _instruction(self, block: Given) -> Iterator[TextPart]:
+        text = block.text("text")
+        if text.startswith(BILLING):
+            text = text.partition("\n")[2]
+        if text:
+            yield TextPart(text)
+
+    def _document(self, block: Given) -> Iterator[TextPart]:
+        _refuse_citations(block)
+        head = [block.text_or_none(name) for name in ("title", "context")]
+        yield TextPart(_tagged("document", *head, _document_text(block)))
+
+    def _search_result(self, block: Given) -> Iterator[TextPart]:
+        _refuse_citations(block)
+        texts = [part.text("text") for part in block.objects("content")]
+        yield TextPart(_tagged("search_result", block.text("title"), block.text("source"), *texts))
+
+    def _thinking(self, block: Given) -> Iterator[Reasoning]:
+        """Reasoning. A signature of this server's holds the text; others are taken for what they say."""
+        text = block.text("thinking")
+        sealed = self._reading.unseal(block.text_or_none("signature") or "")
+        if sealed is not None and text not in ("", sealed):
+            message = "The thinking is not what was signed. Send it back as it came, or leave the block out."
+            raise block.wrong("signature", message)
+        if sealed or text:
+            yield Reasoning(sealed or text)
+
+    def _redacted(self, block: Given) -> Iterator[Reasoning]:
+        """Reasoning that this server has sealed. Nobody can read that of others."""
+        text = self._reading.unseal(block.text("data"))
+        if text:
+            yield Reasoning(text)
+
+    def _call(self, block: Given) -> Iterator[FunctionCall]:
+        call_id, name = core_id(block.named("id")), block.named("name")
+        self._called[call_id] = name
+        input_ = block.object_or_none("input")
+        yield FunctionCall(call_id, name, json_text(input_.value if input_ else None))
+
+    def _result(self, block: Given) -> Iterator[FunctionOutput]:
+        call_id = core_id(block.text("tool_use_id"))
+        if call_id not in self._called:
+            message = f"No message before it has a call with the id '{block.text('tool_use_id')}'."
+            raise block.wrong("tool_use_id", message)
+        parts = tuple(self._result_parts(block))
+        if block.flag_or_none("is_error"):
+            parts = (TextPart("Error:"), *parts)
+        yield FunctionOutput(call_id, parts, self._called[call_id])
+
+    def _result_parts(self, block: Given) -> Iterator[TextPart]:
+        content = block.value.get("content")
+        if isinstance(content, str):
+            yield TextPart(content)
+            return
+        for part in block.objects("content"):
+            read = _RESULT_PARTS.get(part.text("type"))
+            if read is None:
+                raise part.wrong("type", f"Results have: {', '.join(_RESULT_PARTS)}.")
+            yield from read(self, part)
+
+    def _unseen_image(self, block: Given) -> Iterator[TextPart]:
+        yield TextPart(UNSEEN_IMAGE)
+
+    def _tool_reference(self, block: Given) -> Iterator[TextPart]:
+        yield TextPart(f"The tool '{block.text('tool_name')}' can be called now.")
+
+    def _server_call(self, block: Given) -> Iterator[FunctionCall]:
+        call = read_call(block, core_id(block.named("id")), self._reading.tools.hosted)
+        self._called[call.call_id] = call.name
+        yield call
+
+    def _server_result(self, block: Given) -> Iterator[FunctionOutput]:
+        call_id = core_id(block.text("tool_use_id"))
+        text = read_result(block, self._reading.unseal)
+        yield FunctionOutput(call_id, (TextPart(text),), self._called.get(call_id))
+
+
+def _refuse_citations(block: Given) -> None:
+    citations = block.object_or_none("citations")
+    if citations is not None and citations.flag_or_none("enabled"):
+        raise citations.wrong("enabled", "Answers have no citations here. Leave it out.")
+
+
+def _document_text(block: Given) -> str:
+    """The text of a document. Raises RequestError for one that is no text."""
+    source = block.object_or_none("source")
+    if source is None:
+        raise block.missing("source")
+    match source.value:
+        case {"type": "text"}:
+            return source.text("data")
+        case {"type": "content", "content": str(text)}:
+            return text
+        case {"type": "content"}:
+            return "\n".join(part.text("text") for part in source.objects("content"))
+        case {"type": "base64", "media_type": str(media_type)} if media_type.startswith("text/"):
+            try:
+                return b64decode(source.text("data"), validate=True).decode()
+            except (Error, ValueError) as error:
+                raise source.wrong("data", "This is no text in base64.") from error
+    raise source.wrong("type", "Documents have to be text here. Use a source of type 'text'.")
+
+
+def _tagged(tag: str, *texts: str | None) -> str:
+    return "\n".join((f"<{tag}>", *filter(None, texts), f"</{tag}>"))
+
+
+Reader = Callable[[History, Given], Iterator[Any]]
+_CONTEXT: Mapping[str, Reader] = {
+    "text": History._text,
+    "document": History._document,
+    "search_result": History._search_result,
+}
+_READERS: Mapping[str, Mapping[str, Reader]] = {
+    "system": {"text": History._instruction},
+    "user": {**_CONTEXT, "tool_result": History._result},
+    "assistant": {
+        **_CONTEXT,
+        "thinking": History._thinking,
+        "redacted_thinking": History._redacted,
+        "tool_use": History._call,
+        "server_tool_use": History._server_call,
+        "mcp_tool_use": History._server_call,
+        "mcp_tool_result": History._server_result,
+        **dict.fromkeys(RESULTS, History._server_result),
+    },
+}
+"""Role → type of block → what reads it."""
+_RESULT_PARTS: Mapping[str, Reader] = {
+    **_CONTEXT,
+    "image": History._unseen_image,
+    "tool_reference": History._tool_reference,
+}
+"""What the content of a result may have."""

@@ -1,0 +1,20 @@
+"""The ids of calls: Anthropic's clients get them with a prefix, models with the one of their family."""
+
+TOOL_USE = "toolu_"
+SERVER_TOOL_USE = "srvtoolu_"
+MCP_TOOL_USE = "mcptoolu_"
+
+_PREFIXES = (TOOL_USE, SERVER_TOOL_USE, MCP_TOOL_USE)
+
+
+def wire_id(prefix: str, call_id: str) -> str:
+    """The id of a call as clients get it."""
+    return prefix + call_id.removeprefix("call_")
+
+
+def core_id(given: str) -> str:
+    """The id that the model knows the call by, whichever form it came in."""
+    for prefix in _PREFIXES:
+        if given.startswith(prefix) and given != prefix:
+            return given.removeprefix(prefix)
+    return given

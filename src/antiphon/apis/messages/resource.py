@@ -1,0 +1,267 @@
+"""The wire types of what the Messages API answers: messages, their content, and the events of a stream."""
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.core.events import Usage
+
+# Content
+
+
+class TextBlock(Struct, tag_field="type", tag="text"):
+    """Visible text."""
+
+    text: str
+    citations: None = None
+
+
+class ThinkingBlock(Struct, tag_field="type", tag="thinking"):
+    """Reasoning. The signature is the same, sealed: the client sends both back."""
+
+    thinking: str
+    signature: str
+
+
+class Caller(Struct, frozen=True, tag_field="type", tag="direct"):
+    """Who calls a tool: the model itself."""
+
+
+class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
+    """A call that the client answers."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: Caller = Caller()
+
+
+class ServerToolUseBlock(Struct, tag_field="type", tag="server_tool_use"):
+    """A call that the server answers."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: Caller = Caller()
+
+
+class McpToolUseBlock(Struct, tag_field="type", tag="mcp_tool_use"):
+    """A call that the server answers, of a tool that Anthropic has no blocks for."""
+
+    id: str
+    name: str
+    server_name: str
+    input: dict[str, Any]
+
+
+class McpToolResultBlock(Struct, tag_field="type", tag="mcp_tool_result"):
+    """What came of it."""
+
+    tool_use_id: str
+    is_error: bool
+    content: tuple[TextBlock, ...]
+
+
+class ServerToolResultBlock(Struct):
+    """What came of a call that the server answered. Each tool has a type of its own."""
+
+    type: str
+    tool_use_id: str
+    content: Any
+    caller: Caller | UnsetType = UNSET
+
+
+Block = (
+    TextBlock
+    | ThinkingBlock
+    | ToolUseBlock
+    | ServerToolUseBlock
+    | McpToolUseBlock
+    | McpToolResultBlock
+    | ServerToolResultBlock
+)
+CallBlock = ToolUseBlock | ServerToolUseBlock | McpToolUseBlock
+
+# Usage
+
+
+class CacheCreation(Struct, frozen=True):
+    """What engines keep of a prompt is not counted."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
+class ServerToolUsage(Struct):
+    """How often the web was searched, and how many of its pages were opened."""
+
+    web_search_requests: int = 0
+    web_fetch_requests: int = 0
+
+
+class OutputTokensDetails(Struct, frozen=True):
+    """`thinking_tokens` are part of the output."""
+
+    thinking_tokens: int = 0
+
+
+class DeltaUsage(Struct, kw_only=True):
+    """Tokens of the answer so far. `input_tokens` are those that the engine had to compute."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens: int = 0
+    server_tool_use: ServerToolUsage | None = None
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+
+
+class MessageUsage(DeltaUsage, kw_only=True):
+    """The same, with what does not change."""
+
+    cache_creation: CacheCreation = CacheCreation()
+    service_tier: str = "standard"
+    inference_geo: None = None
+
+
+def usage_fields(prompt_tokens: int, usage: Usage, web: ServerToolUsage | None) -> dict[str, Any]:
+    """The fields of `DeltaUsage`, for an answer to a first prompt of so many tokens."""
+    whole = prompt_tokens + usage.prompt_tokens
+    cached = min(usage.cached_tokens, whole)
+    return {
+        "input_tokens": whole - cached,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.completion_tokens,
+        "server_tool_use": web,
+        "output_tokens_details": OutputTokensDetails(usage.reasoning_tokens),
+    }
+
+
+# Messages
+
+
+class ContextManagement(Struct, frozen=True):
+    """What was done to a conversation that grew: nothing."""
+
+    applied_edits: tuple[()] = ()
+
+
+class Message(Struct, tag_field="type", tag="message", kw_only=True):
+    """An answer. `unmet` names the demands that it does not meet."""
+
+    id: str
+    role: str = "assistant"
+    model: str
+    content: tuple[Block, ...] = ()
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: None = None
+    container: None = None
+    context_management: ContextManagement | UnsetType = UNSET
+    usage: MessageUsage
+    unmet: tuple[str, ...] | UnsetType = UNSET
+
+
+class TokenCount(Struct):
+    """How many tokens a prompt has."""
+
+    input_tokens: int
+
+
+# Events
+
+
+class MessageStart(Struct, tag_field="type", tag="message_start"):
+    """An answer begins."""
+
+    message: Message
+
+
+class BlockStart(Struct, tag_field="type", tag="content_block_start"):
+    """A block begins: without its text, and with all else."""
+
+    index: int
+    content_block: Block
+
+
+class TextDelta(Struct, tag_field="type", tag="text_delta"):
+    """More visible text."""
+
+    text: str
+
+
+class ThinkingDelta(Struct, tag_field="type", tag="thinking_delta"):
+    """More reasoning."""
+
+    thinking: str
+
+
+class SignatureDelta(Struct, tag_field="type", tag="signature_delta"):
+    """The signature of the reasoning, which is over."""
+
+    signature: str
+
+
+class InputJsonDelta(Struct, tag_field="type", tag="input_json_delta"):
+    """More of the input of a call, as JSON text."""
+
+    partial_json: str
+
+
+class BlockDelta(Struct, tag_field="type", tag="content_block_delta"):
+    """More of a block."""
+
+    index: int
+    delta: TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
+
+
+class BlockStop(Struct, tag_field="type", tag="content_block_stop"):
+    """A block is over."""
+
+    index: int
+
+
+class Stop(Struct, kw_only=True):
+    """Why an answer ended."""
+
+    stop_reason: str
+    stop_sequence: str | None
+    stop_details: None = None
+    container: None = None
+    unmet: tuple[str, ...] | UnsetType = UNSET
+
+
+class MessageDelta(Struct, tag_field="type", tag="message_delta", kw_only=True):
+    """The end of an answer. `usage` is that of all of it."""
+
+    delta: Stop
+    usage: DeltaUsage
+    context_management: ContextManagement | UnsetType = UNSET
+
+
+class MessageStop(Struct, tag_field="type", tag="message_stop"):
+    """Nothing follows."""
+
+
+# Errors
+
+
+class ErrorDetails(Struct):
+    """The error in one word."""
+
+    error_code: str
+
+
+class ErrorPayload(Struct):
+    """What went wrong."""
+
+    type: str
+    message: str
+    details: ErrorDetails | UnsetType = UNSET
+
+
+class ErrorBody(Struct, tag_field="type", tag="error"):
+    """The body of an HTTP error, and the event that ends a stream that failed."""
+
+    error: ErrorPayload
+    request_id: str | None = None

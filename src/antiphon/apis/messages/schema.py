@@ -1,0 +1,89 @@
+"""The wire types of what clients send to the Messages API.
+
+Requests are read leniently: unknown fields are ignored, null means absent. Names and
+meanings are Anthropic's; beside them are the parameters that all APIs share
+(`SamplingParams`). Content blocks and tools stay JSON here: see `apis/given.py`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from antiphon.apis.given import Object
+from antiphon.apis.request import NonEmptyStr, SamplingParams, StopStrings, TokenLimit
+
+MAX_MESSAGES = 100_000
+"""The most messages of one request, as Anthropic has it."""
+
+
+class RequestMessage(Struct):
+    """Who says what: a text, or content blocks."""
+
+    role: str
+    content: str | list[Any]
+
+
+class Thinking(Struct):
+    """Whether to reason, how much, and what to show of it."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: TokenLimit | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(Struct):
+    """What the text has to look like."""
+
+    type: Literal["json_schema"]
+    schema: Object
+
+
+class OutputConfig(Struct):
+    """How much to write, and in which form."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class ToolChoiceObject(Struct):
+    """Whether a tool has to be called, and which."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class CountTokens(SamplingParams, kw_only=True):
+    """POST /v1/messages/count_tokens, and what it has in common with a request for an answer."""
+
+    model: NonEmptyStr
+    messages: Annotated[list[RequestMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    system: str | list[Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: ToolChoiceObject | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    chat_template_kwargs: Object | None = None
+    context_management: Object | None = None
+
+    # Hints
+    betas: Any = None
+    cache_control: Any = None
+    inference_geo: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+    speed: Any = None
+
+    # Refused: see `accept.REFUSED`
+    container: Any = None
+    mcp_servers: Any = None
+    thread: Any = None
+
+
+class CreateMessage(CountTokens, kw_only=True):
+    """POST /v1/messages."""
+
+    max_tokens: TokenLimit
+    stop_sequences: StopStrings | None = None
+    stream: bool | None = None

@@ -1,0 +1,188 @@
+"""A turn's events → the events of a stream.
+
+Blocks follow each other, numbered without gaps; each is opened, gets its deltas and is closed.
+Calls that the server answers, and their results, come whole. What the answer used is known at
+its end: the first event counts the prompt, the last but one everything.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.apis.envelope import Envelope
+from antiphon.apis.messages.answer import Blocks
+from antiphon.apis.messages.errors import encode_error
+from antiphon.apis.messages.ids import TOOL_USE, wire_id
+from antiphon.apis.messages.presentation import Presentation, ThinkingShown
+from antiphon.apis.messages.resource import (
+    Block,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    DeltaUsage,
+    InputJsonDelta,
+    Message,
+    MessageDelta,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    SignatureDelta,
+    Stop,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolUseBlock,
+)
+from antiphon.apis.messages.server_tools import Seal
+from antiphon.apis.projection import StreamProjection
+from antiphon.core.accumulator import DELTAS
+from antiphon.core.errors import AntiphonError
+from antiphon.core.events import (
+    CallEnded,
+    CallStarted,
+    Event,
+    Finished,
+    ReasoningEnded,
+    ReasoningStarted,
+    TextEnded,
+    TextStarted,
+    ToolResultReceived,
+)
+from antiphon.core.json_scanner import JsonScanner
+
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+"""What a stream sends when there is nothing to send."""
+
+_MARK = secrets.token_hex(16)  # in no name that a client or a model may choose
+_ENCODED_MARK = msgspec.json.encode(_MARK)
+_encode = msgspec.json.Encoder().encode
+
+
+class _Frame(NamedTuple):
+    """The bytes before and after the text of a delta."""
+
+    head: bytes
+    tail: bytes
+
+
+class MessageStream(StreamProjection):
+    """Projects the events of an answer to the payloads of server-sent events."""
+
+    def __init__(self, envelope: Envelope, presentation: Presentation, seal: Seal) -> None:
+        super().__init__(envelope)
+        self._blocks = Blocks(presentation, seal)
+        self._shown = presentation.thinking
+        self._index = 0  # of the next block, or of the one that is open
+        self._frame: _Frame | None = None  # of the deltas of the open block, if they are shown
+        self._input: JsonScanner | None = None  # reads the input of the open block, if it is a call
+        self._end: Finished | None = None
+
+    def begin(self) -> list[bytes]:
+        """The message without its content."""
+        usage = MessageUsage(input_tokens=self._envelope.prompt_tokens)
+        message = Message(
+            id=self._envelope.id,
+            model=self._envelope.model,
+            context_management=self._blocks.context_management,
+            usage=usage,
+        )
+        return [_encode(MessageStart(message))]
+
+    def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
+        """The next events of the stream. A message has one choice."""
+        out: list[bytes] = []
+        for event in events:
+            if type(event) in DELTAS:
+                frame = self._frame
+                if frame is not None:
+                    text: str = event.text  # type: ignore[union-attr]
+                    if self._input is not None:
+                        text = _valid(text, self._input)
+                    if text:
+                        out.append(b"%b%b%b" % (frame.head, _encode(text), frame.tail))
+            else:
+                self._push_rare(event, out)
+        return out
+
+    def _push_rare(self, event: Event, out: list[bytes]) -> None:
+        match event:
+            case TextStarted() | ReasoningStarted() | CallStarted():
+                self._start(event, out)
+            case ReasoningEnded(item=item) if item is not None:
+                block = self._blocks.thinking(item.text)
+                if block is not None:
+                    out.append(_encode(BlockDelta(self._index, SignatureDelta(block.signature))))
+                    self._close(out)
+            case TextEnded():
+                self._close(out)
+            case CallEnded():
+                self._end_call(event, out)
+            case ToolResultReceived():
+                self._open(self._blocks.result(event), None, out)
+                self._close(out)
+            case Finished():
+                self._end = event
+
+    def _start(self, event: TextStarted | ReasoningStarted | CallStarted, out: list[bytes]) -> None:
+        match event:
+            case TextStarted():
+                self._open(TextBlock(""), TextDelta, out)
+            case ReasoningStarted() if self._shown is ThinkingShown.ALL:
+                self._open(ThinkingBlock("", ""), ThinkingDelta, out)
+            case ReasoningStarted() if self._shown is ThinkingShown.SIGNATURE:
+                self._open(ThinkingBlock("", ""), None, out)
+            case CallStarted(hosted=False):
+                opened = ToolUseBlock(wire_id(TOOL_USE, event.call_id), event.name, {})
+                self._open(opened, InputJsonDelta, out)
+                self._input = JsonScanner()
+
+    def _end_call(self, event: CallEnded, out: list[bytes]) -> None:
+        """A call is over. One that the server answers is shown now, in the same form as any."""
+        block = self._blocks.call(event)
+        if not isinstance(block, ToolUseBlock):
+            self._open(msgspec.structs.replace(block, input={}), None, out)
+            input_ = InputJsonDelta(_encode(block.input).decode())
+            out.append(_encode(BlockDelta(self._index, input_)))
+        self._close(out)
+
+    def _open(self, block: Block, delta: Callable[[str], Any] | None, out: list[bytes]) -> None:
+        out.append(_encode(BlockStart(self._index, block)))
+        if delta is not None:
+            self._frame = _Frame(*_encode(BlockDelta(self._index, delta(_MARK))).split(_ENCODED_MARK))
+
+    def _close(self, out: list[bytes]) -> None:
+        out.append(_encode(BlockStop(self._index)))
+        self._index += 1
+        self._frame = self._input = None
+
+    def finish(self) -> list[bytes]:
+        """Why the answer ended, and what it used."""
+        end = self._end
+        if end is None:
+            raise RuntimeError("a message has no end before it is finished")
+        reason, sequence = self._blocks.stop(end)
+        delta = MessageDelta(
+            delta=Stop(stop_reason=reason, stop_sequence=sequence, unmet=end.unmet or UNSET),
+            usage=DeltaUsage(**self._blocks.usage(self._envelope.prompt_tokens, end)),
+            context_management=self._blocks.context_management,
+        )
+        return [_encode(delta), _encode(MessageStop())]
+
+    def fail(self, error: AntiphonError) -> list[bytes]:
+        """A stream that failed ends with the error: a client would take one that breaks off for whole."""
+        return [encode_error(error)]
+
+    def cancel(self) -> list[bytes]:
+        """Nobody can cancel a message but by leaving."""
+        return []
+
+
+def _valid(text: str, scanner: JsonScanner) -> str:
+    """What more of an input is JSON: clients parse it while it comes, and fail on anything else."""
+    out: list[str] = []
+    scanner.feed(text, 0, out)
+    return "".join(out)

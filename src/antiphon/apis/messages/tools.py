@@ -1,0 +1,147 @@
+"""The tools of a request, and which of them an answer may or must call.
+
+Types of tools end with the date of their version, which does not matter here. Tools that the
+server runs have other types than in the Responses API: `server_tools.py` knows both.
+"""
+
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.apis.given import Given, Object, given
+from antiphon.apis.messages.client_tools import CLIENT_TOOLS
+from antiphon.apis.messages.schema import ToolChoiceObject
+from antiphon.apis.messages.server_tools import SERVER_TOOLS, own_settings
+from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Hosts
+from antiphon.core.turn import Calling, Function, ToolChoice
+
+CUSTOM = "custom"
+TOOL_SEARCH = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
+"""They find tools that the model has not been shown yet. Here it is shown all of them."""
+
+_DATE = re.compile(r"_\d{8}$")
+_CALLING = {"auto": Calling.AUTO, "any": Calling.REQUIRED, "tool": Calling.REQUIRED, "none": Calling.NONE}
+
+
+class Tools(Struct, frozen=True):
+    """What the model is offered. `names` are what the client calls each tool → what the model does."""
+
+    functions: tuple[Function, ...] = ()
+    names: Mapping[str, frozenset[str]] = {}
+    limit: int | None = None
+
+    def hosted(self, tool: str, action: str | None) -> Function | None:
+        """What the model is offered for something that a tool of the server does."""
+        for function in self.functions:
+            hosted = function.hosted
+            if hosted and tool in (hosted.type, hosted.label) and action in (None, hosted.action):
+                return function
+        return None
+
+
+def requested_tools(tools: Sequence[Any] | None, served: Container[str]) -> dict[str, Object]:
+    """The settings of tools that the server may run, by their place in the request. Raises RequestError."""
+    requested: dict[str, Object] = {}
+    for index, tool in enumerate(tools or ()):
+        where = given(tool, f"tools[{index}]")
+        kind = _kind(where)
+        if kind in SERVER_TOOLS:
+            requested[where.where] = own_settings(where, kind, served)
+        elif kind != CUSTOM and kind not in CLIENT_TOOLS:
+            requested[where.where] = {**where.value, "type": kind}
+    return requested
+
+
+def tools_of(tools: Sequence[Any] | None, hosts: Hosts) -> Tools:
+    """The request's tools; `hosts` are those of the server. Raises RequestError."""
+    functions: dict[str, Function] = {}
+    names: dict[str, frozenset[str]] = {}
+    for index, tool in enumerate(tools or ()):
+        where = given(tool, f"tools[{index}]")
+        offered = [*_offered(where, hosts)]
+        for function in offered:
+            twin = functions.setdefault(function.name, function)
+            if twin is not function and not (function.hosted and twin.hosted):
+                message = f"There are two tools with the name '{function.name}'. Give each its own."
+                raise RequestError(message, param=where.place("name"))
+        if offered:
+            names[where.text_or_none("name") or offered[0].name] = frozenset(each.name for each in offered)
+    return Tools(tuple(functions.values()), names, _limit(tools or (), hosts))
+
+
+def tool_choice(wanted: ToolChoiceObject | None, tools: Tools) -> ToolChoice:
+    """Which calls the answer may have, and whether it must have one. Raises RequestError."""
+    if wanted is None:
+        return ToolChoice()
+    calling, parallel = _CALLING[wanted.type], not wanted.disable_parallel_tool_use
+    if calling is Calling.REQUIRED and not tools.functions:
+        message = "'tool_choice' requires a call, but 'tools' has none that the model can call."
+        raise RequestError(message, param="tool_choice")
+    if wanted.type != "tool":
+        return ToolChoice(calling, parallel=parallel)
+    choice = Given(msgspec.to_builtins(wanted), "tool_choice")
+    only = tools.names.get(choice.text("name"))
+    if only is None:
+        raise choice.wrong("name", f"There is no tool with the name '{wanted.name}' in the request.")
+    return ToolChoice(calling, only, parallel, named=True)
+
+
+def _kind(tool: Given) -> str:
+    """The type, without its date."""
+    return _DATE.sub("", tool.text_or_none("type") or CUSTOM)
+
+
+def _offered(tool: Given, hosts: Hosts) -> Iterator[Function]:
+    """What the model is offered of a tool."""
+    kind = _kind(tool)
+    if kind == CUSTOM:
+        yield _custom(tool)
+    elif kind in CLIENT_TOOLS:
+        yield Function(tool.named("name"), *CLIENT_TOOLS[kind], source=tool.where)
+    elif kind not in TOOL_SEARCH:
+        functions = hosts.functions.get(tool.where, ())
+        if not functions:
+            known = ", ".join((CUSTOM, *CLIENT_TOOLS, *SERVER_TOOLS))
+            message = f"This server has no tools of type '{kind}'. Types that it may have: {known}."
+            raise tool.wrong("type", message)
+        actions = SERVER_TOOLS[kind].actions if kind in SERVER_TOOLS else None
+        yield from (
+            each for each in functions if each.hosted and (not actions or each.hosted.action in actions)
+        )
+
+
+def _custom(tool: Given) -> Function:
+    schema = tool.object_or_none("input_schema")
+    if schema is None:
+        raise tool.missing("input_schema")
+    callers = tool.value.get("allowed_callers")
+    if isinstance(callers, list) and callers and "direct" not in callers:
+        message = "Tools are called by the model itself only. Add 'direct', or leave it out."
+        raise tool.wrong("allowed_callers", message)
+    description = tool.text_or_none("description")
+    examples = tool.value.get("input_examples")
+    if examples:
+        shown = msgspec.json.encode(examples).decode()
+        description = f"{description or ''}\nExamples of its input: {shown}".lstrip()
+    strict = tool.flag_or_none("strict")
+    return Function(tool.named("name"), description, schema.value, strict, tool.place("input_schema"))
+
+
+def _limit(tools: Sequence[Object], hosts: Hosts) -> int | None:
+    """The most calls of the server's tools: each may say how often it may be used."""
+    uses = [(index, tools[index].get("max_uses")) for index in range(len(tools))]
+    hosted = [(index, most) for index, most in uses if hosts.functions.get(f"tools[{index}]")]
+    limited = [(index, most) for index, most in hosted if most is not None]
+    for index, most in limited:
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            raise Given({}, f"tools[{index}]").wrong("max_uses", "Use a whole number from 1 on.")
+        if len(limited) < len(hosted):
+            message = (
+                "Calls are counted for all tools of the server together. Give it to each of them, or none."
+            )
+            raise Given({}, f"tools[{index}]").wrong("max_uses", message)
+    return sum(most for _, most in limited) if limited else None

@@ -1,0 +1,41 @@
+"""Anthropic Messages without HTTP: answers, and how long a prompt is."""
+
+from functools import partial
+from time import time
+
+from antiphon.apis.envelope import Envelope
+from antiphon.apis.messages.accept import Context, accept, prompting
+from antiphon.apis.messages.answer import MessageBuilder
+from antiphon.apis.messages.resource import TokenCount
+from antiphon.apis.messages.schema import CountTokens, CreateMessage
+from antiphon.apis.messages.stream import MessageStream
+from antiphon.apis.messages.tools import requested_tools
+from antiphon.app.app import App
+from antiphon.decode.ids import random_id
+from antiphon.run.answer_source import AnswerSource
+from antiphon.run.drive import Driver, Projection
+
+PREFIX = "msg_"
+
+
+async def create(app: App, request: CreateMessage, owner: str) -> Driver:
+    """The answer to a conversation. Raises RequestError."""
+    model = app.models.model(request.model)
+    accepted = accept(request, await _context(app, request, owner))
+    envelope = Envelope(random_id(PREFIX, 24), request.model, int(time()))
+    kind = MessageStream if request.stream else MessageBuilder
+    projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
+    return app.driver(AnswerSource([accepted.turn], model), projection)
+
+
+async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount:
+    """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
+    model = app.models.model(request.model)
+    turn = prompting(request, await _context(app, request, owner))
+    return TokenCount(len((await model.compose(turn)).ids))
+
+
+async def _context(app: App, request: CountTokens, owner: str) -> Context:
+    """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
+    requested = requested_tools(request.tools, app.models.model(request.model).tools)
+    return Context(owner, await app.hosts(request.model, requested), partial(app.sealer.unseal, owner))

@@ -1,0 +1,36 @@
+"""POST /v1/messages, and how many tokens one has."""
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from antiphon.apis.framing import frame
+from antiphon.apis.messages.schema import CountTokens, CreateMessage
+from antiphon.apis.messages.stream import PING
+from antiphon.apis.wire import decode
+from antiphon.app import messages
+from antiphon.http.auth import owner_of
+from antiphon.http.delivery import EventStream, FullAnswer
+from antiphon.http.request import app_of, json_response, read_json
+
+
+class MessageEvents(EventStream):
+    """The stream of a message."""
+
+    silence = PING
+
+
+async def create(request: Request) -> MessageEvents | FullAnswer:
+    """Answer a conversation."""
+    app, wire = app_of(request), decode(await read_json(request), CreateMessage)
+    driver = await messages.create(app, wire, owner_of(request))
+    if wire.stream:
+        return MessageEvents(driver, app.options, frame)
+    return FullAnswer(driver, app.options)
+
+
+async def count_tokens(request: Request) -> Response:
+    """How many tokens the prompt of such a request has, also if that is too many."""
+    wire = decode(await read_json(request), CountTokens)
+    count = await messages.count_tokens(app_of(request), wire, owner_of(request))
+    return json_response(msgspec.json.encode(count))
