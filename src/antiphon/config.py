@@ -104,7 +104,8 @@ class Settings:
 
     model_name: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
     """A name that clients may use for the model; repeat it for aliases. Answers have the
-    one that was requested. Without any, the model's own name."""
+    one that was requested. Without any, the model's own name. With a `*` it is a pattern:
+    `claude-*` takes all names of Claude models."""
 
     default_model: bool = False
     """Answer requests that leave out the model. Without it they are refused, as the APIs' specifications

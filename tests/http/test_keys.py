@@ -40,9 +40,18 @@ async def test_strangers_get_401_on_every_path(header: str | None) -> None:
         assert (await client.get("/version")).status_code == 200
 
 
-@pytest.mark.parametrize("header", ["Bearer secret", "bearer other"])
-async def test_a_known_key_opens(header: str) -> None:
-    async with guarded({"authorization": header}) as client:
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer secret"},
+        {"authorization": "bearer other"},
+        {"x-api-key": "secret"},
+        {"x-api-key": "secret", "authorization": "Bearer placeholder"},
+        {"x-api-key": "placeholder", "authorization": "Bearer secret"},
+    ],
+)
+async def test_a_known_key_opens(headers: dict[str, str]) -> None:
+    async with guarded(headers) as client:
         assert (await client.get("/v1/models")).status_code == 200
         assert (await client.get("/v1/nothing")).status_code == 404
 

@@ -41,7 +41,7 @@ async def test_a_round_trip_of_a_tool_with_reasoning() -> None:
             {"role": "assistant", "content": body["content"]},
             {"role": "user", "content": [answer]},
         ]
-        after = await api.ask(more, tools=[WEATHER], **THINKING)
+        after = await api.ask(more, tools=[WEATHER])
         prompt = api.prompt
         thinking["thinking"] = "I was never thought."
         refused = await api.refused(more, tools=[WEATHER])
@@ -49,7 +49,6 @@ async def test_a_round_trip_of_a_tool_with_reasoning() -> None:
     assert (thinking["type"], said["text"]) == ("thinking", "I look.")
     assert (call["name"], call["input"], body["stop_reason"]) == ("get_weather", {"city": "Rome"}, "tool_use")
     assert texts(after) == "It is sunny."
-    assert "Hm." in prompt
     assert "<tool_response>\nsunny" in prompt
     assert "messages[1].content[0].signature" in refused["message"]
 

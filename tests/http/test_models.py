@@ -1,9 +1,14 @@
 """Models, health and version."""
 
 import httpx2 as httpx
+import pytest
 
 from antiphon import __version__
-from antiphon.run.models import Health
+from antiphon.core.errors import NotFoundError
+from antiphon.engines.scripted import ScriptedEngine
+from antiphon.run.models import Health, Service
+from tests.apis.messages.support import ANTHROPIC
+from tests.openai_schema import validate
 from tests.server import NO_TLS, running
 
 
@@ -63,3 +68,74 @@ async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
     assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
     assert wrong.headers["allow"] == "POST"
+
+
+async def test_models_in_anthropics_shape() -> None:
+    async with (
+        running([{"output": "Hi"}]) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        server.service.names = ("a", "b", "c")
+
+        async def listed(**query: object) -> tuple[list[str], bool]:
+            body = (await client.get("/v1/models", params={**query})).json()
+            ids = [model["id"] for model in body["data"]]
+            assert (body["first_id"], body["last_id"]) == ((ids[0], ids[-1]) if ids else (None, None))
+            return ids, body["has_more"]
+
+        one = (await client.get("/v1/models/b")).json()
+        pages = [
+            await listed(),
+            await listed(limit=1),
+            await listed(after_id="a", limit=1),
+            await listed(after_id="b"),
+            await listed(after_id="c"),
+            await listed(before_id="c", limit=1),
+            await listed(before_id="c"),
+        ]
+        wrong = await client.get("/v1/models", params={"limit": 0})
+
+    validate("ModelInfo", one, ANTHROPIC)
+    assert (one["display_name"], one["max_input_tokens"]) == ("b", 32768)
+    assert pages == [
+        (["a", "b", "c"], False),
+        (["a"], True),
+        (["b"], True),
+        (["c"], False),
+        ([], False),
+        (["b"], True),
+        (["a", "b"], False),
+    ]
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
+
+
+async def test_a_pattern_stands_for_names_that_are_not_listed() -> None:
+    service = Service(ScriptedEngine([{"output": "Hi"}]), names=("claude-*", "mine"), dialect="hermes")
+    await service.start()
+
+    assert service.names == ("mine",)
+    assert service.model("claude-opus-4-6") is service.model("mine")
+    with pytest.raises(NotFoundError, match=r"mine, claude-\*"):
+        service.model("scripted")
+    await service.stop()
+
+
+async def test_a_server_with_patterns_only_lists_the_engines_own_name() -> None:
+    service = Service(ScriptedEngine([{"output": "Hi"}]), names=("claude-*",), dialect="hermes")
+    await service.start()
+
+    assert service.names == ("scripted",)
+    await service.stop()
+
+
+async def test_the_root_says_that_there_is_a_server_and_each_answer_has_an_id() -> None:
+    async with (
+        running([{"output": "Hi"}]) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        answers = [await client.head("/"), await client.get("/v1/models"), await client.get("/v1/nothing")]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 404]
+    ids = [answer.headers["request-id"] for answer in answers]
+    assert len({*ids}) == 3
+    assert all(id_.startswith("req_") for id_ in ids)

@@ -113,11 +113,22 @@ def test_one_call_each_is_followed_by_its_result() -> None:
 
 
 def test_system_messages_move_to_where_they_are_read() -> None:
-    items = [say("user", "q"), say("system", "one"), say("assistant", "a"), say("developer", "two")]
+    items = [say("system", "one"), say("developer", "two"), say("user", "q"), say("system", "three")]
     merged = arrange(gather(items), TemplateCapabilities(developer=False, later_system=False))
-    assert [m["content"] for m in merged] == ["one\n\ntwo", "q", "a"]
+    assert [(m["role"], m["content"]) for m in merged] == [
+        ("system", "one\n\ntwo"),
+        ("user", "q"),
+        ("user", "three"),
+    ]
     lost = arrange(gather(items), TemplateCapabilities(developer=False, later_system=False, system=False))
-    assert [(m["role"], m["content"]) for m in lost] == [("user", "one\n\ntwo\n\nq"), ("assistant", "a")]
+    assert [(m["role"], m["content"]) for m in lost] == [("user", "one\n\ntwo\n\nq"), ("user", "three")]
+
+
+def test_a_new_system_message_leaves_the_beginning_as_it_was() -> None:
+    before = [say("system", "one"), say("user", "q"), say("assistant", "a")]
+    for template in (TemplateCapabilities(later_system=False), TemplateCapabilities(system=False)):
+        first = arrange(gather(before), template)
+        assert arrange(gather([*before, say("system", "new")]), template)[: len(first)] == first
 
 
 WORDS = st.integers(0, 10**9).map(lambda n: f"w{n}w")

@@ -52,7 +52,7 @@ class RequestError(AntiphonError):
 
 
 class AuthenticationError(RequestError):
-    """No valid API key was given. Send it as `Authorization: Bearer KEY`."""
+    """No valid API key was given. Send it as `Authorization: Bearer KEY`, or as `x-api-key: KEY`."""
 
     status = 401
     type = "authentication_error"

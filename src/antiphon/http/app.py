@@ -12,7 +12,7 @@ from antiphon.core.errors import AntiphonError
 from antiphon.http import chat, completions, conversations, messages, responses, stored_completions
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.errors import on_antiphon_error, on_exception, on_http_exception
-from antiphon.http.models import health, list_models, retrieve_model, version
+from antiphon.http.models import health, list_models, reachable, retrieve_model, version
 from antiphon.http.request import RequestIdMiddleware
 from antiphon.http.socket import converse
 
@@ -55,6 +55,7 @@ ROUTES = [
     Route("/v1/messages/count_tokens", messages.count_tokens, methods=POST),
     Route("/v1/models", list_models),
     Route("/v1/models/{model:path}", retrieve_model),
+    Route("/", reachable, methods=["HEAD"]),
     Route("/health", health),
     Route("/version", version),
 ]

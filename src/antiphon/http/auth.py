@@ -1,13 +1,14 @@
 """API keys: who may send requests, and as whom.
 
-With keys set, every path but /health and /version wants `Authorization: Bearer KEY`. The key
-itself goes no further than this module: the request carries its identity, a
-digest, and what is stored for a request belongs to that identity.
+With keys set, every path but /health and /version wants `Authorization: Bearer KEY`, or
+`x-api-key: KEY`, as Anthropic's clients send it. The key itself goes no further than this
+module: the request carries its identity, a digest, and what is stored for a request belongs to
+that identity.
 """
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,10 +46,13 @@ class KeyMiddleware:
         await self._app(scope, receive, send)
 
     def _owner(self, scope: Scope) -> str | None:
-        given = _digest(_bearer(scope))
-        # No early exit: how long this takes must not show which key came close.
-        matches = [hmac.compare_digest(digest, given) for digest in self._digests]
-        return given.hex()[:32] if any(matches) else None
+        owner = None
+        for given in map(_digest, _keys(scope)):
+            # No early exit: how long this takes must not show which key came close.
+            matches = [hmac.compare_digest(digest, given) for digest in self._digests]
+            if any(matches):
+                owner = given.hex()[:32]
+        return owner
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,12 +68,15 @@ def owner_of(request: HTTPConnection) -> str:
     return owner
 
 
-def _bearer(scope: Scope) -> str:
+def _keys(scope: Scope) -> Iterator[str]:
+    """The keys that came with a request: some clients send two, of which one is a placeholder."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, key = value.decode("latin-1").partition(" ")
-            return key.strip() if scheme.lower() == "bearer" else ""
-    return ""
+            if scheme.lower() == "bearer":
+                yield key.strip()
+        elif name == b"x-api-key":
+            yield value.decode("latin-1")
 
 
 def _digest(key: str) -> bytes:

@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 REQUEST_ID = "x-request-id"
+ANTHROPIC_REQUEST_ID = "request-id"
+"""The same id, where Anthropic's clients look for it."""
 
 
 def app_of(request: HTTPConnection) -> App:
@@ -81,7 +83,8 @@ class RequestIdMiddleware:
         async def identified(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.setdefault(REQUEST_ID, id_of(scope))
+                own = headers.get(REQUEST_ID) or id_of(scope)
+                headers[REQUEST_ID] = headers[ANTHROPIC_REQUEST_ID] = own
             await send(message)
 
         await self._app(scope, receive, identified)

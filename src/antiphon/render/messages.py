@@ -9,6 +9,7 @@ tokens are escaped after the first step, before any text of the server is added.
 import json
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from itertools import takewhile
 from typing import Any
 
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Part, Reasoning, Role
@@ -126,9 +127,20 @@ def _as_system(message: TemplateMessage) -> TemplateMessage:
 
 
 def _merge_system(messages: list[TemplateMessage]) -> list[TemplateMessage]:
-    texts = [message["content"] for message in messages if message["role"] == "system"]
-    others = [message for message in messages if message["role"] != "system"]
-    return [{"role": "system", "content": _paragraphs(*texts)}, *others] if texts else messages
+    """The system's messages at the beginning are one; later ones become the user's, and stay in their place.
+
+    Moved to the front, each new one would change the beginning of the prompt, which engines cache.
+    """
+    first = [*takewhile(_is_system, messages)]
+    rest = [
+        {**message, "role": "user"} if _is_system(message) else message for message in messages[len(first) :]
+    ]
+    merged = {"role": "system", "content": _paragraphs(*(message["content"] for message in first))}
+    return [merged, *rest] if first else rest
+
+
+def _is_system(message: TemplateMessage) -> bool:
+    return bool(message["role"] == "system")
 
 
 def _merge_into_user(text: str, messages: list[TemplateMessage]) -> list[TemplateMessage]:

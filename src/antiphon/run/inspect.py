@@ -32,7 +32,11 @@ _SCORERS = {
 _CAPABILITIES: Mapping[str, tuple[str, str, str]] = {
     "content_parts": ("content as a string", "sent as a list of parts", "rendered"),
     "system": ("a system message first", "rendered", "merged into the first user message"),
-    "later_system": ("a second system message", "rendered", "merged into the first one"),
+    "later_system": (
+        "a second system message",
+        "rendered",
+        "merged into the first, or a user message",
+    ),
     "developer": ("a developer message", "rendered", "sent as a system message"),
     "alternating_roles": ("two messages of one role in a row", "merged into one message", "rendered"),
     "user_first": ("an assistant message first", "an empty user message is inserted", "rendered"),

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 import structlog
 
@@ -33,9 +34,10 @@ class Service:
     """Loads a model and finds it by its names.
 
     `names` are the public names, the first is canonical; without any, the
-    engine's own. `dialect` is a name from the registry, None to choose by the
-    chat template. `chat_template` replaces the model's own. `date` is the one that
-    prompts give, where a family's prompts give one; by default, that of the start.
+    engine's own. Those with a `*` are patterns: of names that are not listed. `dialect` is a
+    name from the registry, None to choose by the chat template. `chat_template` replaces the
+    model's own. `date` is the one that prompts give, where a family's prompts give one; by
+    default, that of the start.
     `exclude_tools` is that of `Model`. `tools` are those that the server runs for a model that calls them.
     """
 
@@ -57,7 +59,8 @@ class Service:
         self._date = date
         self._exclude_tools = exclude_tools
         self._model: Model | None = None
-        self.names = names
+        self.names = tuple(name for name in names if not _is_pattern(name))
+        self._patterns = tuple(filter(_is_pattern, names))
         self.health = Health.LOADING
 
     async def start(self) -> None:
@@ -126,10 +129,15 @@ class Service:
             raise EngineNotReadyError("This server is stopping. Try again later, or another server.")
         if self._model is None or self.health is not Health.READY:
             raise EngineNotReadyError
-        if name not in self.names:
-            message = f"The model '{name}' does not exist. Use one of: {', '.join(self.names)}."
+        if name not in self.names and not any(fnmatchcase(name, pattern) for pattern in self._patterns):
+            known = ", ".join((*self.names, *self._patterns))
+            message = f"The model '{name}' does not exist. Use one of: {known}."
             raise NotFoundError(message, param="model", code="model_not_found")
         return self._model
+
+
+def _is_pattern(name: str) -> bool:
+    return "*" in name
 
 
 def evidence_of(card: ModelCard, template: str | None) -> Evidence:
