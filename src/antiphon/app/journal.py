@@ -9,13 +9,12 @@ recorded, too, so that another server can continue it.
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from time import time
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.apis.responses.stored import StoredItem
-from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.record import finish_from_record
 from antiphon.engines.engine import Prompt
@@ -36,6 +35,18 @@ Stop = Callable[[Exception], None]
 """Ends an answer, for a reason."""
 
 
+class StoredProjection(Projection, Protocol):
+    """A projection whose answer is stored: `status` is that of a response, `done` how many items it has."""
+
+    status: str
+    done: int
+
+    @property
+    def items(self) -> Sequence[StoredItem]:
+        """The items that are finished."""
+        ...
+
+
 class StoredInput(Struct, frozen=True):
     """The row of a response, and the items that went in. `row` makes it, with a body."""
 
@@ -49,7 +60,7 @@ class StoredInput(Struct, frozen=True):
 class ResponseJournal(Journal):
     """What the journals of a response share: what it ends with."""
 
-    def __init__(self, writer: LogWriter, projection: ResponseProjection, given: StoredInput) -> None:
+    def __init__(self, writer: LogWriter, projection: StoredProjection, given: StoredInput) -> None:
         self.response_id = given.response_id
         self._writer = writer
         self._projection = projection
@@ -91,7 +102,7 @@ class StreamJournal(ResponseJournal):
     replay: ReplayLog | None = None
     last = -1
 
-    def __init__(self, writer: LogWriter, projection: ResponseProjection, given: StoredInput) -> None:
+    def __init__(self, writer: LogWriter, projection: StoredProjection, given: StoredInput) -> None:
         super().__init__(writer, projection, given)
         self.stored: LogEntry | None = None
         self._stop: Stop | None = None
@@ -180,7 +191,7 @@ class BackgroundJournal(StreamJournal):
     def __init__(
         self,
         writer: LogWriter,
-        projection: ResponseProjection,
+        projection: StoredProjection,
         given: StoredInput,
         record: ResponseRecord,
         log: ReplayLog,

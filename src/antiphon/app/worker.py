@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from antiphon.app import message_batches
 from antiphon.app.app import App
 from antiphon.app.journal import BackgroundJournal
 from antiphon.app.log_writer import LEASE
@@ -140,7 +141,7 @@ class Worker:
     async def _work(self, record: ResponseRecord) -> None:
         """Answer a response, whatever its end. Raises why it did not come to its own end."""
         writer = self._app.storage.writer
-        if record.cancel_requested:
+        if record.cancel_requested and not _is_batch(record):
             await finish_from_record(writer, record, CancelRequestedError())
             return
         watching = asyncio.create_task(self._watch_cancel(record.id))
@@ -165,7 +166,8 @@ class Worker:
 
     async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
         """What answers it. Raises why that was stopped, if it was."""
-        preparing = asyncio.ensure_future(prepare(self._app, record))
+        preparation = message_batches.prepare if _is_batch(record) else prepare
+        preparing = asyncio.ensure_future(preparation(self._app, record))
         reasons: list[Exception] = []
 
         def stop(reason: Exception) -> None:
@@ -213,6 +215,11 @@ class Worker:
         swept = await self._app.storage.store.sweep(time.time())
         if swept.responses or swept.completions:
             log.info("swept", responses=swept.responses, completions=swept.completions)
+
+
+def _is_batch(record: ResponseRecord) -> bool:
+    """It is a batch of messages, which knows itself how it ends."""
+    return record.id.startswith(message_batches.PREFIX)
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], sooner: Signal, pause: float) -> None:

@@ -9,7 +9,15 @@ from starlette.routing import Route, WebSocketRoute
 
 from antiphon.app.app import App
 from antiphon.core.errors import AntiphonError
-from antiphon.http import chat, completions, conversations, messages, responses, stored_completions
+from antiphon.http import (
+    chat,
+    completions,
+    conversations,
+    message_batches,
+    messages,
+    responses,
+    stored_completions,
+)
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.errors import on_antiphon_error, on_exception, on_http_exception
 from antiphon.http.models import health, list_models, reachable, retrieve_model, version
@@ -22,6 +30,7 @@ _COMPLETION = "/v1/chat/completions/{completion_id}"
 _RESPONSE = "/v1/responses/{response_id}"
 _CONVERSATION = "/v1/conversations/{conversation_id}"
 _ITEM = _CONVERSATION + "/items/{item_id}"
+_BATCH = "/v1/messages/batches/{batch_id}"
 
 ROUTES = [
     Route("/v1/chat/completions", chat.create, methods=POST),
@@ -53,6 +62,12 @@ ROUTES = [
     Route(_ITEM, conversations.delete_item, methods=DELETE),
     Route("/v1/messages", messages.create, methods=POST),
     Route("/v1/messages/count_tokens", messages.count_tokens, methods=POST),
+    Route("/v1/messages/batches", message_batches.create, methods=POST),
+    Route("/v1/messages/batches", message_batches.list_batches, methods=GET),
+    Route(_BATCH, message_batches.retrieve, methods=GET),
+    Route(_BATCH, message_batches.delete, methods=DELETE),
+    Route(_BATCH + "/cancel", message_batches.cancel, methods=POST),
+    Route(_BATCH + "/results", message_batches.results, methods=GET),
     Route("/v1/models", list_models),
     Route("/v1/models/{model:path}", retrieve_model),
     Route("/", reachable, methods=["HEAD"]),

@@ -21,6 +21,7 @@ from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.store import conversations, items, log
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_responses
+from antiphon.store.pages import page
 from antiphon.store.records import (
     ItemRecord,
     Lease,
@@ -207,6 +208,12 @@ def find(connection: Connection, owner: str, response_id: str) -> ResponseRecord
     return record_of(row) if row else None
 
 
+def _page(connection: Connection, owner: str, paging: Paging) -> Page[ResponseRecord]:
+    its = select(responses).where(responses.c.owner == owner)
+    found = page(connection, its, (responses.c.created_at, responses.c.id), paging)
+    return Page([record_of(row) for row in found.data], found.has_more)
+
+
 def _input_items(connection: Connection, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
     if connection.execute(_EXISTS, {"owner": owner, "response_id": response_id}).first() is None:
         raise missing(response_id)
@@ -264,6 +271,9 @@ class SqlResponses:
 
     async def get(self, owner: str, response_id: str) -> ResponseRecord | None:
         return await self._database.read(find, owner, response_id)
+
+    async def page(self, owner: str, paging: Paging) -> Page[ResponseRecord]:
+        return await self._database.read(_page, owner, paging)
 
     async def finish(self, end: ResponseEnd) -> Verdict:
         return await self._database.write(finish_all, end)

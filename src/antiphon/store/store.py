@@ -95,6 +95,10 @@ class Responses(Protocol):
         """The response as it is now."""
         ...
 
+    async def page(self, owner: str, paging: Paging) -> Page[ResponseRecord]:
+        """Part of the owner's responses, by time. Raises NotFoundError for ids in `paging`."""
+        ...
+
     async def finish(self, end: ResponseEnd) -> Verdict:
         """End a response: status, body, output items, last log entries and its conversation's items, at once.
 

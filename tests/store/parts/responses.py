@@ -50,6 +50,12 @@ class ResponsesContract:
             assert await store.responses.get(OWNER, record.id) == record
             assert names(await store.responses.history(OWNER, record.id)) == [record.id]
 
+    async def test_pages_of_responses(self, store: Store) -> None:
+        for name, created in (("b", 1), ("d", 3), ("a", 1), ("c", 2), ("e", 3)):
+            await store.responses.create(response(name, created_at=created), ())
+        await store.responses.create(response("other", owner="eve"), ())
+        await check_pages(lambda paging: store.responses.page(OWNER, paging), "abcde")
+
     async def test_another_owners_response_does_not_exist(self, store: Store) -> None:
         await store.responses.create(leased(), items("a"))
         await store.log.append(append(entry(0)))

@@ -1,0 +1,173 @@
+"""Message batches: many requests, answered in the background, with a line of JSON for the result of each."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from antiphon.apis.given import Object
+from antiphon.apis.messages.errors import encode_error
+from antiphon.core.errors import AntiphonError, RequestError
+
+MAX_REQUESTS = 100_000
+"""The most requests of one batch, as Anthropic has it."""
+LIFETIME = 24 * 60 * 60.0
+"""Seconds after which what was not answered has expired."""
+
+
+class BatchRequest(Struct):
+    """One of the requests: what is wrong with it shows in its result."""
+
+    custom_id: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    params: Object
+
+
+class CreateBatch(Struct):
+    """POST /v1/messages/batches."""
+
+    requests: Annotated[list[BatchRequest], Meta(min_length=1, max_length=MAX_REQUESTS)]
+
+
+class RequestCounts(Struct, kw_only=True):
+    """How many requests came to which result. Until all have one, all are being processed."""
+
+    processing: int = 0
+    succeeded: int = 0
+    errored: int = 0
+    canceled: int = 0
+    expired: int = 0
+
+
+class BatchState(Struct):
+    """What is stored of a batch beside its requests and results."""
+
+    counts: RequestCounts
+    ended_at: float | None = None
+
+
+class MessageBatch(Struct, tag_field="type", tag="message_batch", kw_only=True):
+    """A batch as it is now."""
+
+    id: str
+    processing_status: str
+    request_counts: RequestCounts
+    created_at: str
+    expires_at: str
+    ended_at: str | None
+    results_url: str | None
+    cancel_initiated_at: None = None
+    archived_at: None = None
+
+
+class MessageBatchList(Struct):
+    """Part of the batches of a key, the newest first."""
+
+    data: list[MessageBatch]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class DeletedBatch(Struct, tag_field="type", tag="message_batch_deleted"):
+    """There is no such batch any more."""
+
+    id: str
+
+
+class Result(NamedTuple):
+    """What a request came to: the field of the counts, and the line of JSON."""
+
+    kind: str
+    custom_id: str
+    line: bytes
+
+
+class _Line(Struct):
+    custom_id: str
+    result: dict[str, Any]
+
+
+def result_of(custom_id: str, kind: str, **fields: Any) -> Result:
+    """The result of a request."""
+    return Result(kind, custom_id, msgspec.json.encode(_Line(custom_id, {"type": kind, **fields})))
+
+
+def error_result(custom_id: str, error: AntiphonError) -> Result:
+    """The result of a request that failed."""
+    return result_of(custom_id, "errored", error=Raw(encode_error(error)))
+
+
+def read_result(line: bytes) -> Result:
+    """A result that is stored."""
+    read = msgspec.json.decode(line, type=_Line)
+    return Result(read.result["type"], read.custom_id, line)
+
+
+def check_ids(batch: CreateBatch) -> None:
+    """Raise RequestError if two requests have one id: nobody could tell their results apart."""
+    seen: set[str] = set()
+    for index, request in enumerate(batch.requests):
+        if request.custom_id in seen:
+            param = f"requests[{index}].custom_id"
+            message = f"Invalid value for '{param}': Another request has it. Give each its own."
+            raise RequestError(message, param=param)
+        seen.add(request.custom_id)
+
+
+def timestamp(seconds: float) -> str:
+    """A time as RFC 3339 has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+class BatchProjection:
+    """Results → lines for the log, and the state of the batch. See `run.drive.Projection`.
+
+    What has no result when the batch ends gets one: it was cancelled, or failed with the batch.
+    """
+
+    items: Sequence[Any] = ()
+    done = 0
+
+    def __init__(self, ids: Iterable[str], clock: Callable[[], float]) -> None:
+        self._left = dict.fromkeys(ids)
+        self._counts = RequestCounts(processing=len(self._left))
+        self._clock = clock
+        self.status = "in_progress"
+
+    def prompted(self, prompts: Sequence[Any]) -> None:
+        """Each request has its own."""
+
+    def begin(self) -> list[bytes]:
+        """There is nothing before the first result."""
+        return []
+
+    def push(self, choice: int, results: Sequence[Result]) -> list[bytes]:
+        """The lines of these results."""
+        counts = self._counts
+        for result in results:
+            del self._left[result.custom_id]
+            counts.processing -= 1
+            setattr(counts, result.kind, getattr(counts, result.kind) + 1)
+        return [result.line for result in results]
+
+    def finish(self) -> list[bytes]:
+        """Each request has its result."""
+        self.status = "completed"
+        return []
+
+    def fail(self, error: AntiphonError) -> list[bytes]:
+        """The others fail with the batch."""
+        self.status = "failed"
+        return self.push(0, [error_result(custom_id, error) for custom_id in self._left])
+
+    def cancel(self) -> list[bytes]:
+        """The others are not answered any more."""
+        self.status = "cancelled"
+        return self.push(0, [result_of(custom_id, "canceled") for custom_id in self._left])
+
+    def body(self) -> bytes:
+        """The state of the batch."""
+        ended = None if self.status == "in_progress" else self._clock()
+        return msgspec.json.encode(BatchState(self._counts, ended))

@@ -1,0 +1,248 @@
+"""Message batches without HTTP. A batch is a background job of the store: its log has the results.
+
+A worker answers its requests, some at a time. Another that takes the batch over begins with the
+results in the log. Batches are stored under an owner of their own, so that they are no responses.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import msgspec
+from msgspec import Raw
+
+from antiphon.apis.messages.batch import (
+    LIFETIME,
+    BatchProjection,
+    BatchRequest,
+    BatchState,
+    CreateBatch,
+    DeletedBatch,
+    MessageBatch,
+    MessageBatchList,
+    RequestCounts,
+    Result,
+    check_ids,
+    error_result,
+    read_result,
+    result_of,
+    timestamp,
+)
+from antiphon.apis.messages.schema import CreateMessage
+from antiphon.apis.wire import decode
+from antiphon.app import messages
+from antiphon.app.app import App
+from antiphon.app.journal import BackgroundJournal, StoredInput
+from antiphon.core.errors import (
+    EngineBusyError,
+    EngineNotReadyError,
+    NotFoundError,
+    RequestError,
+    StoreError,
+    public_error,
+)
+from antiphon.decode.ids import random_id
+from antiphon.log import log_failure
+from antiphon.run.drive import Client, Driver
+from antiphon.run.endings import CancelRequestedError
+from antiphon.run.replay import ReplayLog
+from antiphon.store.records import LogEntry, Page, Paging, ResponseEnd, ResponseRecord, ResponseStatus
+
+PREFIX = "msgbatch_"
+PARALLEL = 8
+"""Requests of one batch that are answered at a time."""
+
+_OWNER = "batches:"
+_NOT_NOW = (EngineNotReadyError, EngineBusyError, StoreError)
+"""What keeps a server from going on, and may be over for the next one."""
+
+
+async def create(app: App, wire: CreateBatch, owner: str) -> ResponseRecord:
+    """Store a batch for some worker to answer. Raises RequestError."""
+    check_ids(wire)
+    now = time.time()
+    record = ResponseRecord(
+        id=random_id(PREFIX, 24),
+        owner=_OWNER + owner,
+        created_at=now,
+        status=ResponseStatus.QUEUED,
+        model="",
+        request=msgspec.json.encode(wire),
+        body=msgspec.json.encode(BatchState(RequestCounts(processing=len(wire.requests)))),
+        background=True,
+        expires_at=now + max(app.options.keep, LIFETIME),
+    )
+    await app.storage.store.responses.create(record, ())
+    return record
+
+
+async def retrieve(app: App, owner: str, batch_id: str) -> ResponseRecord:
+    """A batch as it is now. Raises NotFoundError."""
+    record = await app.storage.store.responses.get(_OWNER + owner, batch_id)
+    if record is None:
+        raise NotFoundError(f"There is no message batch '{batch_id}'.", param="message_batch_id")
+    return record
+
+
+async def list_batches(app: App, owner: str, paging: Paging) -> Page[ResponseRecord]:
+    """Part of the batches of this owner."""
+    return await app.storage.store.responses.page(_OWNER + owner, paging)
+
+
+async def cancel(app: App, owner: str, batch_id: str) -> ResponseRecord:
+    """Answer no more of its requests; the batch as it is now. One that has ended stays as it is."""
+    await retrieve(app, owner, batch_id)
+    store = app.storage.store
+    record = await store.jobs.request_cancel(_OWNER + owner, batch_id)
+    if record is not None and not record.status.terminal and record.lease is None:
+        await store.responses.finish(_cancelled(record))
+    return await retrieve(app, owner, batch_id)
+
+
+async def delete(app: App, owner: str, batch_id: str) -> bytes:
+    """Delete a batch that has ended, with its results."""
+    await _ended(app, owner, batch_id)
+    await app.storage.store.responses.delete(_OWNER + owner, batch_id)
+    return msgspec.json.encode(DeletedBatch(batch_id))
+
+
+async def results(app: App, owner: str, batch_id: str) -> AsyncIterator[bytes]:
+    """The lines of its results, in pieces. Raises RequestError for a batch that has not ended."""
+    record = await _ended(app, owner, batch_id)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        seen = -1
+        while seen < record.last_seq:
+            tail = await app.storage.store.log.events_after(_OWNER + owner, batch_id, seen)
+            if tail is None or not tail.entries:
+                return
+            for entry in tail.entries:
+                yield entry.events + b"\n"
+                seen = entry.last
+
+    return pieces()
+
+
+def shown(record: ResponseRecord, results_url: Callable[[str], str]) -> MessageBatch:
+    """A batch as clients see it."""
+    state, ended = msgspec.json.decode(record.body, type=BatchState), record.status.terminal
+    running = "canceling" if record.cancel_requested else "in_progress"
+    return MessageBatch(
+        id=record.id,
+        processing_status="ended" if ended else running,
+        request_counts=state.counts,
+        created_at=timestamp(record.created_at),
+        expires_at=timestamp(record.created_at + LIFETIME),
+        ended_at=None if state.ended_at is None else timestamp(state.ended_at),
+        results_url=results_url(record.id) if ended else None,
+    )
+
+
+def shown_page(page: Page[ResponseRecord], results_url: Callable[[str], str]) -> MessageBatchList:
+    """Part of the batches as clients see them."""
+    batches = [shown(record, results_url) for record in page.data]
+    first, last = (batches[0].id, batches[-1].id) if batches else (None, None)
+    return MessageBatchList(batches, page.has_more, first, last)
+
+
+async def _ended(app: App, owner: str, batch_id: str) -> ResponseRecord:
+    record = await retrieve(app, owner, batch_id)
+    if not record.status.terminal:
+        message = f"The message batch '{batch_id}' has not ended yet. Wait, or cancel it."
+        raise RequestError(message, param="message_batch_id")
+    return record
+
+
+# What a worker does
+
+
+async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
+    """What answers the requests of a batch that have no result yet."""
+    wire = msgspec.json.decode(record.request, type=CreateBatch)
+    log = await app.storage.store.log.read(record.id) if record.last_seq >= 0 else []
+    recorded = [read_result(line) for entry in log for line in entry.events.split(b"\n")]
+    projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
+    given = StoredInput(record.id, lambda _: record, ())
+    journal = BackgroundJournal(app.storage.writer, projection, given, record, ReplayLog())
+    # The deadline of the server is that of one answer.
+    return Driver(BatchSource(app, record, wire.requests, recorded), projection, journal), journal
+
+
+class BatchSource:
+    """Answers requests, and pushes their results. See `run.drive.Source`."""
+
+    def __init__(
+        self, app: App, record: ResponseRecord, requests: Iterable[BatchRequest], recorded: list[Result]
+    ) -> None:
+        self._app = app
+        self._record = record
+        self._recorded = recorded
+        done = {result.custom_id for result in recorded}
+        self._left = iter([request for request in requests if request.custom_id not in done])
+
+    async def run(self, output: Driver) -> None:
+        """See `Source`. A request that fails has a result as every other."""
+        if self._recorded:
+            output.push(0, self._recorded)
+        if self._record.cancel_requested:
+            raise CancelRequestedError
+        tasks = [asyncio.create_task(self._work(output)) for _ in range(PARALLEL)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def abandon(self) -> Iterable[tuple[int, list[Result]]]:
+        """See `Source`: there is nothing open."""
+        return ()
+
+    async def _work(self, output: Driver) -> None:
+        for request in self._left:
+            output.push(0, [await self._result(request)])
+
+    async def _result(self, request: BatchRequest) -> Result:
+        if time.time() > self._record.created_at + LIFETIME:
+            return result_of(request.custom_id, "expired")
+        try:
+            message = await self._answer(request)
+        except _NOT_NOW:
+            raise
+        except Exception as error:
+            log_failure(error)
+            return error_result(request.custom_id, public_error(error))
+        return result_of(request.custom_id, "succeeded", message=Raw(message))
+
+    async def _answer(self, request: BatchRequest) -> bytes:
+        """The body of the full answer. Raises AntiphonError."""
+        wire = decode(msgspec.json.encode(request.params), CreateMessage)
+        wire.stream = None
+        client = _Collecting()
+        owner = self._record.owner.removeprefix(_OWNER)
+        await (await messages.create(self._app, wire, owner)).run(client)
+        return client.body
+
+
+class _Collecting(Client):
+    """Keeps the body."""
+
+    body = b""
+
+    def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
+        """See `Client`."""
+        self.body = body()
+
+
+def _cancelled(record: ResponseRecord) -> ResponseEnd:
+    """The end of a batch that no worker has begun, or goes on with."""
+    wire = msgspec.json.decode(record.request, type=CreateBatch)
+    projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
+    lines = projection.cancel()
+    return ResponseEnd(
+        response_id=record.id,
+        worker=None,
+        status=ResponseStatus.CANCELLED,
+        body=projection.body(),
+        entries=(LogEntry(0, len(lines) - 1, b"\n".join(lines)),),
+    )

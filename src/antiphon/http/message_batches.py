@@ -1,0 +1,67 @@
+"""POST /v1/messages/batches, and what can be done with a batch."""
+
+from collections.abc import Callable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from antiphon.apis.messages.batch import CreateBatch
+from antiphon.apis.wire import decode
+from antiphon.app import message_batches
+from antiphon.app.app import App
+from antiphon.http.auth import owner_of
+from antiphon.http.query import Query
+from antiphon.http.request import app_of, json_response, read_json
+from antiphon.store.records import Paging, ResponseRecord
+
+MOST_ON_PAGE = 1000
+
+
+async def create(request: Request) -> Response:
+    """Create a batch: it is answered in the background."""
+    wire = decode(await read_json(request), CreateBatch)
+    return _shown(request, await message_batches.create(app_of(request), wire, owner_of(request)))
+
+
+async def list_batches(request: Request) -> Response:
+    """Batches, the newest first."""
+    query = Query(request.query_params)
+    limit = query.number("limit", Paging().limit, least=1, most=MOST_ON_PAGE)
+    paging = Paging("desc", query.text("after_id"), query.text("before_id"), limit)
+    page = await message_batches.list_batches(app_of(request), owner_of(request), paging)
+    return json_response(msgspec.json.encode(message_batches.shown_page(page, _results_url(request))))
+
+
+async def retrieve(request: Request) -> Response:
+    """A batch as it is now."""
+    return _shown(request, await message_batches.retrieve(*_target(request)))
+
+
+async def cancel(request: Request) -> Response:
+    """Answer no more of its requests."""
+    return _shown(request, await message_batches.cancel(*_target(request)))
+
+
+async def results(request: Request) -> Response:
+    """The results of a batch that has ended, one a line."""
+    lines = await message_batches.results(*_target(request))
+    return StreamingResponse(lines, media_type="application/x-jsonl")
+
+
+async def delete(request: Request) -> Response:
+    """Delete a batch that has ended."""
+    return json_response(await message_batches.delete(*_target(request)))
+
+
+def _shown(request: Request, record: ResponseRecord) -> Response:
+    return json_response(msgspec.json.encode(message_batches.shown(record, _results_url(request))))
+
+
+def _results_url(request: Request) -> Callable[[str], str]:
+    return lambda batch_id: f"{request.base_url}v1/messages/batches/{batch_id}/results"
+
+
+def _target(request: Request) -> tuple[App, str, str]:
+    """Where the batch is, whose it is, and which."""
+    return app_of(request), owner_of(request), request.path_params["batch_id"]
