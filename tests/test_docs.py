@@ -11,6 +11,8 @@ from starlette.routing import Route
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.fields import ALIASES, HINTS, REFUSED
+from antiphon.apis.messages.schema import CreateMessage
+from antiphon.apis.request import Request
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.config import Settings
 from antiphon.constrain.budget import Budget
@@ -168,6 +170,7 @@ def _nameless(path: str) -> str:
         (ChatRequest, ["Every API", "Chat Completions and Completions", "Chat Completions only"]),
         (CompletionRequest, ["Every API", "Chat Completions and Completions", "Completions only"]),
         (CreateResponse, ["Every API", "Responses"]),
+        (CreateMessage, ["Messages"]),
     ],
 )
 def test_every_parameter_is_in_the_docs(request_type: type[Any], headings: list[str]) -> None:
