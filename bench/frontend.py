@@ -108,11 +108,13 @@ def table(report: Report) -> Iterator[str]:
 
 
 def _table_in_process(result: InProcess) -> Iterator[str]:
-    columns = f"{'stream':>9}{'fold':>9}{'floor':>9}{'stream/floor':>15}{'fold/floor':>13}"
+    ratios = f"{'stream/floor':>15}{'fold/floor':>13}{'messages/stream':>17}"
+    columns = f"{'stream':>9}{'fold':>9}{'floor':>9}{ratios}"
     yield from ("", f"{'in process: µs of CPU per token':33}{'tokens':>7}{columns}")
     for row in result.rows:
         figures = f"{row.stream.best:9.2f}{row.fold.best:9.2f}{row.floor.best:9.3f}"
-        yield f"{row.case:33}{row.tokens:7}{figures}{row.stream_to_floor:15.1f}{row.fold_to_floor:13.1f}"
+        ratios = f"{row.stream_to_floor:15.1f}{row.fold_to_floor:13.1f}{row.messages_to_stream:17.2f}"
+        yield f"{row.case:33}{row.tokens:7}{figures}{ratios}"
     for growth in result.growth:
         name = f"growth, {growth.case}"
         yield f"{name:40}{growth.stream:9.2f}{growth.fold:9.2f}"

@@ -15,19 +15,24 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from antiphon.apis.chat.accept import Accepted, accept
+from antiphon.apis.chat.accept import accept
 from antiphon.apis.chat.answer import ChatCompletionBuilder
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.envelope import Envelope
+from antiphon.apis.messages.accept import Context
+from antiphon.apis.messages.accept import accept as accept_message
+from antiphon.apis.messages.schema import CreateMessage, RequestMessage, Thinking
+from antiphon.apis.messages.stream import MessageStream
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.turn import Turn
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, random_id
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 from antiphon.engines.engine import Engine, GenerationRequest, Prompt, Receiver, Work
-from antiphon.http.delivery import frame
+from antiphon.http.delivery import Frame, frame
 from antiphon.run.drive import Driver, Projection
 from antiphon.run.generation import GenerationRun, Interceptors
 from bench.measure import Figure, take_turns
@@ -48,15 +53,20 @@ Subject = tuple[str, int, str]
 
 
 class Row(Struct, frozen=True):
-    """One case at one length: µs of CPU per token, and how many times the floor that is."""
+    """One case at one length: µs of CPU per token, and how many times the floor that is.
+
+    `messages` is a stream of Anthropic's API, compared with that of a chat.
+    """
 
     case: str
     tokens: int
     stream: Figure
     fold: Figure
+    messages: Figure
     floor: Figure
     stream_to_floor: float
     fold_to_floor: float
+    messages_to_stream: float
 
 
 class Growth(Struct, frozen=True):
@@ -94,13 +104,33 @@ def payloads(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
     """What a stream sends in each of an engine's steps, then the rest."""
     accepted = accept(request, "bench")
     stream = ChatCompletionStream(_envelope(request), 1, accepted.presentation)
-    return _drive(accepted, stream, chunks).sent
+    return _drive(accepted.turn, stream, chunks, _Client(frame)).sent
 
 
 def answer(request: ChatRequest, chunks: list[Chunk]) -> bytes:
     """The body of the full answer."""
     accepted = accept(request, "bench")
-    return _drive(accepted, ChatCompletionBuilder(_envelope(request), 1), chunks).body
+    return _drive(accepted.turn, ChatCompletionBuilder(_envelope(request), 1), chunks, _Client(frame)).body
+
+
+def messages(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
+    """What a stream of Anthropic's API sends for the same request."""
+    accepted = accept_message(_message(request), Context("bench"))
+    stream = MessageStream(_envelope(request), accepted.presentation, str)
+    return _drive(accepted.turn, stream, chunks, _Client(b"".join)).sent
+
+
+def _message(request: ChatRequest) -> CreateMessage:
+    """The same request, in Anthropic's API."""
+    functions = [tool.function for tool in request.tools or () if tool.function]
+    return CreateMessage(
+        model=request.model,
+        max_tokens=max(LENGTHS),
+        messages=[RequestMessage(each.role, str(each.content)) for each in request.messages],
+        tools=[{"name": each.name, "input_schema": each.parameters} for each in functions],
+        thinking=Thinking("adaptive"),
+        stream=True,
+    )
 
 
 class _Client:
@@ -108,7 +138,8 @@ class _Client:
 
     started = False
 
-    def __init__(self) -> None:
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
         self.sent: list[bytes] = []
         self.body = b""
 
@@ -116,11 +147,11 @@ class _Client:
         pass
 
     def write(self, lines: list[bytes]) -> None:
-        self.sent.append(frame(lines))
+        self.sent.append(self._frame(lines))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         if lines:
-            self.sent.append(frame(lines))
+            self.sent.append(self._frame(lines))
         self.body = body()
 
 
@@ -145,9 +176,9 @@ class _Ready:
 class _Source:
     """One generation, whose prompt is rendered already. See `run.drive.Source`."""
 
-    def __init__(self, accepted: Accepted, chunks: list[Chunk]) -> None:
+    def __init__(self, turn: Turn, chunks: list[Chunk]) -> None:
         engine, request = cast(Engine, _Ready(chunks)), GenerationRequest(_PROMPT, len(chunks))
-        decoder = _decoder(accepted)
+        decoder = _decoder(turn)
         self._generation = GenerationRun(engine, request, decoder, Interceptors(), Accumulator())
 
     async def run(self, output: Driver) -> None:
@@ -158,9 +189,8 @@ class _Source:
         yield 0, self._generation.abandon()
 
 
-def _drive(accepted: Accepted, projection: Projection, chunks: list[Chunk]) -> _Client:
-    client = _Client()
-    _loop().run_until_complete(Driver(_Source(accepted, chunks), projection).run(client))
+def _drive(turn: Turn, projection: Projection, chunks: list[Chunk], client: _Client) -> _Client:
+    _loop().run_until_complete(Driver(_Source(turn, chunks), projection).run(client))
     return client
 
 
@@ -186,8 +216,7 @@ def _content_frame() -> tuple[bytes, bytes]:
     return before, after + b"\n\n"
 
 
-def _decoder(accepted: Accepted) -> Decoder:
-    turn = accepted.turn
+def _decoder(turn: Turn) -> Decoder:
     table = _TABLE if turn.tools else _TABLE_WITHOUT_CALLS
     return Decoder(table, stop=turn.stop, ids=ids_by(HERMES.ids))
 
@@ -211,20 +240,23 @@ def _growth(case: Case, rows: list[Row]) -> Growth:
 
 
 def _row(case: Case, tokens: int, figures: dict[Subject, Figure]) -> Row:
-    stream, fold, floor = (figures[case.name, tokens, path] for path in _PATHS)
+    stream, fold, messages, floor = (figures[case.name, tokens, path] for path in _PATHS)
     return Row(
         case.name,
         tokens,
         stream,
         fold,
+        messages,
         floor,
         stream_to_floor=round(stream.best / floor.best, 2),
         fold_to_floor=round(fold.best / floor.best, 2),
+        messages_to_stream=round(messages.best / stream.best, 2),
     )
 
 
 _PATHS: dict[str, Callable[[ChatRequest, list[Chunk]], object]] = {
     "stream": payloads,
     "fold": answer,
+    "messages": messages,
     "floor": _floor,
 }

@@ -21,8 +21,10 @@ def test_report_has_every_figure():
         (case.name, length) for case in CASES for length in (MIN_TOKENS, 2 * MIN_TOKENS)
     }
     for row in rows:
-        assert set(row) == {"case", "tokens", "stream", "fold", "floor", "stream_to_floor", "fold_to_floor"}
-        for path in ("stream", "fold", "floor"):
+        ratios = {"stream_to_floor", "fold_to_floor", "messages_to_stream"}
+        paths = {"stream", "fold", "messages", "floor"}
+        assert set(row) == {"case", "tokens", *paths, *ratios}
+        for path in paths:
             assert set(row[path]) == {"best", "median"}
     assert [growth["case"] for growth in report["in_process"]["growth"]] == [case.name for case in CASES]
 
@@ -46,6 +48,10 @@ def test_what_is_measured_is_a_whole_answer(case: Case, length: int):
     assert body["choices"][0]["finish_reason"] == reason
     assert sent[-2:] == [b"data: [DONE]", b""]
     assert json.loads(sent[-3].removeprefix(b"data: "))["choices"][0]["finish_reason"] == reason
+    events = b"".join(in_process.messages(request, chunks)).split(b"\n\n")
+    end = json.loads(events[-3].partition(b"data: ")[2])
+    assert end["delta"]["stop_reason"] == ("tool_use" if case.tools else "end_turn")
+    assert end["usage"]["output_tokens"] == length
     if case.tools:
         assert json.loads(body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
 

@@ -14,6 +14,11 @@ def event_type(payload: bytes) -> bytes:
     return payload[_TYPE : payload.index(b'"', _TYPE)]
 
 
+def event(payload: bytes) -> bytes:
+    """A payload as a server-sent event."""
+    return b"event: %b\ndata: %b\n\n" % (event_type(payload), payload)
+
+
 def frame(payloads: Iterable[bytes]) -> bytes:
     """Payloads as server-sent events."""
-    return b"".join([b"event: %b\ndata: %b\n\n" % (event_type(payload), payload) for payload in payloads])
+    return b"".join([event(payload) for payload in payloads])

@@ -82,6 +82,10 @@ class JsonScanner:
             self._expect = _Expect.NOTHING
         return self.done
 
+    def passes(self, text: str) -> bool:
+        """The text stands inside a string, and is plain: there is no need to read it."""
+        return self._expect is _Expect.STRING and _STRING_RUN.fullmatch(text) is not None
+
     def feed(self, text: str, start: int, out: list[str]) -> int:
         """Read from `text[start]`, append the value's text to `out`, and return where reading stopped.
 

@@ -4,7 +4,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.apis.framing import frame
 from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import PING
 from antiphon.apis.wire import decode
@@ -25,7 +24,7 @@ async def create(request: Request) -> MessageEvents | FullAnswer:
     app, wire = app_of(request), decode(await read_json(request), CreateMessage)
     driver = await messages.create(app, wire, owner_of(request))
     if wire.stream:
-        return MessageEvents(driver, app.options, frame)
+        return MessageEvents(driver, app.options, b"".join)
     return FullAnswer(driver, app.options)
 
 

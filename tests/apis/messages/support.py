@@ -19,6 +19,7 @@ from antiphon.core.accumulator import Accumulator
 from antiphon.core.events import Event
 from antiphon.core.items import Item
 from tests.openai_schema import validate
+from tests.response_invariants import read_events
 from tests.server import NO_TLS
 
 ANTHROPIC = "anthropic"
@@ -73,7 +74,7 @@ def streamed(
     payloads = stream.begin()
     for start in range(0, len(events), batch):
         payloads += stream.push(0, numbered[start : start + batch])
-    return payloads + stream.finish()
+    return read_events(b"".join(payloads + stream.finish()))
 
 
 def answered(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from jiter import from_json
 from msgspec.structs import replace
 
-from antiphon.apis.framing import frame
 from antiphon.apis.messages.answer import object_so_far
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.stream import MessageStream
@@ -45,6 +44,7 @@ from tests.apis.messages.support import (
 from tests.contracts.dialect import TOOLS, answers, table_of
 from tests.laws import cut, cuts, model_text
 from tests.openai_schema import validate
+from tests.response_invariants import read_events
 
 PIECES = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", "\n", " ", "hello", "<", "👋", "STOP",
@@ -341,14 +341,14 @@ def test_the_sdk_raises_what_a_stream_that_failed_says() -> None:
     stream = MessageStream(ENVELOPE, ALL, seal)
     payloads = stream.begin() + stream.fail(EngineError("It broke."))
 
-    with pytest.raises(anthropic.APIStatusError, match="It broke"), sdk(frame(payloads)) as client:
+    with pytest.raises(anthropic.APIStatusError, match="It broke"), sdk(b"".join(payloads)) as client:
         list(client.messages.create(model="m", max_tokens=9, messages=[], stream=True))
 
 
 def test_an_error_is_named_as_anthropic_does() -> None:
     stream = MessageStream(ENVELOPE, ALL, seal)
 
-    [payload] = stream.fail(EngineBusyError())
+    [payload] = read_events(b"".join(stream.fail(EngineBusyError())))
 
     error = json.loads(payload)
     validate("ErrorResponse", error, ANTHROPIC)

@@ -1,8 +1,9 @@
 """A turn's events → the events of a stream.
 
 Blocks follow each other, numbered without gaps; each is opened, gets its deltas and is closed.
-Calls that the server answers, and their results, come whole. What the answer used is known at
-its end: the first event counts the prompt, the last but one everything.
+Calls that the server answers, and their results, come whole. What the answer used is known at its
+end: the first event counts the prompt, the last but one everything. Events are made as they are
+sent: so deltas, of which there are one or more for each token, are framed once for each block.
 """
 
 import secrets
@@ -10,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from antiphon.apis.envelope import Envelope
-from antiphon.apis.messages.answer import Blocks
+from antiphon.apis.framing import event as framed
+from antiphon.apis.messages.answer import Blocks, valid_json
 from antiphon.apis.messages.errors import encode_error
 from antiphon.apis.messages.ids import TOOL_USE, wire_id
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
@@ -62,6 +64,10 @@ _ENCODED_MARK = msgspec.json.encode(_MARK)
 _encode = msgspec.json.Encoder().encode
 
 
+def _event(fields: Struct) -> bytes:
+    return framed(_encode(fields))
+
+
 class _Frame(NamedTuple):
     """The bytes before and after the text of a delta."""
 
@@ -70,7 +76,7 @@ class _Frame(NamedTuple):
 
 
 class MessageStream(StreamProjection):
-    """Projects the events of an answer to the payloads of server-sent events."""
+    """Projects the events of an answer to server-sent events."""
 
     def __init__(self, envelope: Envelope, presentation: Presentation, seal: Seal) -> None:
         super().__init__(envelope)
@@ -90,7 +96,7 @@ class MessageStream(StreamProjection):
             context_management=self._blocks.context_management,
             usage=usage,
         )
-        return [_encode(MessageStart(message))]
+        return [_event(MessageStart(message))]
 
     def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
         """The next events of the stream. A message has one choice."""
@@ -100,8 +106,8 @@ class MessageStream(StreamProjection):
                 frame = self._frame
                 if frame is not None:
                     text: str = event.text  # type: ignore[union-attr]
-                    if self._input is not None:
-                        text = _valid(text, self._input)
+                    if self._input is not None and not self._input.passes(text):
+                        text = valid_json(text, self._input)
                     if text:
                         out.append(b"%b%b%b" % (frame.head, _encode(text), frame.tail))
             else:
@@ -115,7 +121,7 @@ class MessageStream(StreamProjection):
             case ReasoningEnded(item=item) if item is not None:
                 block = self._blocks.thinking(item.text)
                 if block is not None:
-                    out.append(_encode(BlockDelta(self._index, SignatureDelta(block.signature))))
+                    out.append(_event(BlockDelta(self._index, SignatureDelta(block.signature))))
                     self._close(out)
             case TextEnded():
                 self._close(out)
@@ -146,16 +152,16 @@ class MessageStream(StreamProjection):
         if not isinstance(block, ToolUseBlock):
             self._open(msgspec.structs.replace(block, input={}), None, out)
             input_ = InputJsonDelta(_encode(block.input).decode())
-            out.append(_encode(BlockDelta(self._index, input_)))
+            out.append(_event(BlockDelta(self._index, input_)))
         self._close(out)
 
     def _open(self, block: Block, delta: Callable[[str], Any] | None, out: list[bytes]) -> None:
-        out.append(_encode(BlockStart(self._index, block)))
+        out.append(_event(BlockStart(self._index, block)))
         if delta is not None:
-            self._frame = _Frame(*_encode(BlockDelta(self._index, delta(_MARK))).split(_ENCODED_MARK))
+            self._frame = _Frame(*_event(BlockDelta(self._index, delta(_MARK))).split(_ENCODED_MARK))
 
     def _close(self, out: list[bytes]) -> None:
-        out.append(_encode(BlockStop(self._index)))
+        out.append(_event(BlockStop(self._index)))
         self._index += 1
         self._frame = self._input = None
 
@@ -170,19 +176,12 @@ class MessageStream(StreamProjection):
             usage=DeltaUsage(**self._blocks.usage(self._envelope.prompt_tokens, end)),
             context_management=self._blocks.context_management,
         )
-        return [_encode(delta), _encode(MessageStop())]
+        return [_event(delta), _event(MessageStop())]
 
     def fail(self, error: AntiphonError) -> list[bytes]:
         """A stream that failed ends with the error: a client would take one that breaks off for whole."""
-        return [encode_error(error)]
+        return [framed(encode_error(error))]
 
     def cancel(self) -> list[bytes]:
         """Nobody can cancel a message but by leaving."""
         return []
-
-
-def _valid(text: str, scanner: JsonScanner) -> str:
-    """What more of an input is JSON: clients parse it while it comes, and fail on anything else."""
-    out: list[str] = []
-    scanner.feed(text, 0, out)
-    return "".join(out)
