@@ -122,16 +122,20 @@ ENVIRONMENTS: dict[str, Environment] = {
         Python("openai-agents", "openai-agents==0.24.0"),
         Python("langchain", "langchain-openai==1.7.3"),
         Python("instructor", "instructor==1.17.0"),
+        Python("anthropic-python", "anthropic==2.12.0"),
         Python("llm-comply", "llm-comply==0.5.0", "jsonschema==4.26.0"),
         Node("openai-js", "openai@7.55.0"),
+        Node("anthropic-js", "@anthropic-ai/sdk@1.12.0"),
         Node(
             "ai-sdk",
             "ai@6.0.326",
+            "@ai-sdk/anthropic@3.0.138",
             "@ai-sdk/openai@3.0.141",
             "@ai-sdk/openai-compatible@2.0.87",
             "@ai-sdk/open-responses@1.0.39",
             "zod@4.6.7",
         ),
         Node("codex", "@openai/codex@0.169.0"),
+        Node("claude-code", "@anthropic-ai/claude-code@2.1.197"),
     )
 }

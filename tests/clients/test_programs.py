@@ -3,6 +3,7 @@
 Set ANTIPHON_TEST_CLIENTS=1 for these: they install clients from PyPI and npm.
 """
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ pytestmark = [
 ]
 
 KEY = "secret"
+LARGE = 200_000
+"""The context that Claude Code needs: its own prompt has more than 20,000 tokens."""
 CITY = '{"name": "Rome", "hills": 7}'
 SCRIPT: list[dict[str, Any]] = [
     {"when": "sunny, 21", "output": "It is sunny in Rome, 21 degrees."},
@@ -33,6 +36,10 @@ SCRIPT: list[dict[str, Any]] = [
     {
         "when": '"name": "City"',
         "output": f'<tool_call>\n{{"name": "City", "arguments": {CITY}}}\n</tool_call>',
+    },
+    {
+        "when": "Respond with a JSON object.",
+        "output": f'<tool_call>\n{{"name": "json", "arguments": {CITY}}}\n</tool_call>',
     },
     {"when": "Describe Rome.", "output": CITY},
     {
@@ -69,6 +76,14 @@ STORED = {
     "deleted": True,
 }
 
+OTHERS = {
+    "counted": True,
+    "models": ["scripted"],
+    "results": [["a", "Hello there, friend!"]],
+    "listed": True,
+    "left": [],
+}
+
 # client, API or provider → the ways to ask, and what comes of each
 WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     ("openai-python", "chat"): {"create": FULL, "stream": STREAMED, "parse": PARSED},
@@ -89,6 +104,15 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     ("langchain", "responses"): {"invoke": FULL, "stream": STREAMED, "structured": PARSED},
     ("instructor", "chat"): {"TOOLS": PARSED, "JSON_SCHEMA": PARSED},
     ("instructor", "responses"): {"RESPONSES_TOOLS": PARSED},
+    ("anthropic-python", ""): {
+        "create": FULL,
+        "stream": STREAMED,
+        "tool_runner": FULL,
+        "parse": PARSED,
+        "others": OTHERS,
+    },
+    ("anthropic-js", ""): {"create": FULL, "stream": STREAMED},
+    ("ai-sdk", "anthropic"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
     ("ai-sdk", "openai.chat"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
     ("ai-sdk", "openai-compatible"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
     ("ai-sdk", "openai.responses"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
@@ -102,7 +126,7 @@ async def run(
     """What the client's program prints, asked of a server that plays `script`."""
     environment = ENVIRONMENTS[client]
     environment.ready()
-    async with running(ScriptedEngine(script, name=model), keys=[KEY]) as server:
+    async with running(ScriptedEngine(script, name=model, context=LARGE), keys=[KEY]) as server:
         program = client.replace("-", "_")
         return await environment.run(program, f"{server.url}/v1", model, *arguments, key=KEY, home=home)
 
@@ -111,15 +135,20 @@ async def run(
     ("client", "api", "way"), [(client, api, way) for (client, api), ways in WAYS.items() for way in ways]
 )
 async def test_a_client_understands_the_answer(client: str, api: str, way: str, tmp_path: Path) -> None:
-    assert await run(client, api, way, home=tmp_path) == WAYS[client, api][way]
+    assert await run(client, *filter(None, (api, way)), home=tmp_path) == WAYS[client, api][way]
 
 
 @pytest.mark.parametrize(
-    ("api", "images"), [("openai-chat", "chat-image-input"), ("open-responses", "image-input")]
+    ("api", "model", "images"),
+    [
+        ("openai-chat", "gpt-5", "chat-image-input"),
+        ("open-responses", "gpt-5", "image-input"),
+        ("anthropic", "claude-sonnet-4-6", "anth-image-input"),
+    ],
 )
-async def test_llm_comply_finds_no_fault(api: str, images: str, tmp_path: Path) -> None:
+async def test_llm_comply_finds_no_fault(api: str, model: str, images: str, tmp_path: Path) -> None:
     # It skips what it checks of reasoning unless the model's name is one of those that it knows to reason.
-    report = await run("llm-comply", api, home=tmp_path, model="gpt-5")
+    report = await run("llm-comply", api, home=tmp_path, model=model)
 
     faults = {
         result["id"]: result["errors"][0] for result in report["results"] if result["status"] != "passed"
@@ -133,3 +162,37 @@ async def test_codex_runs_a_command_and_resumes(tmp_path: Path) -> None:
 
     assert first == {"ran": [[0, "tool-ran-42\n"]], "said": ["I run it.", "It ran."], "counted": True}
     assert second == {"ran": [], "said": ["It was echo."], "counted": True}
+
+
+def called(name: str, **arguments: str) -> str:
+    """A call, after a thought that the prompt has begun."""
+    return (
+        f"Step.\n</think>\n\nI use {name}.\n"
+        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+    )
+
+
+async def test_claude_code_runs_a_command_and_edits_a_file(tmp_path: Path) -> None:
+    file = str(tmp_path / "made.txt")
+    script: list[dict[str, Any]] = [
+        {"when": "What ran?", "output": "Easy.\n</think>\n\nIt was echo."},
+        {"when": "made.txt has been updated", "output": "</think>\n\nIt ran."},
+        {
+            "when": "File created",
+            "output": called("Edit", file_path=file, old_string="one", new_string="two"),
+        },
+        {"when": "tool-ran-42\n</tool_response>", "output": called("Write", file_path=file, content="one")},
+        {"when": "Run it.", "output": called("Bash", command="echo tool-ran-42")},
+    ]
+
+    first, second, text = await run("claude-code", file, home=tmp_path, script=script, model="claude-x")
+
+    tools = ["Bash", "Write", "Edit"]
+    assert first == {
+        "thought": ["Step."] * 3,
+        "used": tools,
+        "said": [*(f"I use {name}." for name in tools), "It ran."],
+        "result": "It ran.",
+    }
+    assert second == {"thought": ["Easy."], "used": [], "said": ["It was echo."], "result": "It was echo."}
+    assert text == "two"

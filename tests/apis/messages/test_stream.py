@@ -190,7 +190,7 @@ def test_who_wants_to_know_is_told_that_no_edits_were_made() -> None:
 def test_reasoning_is_shown_as_it_is_wanted(shown: ThinkingShown, block: list[object]) -> None:
     body = check(said(["<think>", "Hm.", "</think>", "Hi"]), Presentation(shown, 1000))
 
-    assert body["content"] == [*block, {"type": "text", "text": "Hi", "citations": None}]
+    assert body["content"] == [*block, {"type": "text", "text": "Hi", "citations": []}]
     stream = b"".join(streamed(said(["<think>", "Hm.", "</think>", "Hi"]), Presentation(shown, 1000)))
     assert (b'thinking":"Hm."' in stream) == (shown is ThinkingShown.ALL)
 

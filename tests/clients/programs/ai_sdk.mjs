@@ -1,5 +1,6 @@
 // Vercel's AI SDK: a tool loop, full and streamed, and an object, through each provider that can speak to us.
 
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { createOpenResponses } from "@ai-sdk/open-responses";
@@ -12,6 +13,7 @@ const apiKey = process.env.OPENAI_API_KEY;
 
 const openai = createOpenAI({ baseURL: url, apiKey });
 const model = {
+  anthropic: () => createAnthropic({ baseURL: url, apiKey })(name),
   "openai.chat": () => openai.chat(name),
   "openai.responses": () => openai.responses(name),
   "openai-compatible": () =>

@@ -13,7 +13,7 @@ class TextBlock(Struct, tag_field="type", tag="text"):
     """Visible text."""
 
     text: str
-    citations: None = None
+    citations: tuple[()] = ()
 
 
 class ThinkingBlock(Struct, tag_field="type", tag="thinking"):

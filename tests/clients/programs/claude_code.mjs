@@ -1,0 +1,43 @@
+// Claude Code: a task that needs a command, a new file and an edit, then a question in the same session.
+
+import { spawnSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+
+const [url, model, file] = process.argv.slice(2);
+const binary = `claude-code-${process.platform}-${process.arch}/claude`;
+
+function claude(...command) {
+  const options = ["--output-format", "stream-json", "--verbose", "--model", model];
+  const { status, stdout, stderr } = spawnSync(
+    `${import.meta.dirname}/node_modules/@anthropic-ai/${binary}`,
+    [...command, ...options, "--allowedTools", "Bash,Write,Edit"],
+    {
+      env: {
+        PATH: process.env.PATH,
+        HOME: process.env.HOME,
+        ANTHROPIC_BASE_URL: url.replace(/\/v1$/, ""),
+        ANTHROPIC_API_KEY: process.env.OPENAI_API_KEY,
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: "1",
+        DISABLE_AUTOUPDATER: "1",
+      },
+      stdio: ["ignore", "pipe", "pipe"],
+      encoding: "utf8",
+    },
+  );
+  if (status !== 0) throw new Error(stdout + stderr);
+  const events = stdout.trim().split("\n").map((line) => JSON.parse(line));
+  const blocks = events
+    .filter((event) => event.type === "assistant")
+    .flatMap((event) => event.message.content);
+  const of = (type) => blocks.filter((block) => block.type === type);
+  return {
+    thought: of("thinking").map((block) => block.thinking),
+    used: of("tool_use").map((block) => block.name),
+    said: of("text").map((block) => block.text),
+    result: events.at(-1).result,
+  };
+}
+
+const first = claude("-p", "Run it.");
+const second = claude("--continue", "-p", "What ran?");
+console.log(JSON.stringify([first, second, readFileSync(file, "utf8")]));
