@@ -1,4 +1,4 @@
-"""The openai SDK against Antiphon with a real model: SmolLM2-135M, from the wheel that the test setup installs."""
+"""The SDKs of OpenAI and Anthropic against Antiphon with a real model: SmolLM2-135M, from the wheel that the test setup installs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,6 +7,8 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
+from anthropic import AsyncAnthropic
+from anthropic.types import TextBlock
 from openai import AsyncOpenAI
 from openai.types import CompletionUsage
 
@@ -285,3 +287,25 @@ async def test_a_client_that_leaves_during_the_prompt_frees_the_engine(server: R
 
     with pytest.raises(asyncio.CancelledError):
         await asking
+
+
+async def test_anthropics_sdk_gets_answers_too(server: Running, model: str) -> None:
+    said: Any = {"model": model, "max_tokens": 24, "messages": user(STORY), "extra_body": {"temperature": 0}}
+    async with AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as client:
+        async with client.messages.stream(system="You are kind. " * 20, **said) as stream:
+            pieces = [piece async for piece in stream.text_stream]
+            first = await stream.get_final_message()
+        again = await client.messages.create(system="You are kind. " * 20, **said)
+        counted = await client.messages.count_tokens(
+            model=model, system="You are kind. " * 20, messages=user(STORY)
+        )
+
+    for message in (first, again):
+        [block] = message.content
+        assert isinstance(block, TextBlock)
+        assert block.text
+        assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 24)
+        whole = message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
+        assert whole == counted.input_tokens
+    assert len(pieces) > 1
+    assert (again.usage.cache_read_input_tokens or 0) > counted.input_tokens // 2

@@ -3,9 +3,13 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from antiphon.core.tool_result import Executed, Searched, ToolResult
 from antiphon.core.turn import Function, Hosted
+from antiphon.engines.scripted import ScriptedEngine
 from tests.acting import ActingTool, TakingTurns
+from tests.apis.messages.support import request
 from tests.http.messages_api import asking, texts
 
 WEATHER = {"name": "get_weather", "description": "Weather.", "input_schema": {"type": "object"}}
@@ -59,6 +63,31 @@ async def test_reasoning_is_hidden_from_those_who_did_not_ask_for_it() -> None:
 
     assert [block["type"] for block in body["content"]] == ["text", "tool_use"]
     assert body["usage"]["output_tokens_details"]["thinking_tokens"] > 0
+
+
+async def test_reasoning_ends_where_its_budget_does() -> None:
+    async with asking([{"when": "</think>", "output": "So be it."}, {"output": "hm " * 50}]) as api:
+        body = await api.ask("Brood.", thinking={"type": "enabled", "budget_tokens": 10})
+
+    thinking, said = body["content"]
+    assert (len(thinking["thinking"].split()), said["text"]) == (10, "So be it.")
+
+
+async def test_a_prompt_that_is_too_long_is_refused_in_words_that_claude_code_knows() -> None:
+    async with asking(ScriptedEngine([{"output": "Hi"}], context=50)) as api:
+        error = await api.refused("word " * 60)
+
+    assert "prompt is too long" in error["message"]
+    assert error["message"].startswith("messages: ")
+
+
+@pytest.mark.parametrize("version", [None, "2023-06-01", "2026-10-21", "2099-01-01"])
+async def test_each_version_and_beta_is_taken(version: str | None) -> None:
+    headers = {"anthropic-beta": "claude-code-20250219,unknown-2099-01-01"}
+    async with asking(SCRIPT, headers | ({"anthropic-version": version} if version else {})) as api:
+        body = await api.post("/v1/messages?beta=true", request("Hi", temperature=1, top_k=5))
+
+    assert texts(body) == "Hello there!"
 
 
 async def test_what_an_assistant_began_goes_on() -> None:
