@@ -39,6 +39,7 @@ _WHOLE = frozenset({"zero", "integer", "fraction", "power"})
 
 
 class _Expect(Enum):
+    OBJECT = auto()
     VALUE = auto()
     VALUE_OR_END = auto()  # after "[": a value or "]"
     KEY_OR_END = auto()  # after "{": a key or "}"
@@ -53,9 +54,13 @@ class _Expect(Enum):
     NOTHING = auto()  # the value is complete
 
 
+_STRING, _NOTHING = _Expect.STRING, _Expect.NOTHING  # in loops: to look them up takes time
+
+
 class JsonScanner:
     """Reads exactly one JSON value. Space before it belongs to it; nothing after it does.
 
+    With `only_object`, anything but an object is malformed.
     `done` is true once the value is complete, `broken` says why it is malformed.
     A number at the top level is only known to be complete when something follows
     it, or by `finish`.
@@ -63,8 +68,8 @@ class JsonScanner:
 
     __slots__ = ("_expect", "_in_key", "_left", "_number", "_stack", "broken")
 
-    def __init__(self) -> None:
-        self._expect = _Expect.VALUE
+    def __init__(self, *, only_object: bool = False) -> None:
+        self._expect = _Expect.OBJECT if only_object else _Expect.VALUE
         self._stack: list[str] = []
         self._in_key = False
         self._left = ""  # what is left of a literal, or one "0" for each hex digit left of an escape
@@ -74,7 +79,7 @@ class JsonScanner:
     @property
     def done(self) -> bool:
         """The value is complete."""
-        return self._expect is _Expect.NOTHING
+        return self._expect is _NOTHING
 
     def finish(self) -> bool:
         """Handle the end of the text; return whether the value is complete."""
@@ -84,7 +89,7 @@ class JsonScanner:
 
     def passes(self, text: str) -> bool:
         """The text stands inside a string, and is plain: there is no need to read it."""
-        return self._expect is _Expect.STRING and _STRING_RUN.fullmatch(text) is not None
+        return self._expect is _STRING and _STRING_RUN.fullmatch(text) is not None
 
     def feed(self, text: str, start: int, out: list[str]) -> int:
         """Read from `text[start]`, append the value's text to `out`, and return where reading stopped.
@@ -93,8 +98,8 @@ class JsonScanner:
         """
         position = mark = start
         end = len(text)
-        while position < end and not self.done and not self.broken:
-            if self._expect is _Expect.STRING:
+        while position < end and self._expect is not _NOTHING and not self.broken:
+            if self._expect is _STRING:
                 run = _STRING_RUN.match(text, position)
                 assert run is not None
                 position = run.end()
@@ -162,7 +167,7 @@ class JsonScanner:
         if char == '"' and expect in _TAKES_STRING:
             self._in_key = expect in _TAKES_KEY
             self._expect = _Expect.STRING
-        elif char in "{[" and expect in _TAKES_VALUE:
+        elif (char in "{[" and expect in _TAKES_VALUE) or (char == "{" and expect is _Expect.OBJECT):
             return self._enter(char)
         elif char in _LITERALS and expect in _TAKES_VALUE:
             self._expect, self._left = _Expect.LITERAL, _LITERALS[char][1:]

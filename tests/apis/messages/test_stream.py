@@ -17,6 +17,7 @@ from antiphon.apis.messages.tools import Tools
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import EngineBusyError, EngineError
 from antiphon.core.events import (
+    ArgumentsDelta,
     CallEnded,
     CallStarted,
     Event,
@@ -208,6 +209,22 @@ def test_a_call_is_the_clients_under_an_id_with_a_prefix() -> None:
         "input": {"city": "Rome"},
         "caller": {"type": "direct"},
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [('["city"', {}), ("nonsense", {}), ('{"a": Rome}', {}), ('{"a": 1, "b": "x" y}', {"a": 1, "b": "x"})],
+)
+def test_clients_get_no_input_that_they_could_not_parse(arguments: str, shown: object) -> None:
+    call: list[Event] = [
+        CallStarted("0", "f"),
+        ArgumentsDelta(arguments, arguments),
+        CallEnded(complete=False),
+    ]
+
+    [block] = check([*call, Finished(FinishReason.STOP, Usage())])["content"]  # type: ignore[misc]
+
+    assert block["input"] == shown
 
 
 @given(text=st.text('{}[]",:\\ tru1.5-enul\n'))

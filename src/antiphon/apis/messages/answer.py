@@ -156,7 +156,7 @@ def object_so_far(arguments: str) -> dict[str, Any]:
     whole = object_in(arguments)
     if whole is not None:
         return whole
-    arguments = valid_json(arguments, JsonScanner())
+    arguments = valid_json(arguments, JsonScanner(only_object=True))
     open_: list[str] = []
     end, closing, key = 0, "", False  # of what is whole; the next string is a key
     for token in _TOKEN.finditer(arguments):

@@ -144,7 +144,7 @@ class MessageStream(StreamProjection):
             case CallStarted(hosted=False):
                 opened = ToolUseBlock(wire_id(TOOL_USE, event.call_id), event.name, {})
                 self._open(opened, InputJsonDelta, out)
-                self._input = JsonScanner()
+                self._input = JsonScanner(only_object=True)
 
     def _end_call(self, event: CallEnded, out: list[bytes]) -> None:
         """A call is over. One that the server answers is shown now, in the same form as any."""
