@@ -99,7 +99,11 @@ async def test_a_model_searches_opens_a_result_follows_a_link_and_finds_a_text(w
     port = url.rpartition(":")[2]
 
     found = await browser.run("search", {"query": "antiphons"})
-    assert found.details == Searched("antiphons", (f"{url}/", f"{url}/history", "https://other.example/"))
+    assert found.details == Searched(
+        "antiphons",
+        (f"{url}/", f"{url}/history", "https://other.example/"),
+        ("Home", "History", "Elsewhere"),
+    )
     assert found.text.startswith("[0] antiphons\n**viewing lines [0 - ")
     assert f"  * 【0†Home†127.0.0.1:{port}】 Two choirs." in found.text
 
@@ -200,7 +204,9 @@ async def test_domains_hold_for_results_and_for_pages(world: Web) -> None:
         filters={"blocked_domains": ["other.example"], "allowed_domains": ["127.0.0.1", "other.example"]}
     )
     found = await browser.run("search", {"query": "x"})
-    assert found.details == Searched("x", (f"{world.site.url}/", f"{world.site.url}/history"))
+    assert found.details == Searched(
+        "x", (f"{world.site.url}/", f"{world.site.url}/history"), ("Home", "History")
+    )
     assert "not among the domains" in failure(await browser.run("open", {"id": "https://sub.other.example/"}))
 
 

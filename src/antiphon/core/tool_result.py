@@ -12,10 +12,14 @@ class Printed(Struct, frozen=True, tag="printed"):
 
 
 class Searched(Struct, frozen=True, tag="searched"):
-    """The web was searched. `sources` are the URLs of what was found, in the order in which it is shown."""
+    """The web was searched. `sources` are the URLs of what was found, in the order in which it is shown.
+
+    `titles` are those of the same pages; results that were recorded before there were any have none.
+    """
 
     query: str
     sources: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
 
 
 class Opened(Struct, frozen=True, tag="opened"):

@@ -165,7 +165,8 @@ class Browser:
         count = min(call.count or extent.results, extent.results)
         found = await self._provider.search(call.query, count, self._settings.domains)
         results = [Result(result.title, result.url, result.snippet[: extent.snippet]) for result in found]
-        self._details = Searched(call.query, tuple(result.url for result in results))
+        urls, titles = (result.url for result in results), (result.title for result in results)
+        self._details = Searched(call.query, tuple(urls), tuple(titles))
         location = self._settings.user_location
         return self._show(
             results_page(call.query, results, f"The user is in {location}." if location else "")
@@ -221,7 +222,7 @@ class Browser:
     def _recalled(self, call: Search | Open | Find, result: ToolResult) -> Visit:
         """The page that a call showed, or how to get it. Raises ToolError if it cannot be had any more."""
         match result.details, call:
-            case Searched(query, sources), _:
+            case Searched(query=query, sources=sources), _:
                 return Page(query, shown_lines(result.text), [Link(url) for url in sources])
             case Opened(str(url)), _:
                 return partial(self._page_again, url)

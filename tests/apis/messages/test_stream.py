@@ -262,10 +262,10 @@ RESULTS = [
         {"type": "bash_code_execution_result", "stdout": "a", "stderr": "b", "return_code": 2, "content": []},
     ),
     (
-        Hosted("web_search", "search"), '{"query": "cats"}', ToolResult("1 2", Searched("cats", ("u:1", "u:2"))),
+        Hosted("web_search", "search"), '{"query": "cats"}', ToolResult("1 2", Searched("cats", ("u:1", "u:2"), ("A", ""))),
         ("web_search", {"query": "cats"}),
         [
-            {"type": "web_search_result", "url": "u:1", "title": "u:1", "encrypted_content": "sealed:1 2", "page_age": None},
+            {"type": "web_search_result", "url": "u:1", "title": "A", "encrypted_content": "sealed:1 2", "page_age": None},
             {"type": "web_search_result", "url": "u:2", "title": "u:2", "encrypted_content": "sealed:", "page_age": None},
         ],
     ),

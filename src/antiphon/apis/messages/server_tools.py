@@ -5,6 +5,7 @@ Where Anthropic's block has no place for text, it is sealed in a field that is o
 """
 
 from collections.abc import Callable, Container, Mapping
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -115,15 +116,16 @@ def _searched(result: ToolResult, seal: Seal) -> Any:
     if result.failed or not isinstance(result.details, Searched):
         return {"type": "web_search_tool_result_error", "error_code": _FAILED}
     # Each page is listed; what the model was shown of all of them is in the first.
+    pages = zip_longest(result.details.sources, result.details.titles)
     return [
         {
             "type": "web_search_result",
             "url": url,
-            "title": url,
+            "title": title or url,
             "encrypted_content": seal("" if index else result.text),
             "page_age": None,
         }
-        for index, url in enumerate(result.details.sources)
+        for index, (url, title) in enumerate(pages)
     ]
 
 
