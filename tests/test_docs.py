@@ -12,7 +12,6 @@ from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.fields import ALIASES, HINTS, REFUSED
 from antiphon.apis.messages.schema import CreateMessage
-from antiphon.apis.request import Request
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.config import Settings
 from antiphon.constrain.budget import Budget

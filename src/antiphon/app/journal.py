@@ -36,10 +36,9 @@ Stop = Callable[[Exception], None]
 
 
 class StoredProjection(Projection, Protocol):
-    """A projection whose answer is stored: `status` is that of a response, `done` how many items it has."""
+    """A projection whose answer is stored: `status` is that of a response."""
 
     status: str
-    done: int
 
     @property
     def items(self) -> Sequence[StoredItem]:

@@ -128,7 +128,6 @@ class BatchProjection:
     """
 
     items: Sequence[Any] = ()
-    done = 0
 
     def __init__(self, ids: Iterable[str], clock: Callable[[], float]) -> None:
         self._left = dict.fromkeys(ids)

@@ -7,7 +7,7 @@ become items of the input, and are stored with it.
 from collections.abc import Iterator
 from typing import Any
 
-from antiphon.apis.responses.given import Given, Object, given, json_text
+from antiphon.apis.given import Given, Object, given, json_text
 
 PARAMETER = "previous_input_messages"
 _PEOPLE = (None, "all", "assistant", "user")  # recipients that are no tools

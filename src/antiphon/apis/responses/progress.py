@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.apis.responses.framing import event_type
+from antiphon.apis.framing import event_type
 
 _ITEMS = frozenset({b"response.output_item.added", b"response.output_item.done"})
 _FIELDS = {
