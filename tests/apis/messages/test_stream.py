@@ -135,7 +135,8 @@ def test_what_is_said_does_not_depend_on_how_it_was_cut(
         ("Hi", Finished(FinishReason.LENGTH, Usage(999)), "model_context_window_exceeded", None),
         (CALL, Finished(FinishReason.STOP, Usage(1)), "tool_use", None),
         (CALL, Finished(FinishReason.LENGTH, Usage(1000)), "max_tokens", None),
-        (CALL[:-20], Finished(FinishReason.STOP, Usage(1)), "end_turn", None),
+        (CALL[:-20], Finished(FinishReason.STOP, Usage(1)), "tool_use", None),
+        (CALL[:-20], Finished(FinishReason.LENGTH, Usage(1000)), "max_tokens", None),
     ],
 )
 def test_why_an_answer_ended(text: str, end: Finished, reason: str, sequence: str | None) -> None:

@@ -48,7 +48,7 @@ class Blocks:
         self.presentation = presentation
         self.seal = seal
         self.calls = 0
-        """The client's calls that are complete."""
+        """The client's calls, also those that the model broke: the client has to answer them, too."""
         self._functions = {function.name: function for function in presentation.tools.functions}
         self._running: dict[str, Function] = {}  # id of a call → the function of the server
         self._web = ServerToolUsage()
@@ -65,7 +65,7 @@ class Blocks:
         call = event.item
         assert call is not None
         if not call.hosted:
-            self.calls += event.complete
+            self.calls += 1
             return ToolUseBlock(wire_id(TOOL_USE, call.call_id), call.name, object_so_far(call.arguments))
         function = self._running[call.call_id] = self._functions[call.name]
         return shown_call(self._server_id(function, call.call_id), function, call)
