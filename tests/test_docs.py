@@ -169,7 +169,7 @@ def _nameless(path: str) -> str:
         (ChatRequest, ["Every API", "Chat Completions and Completions", "Chat Completions only"]),
         (CompletionRequest, ["Every API", "Chat Completions and Completions", "Completions only"]),
         (CreateResponse, ["Every API", "Responses"]),
-        (CreateMessage, ["Messages"]),
+        (CreateMessage, ["Every API", "Messages"]),
     ],
 )
 def test_every_parameter_is_in_the_docs(request_type: type[Any], headings: list[str]) -> None:

@@ -1,6 +1,6 @@
 """What an answer has to look like, in the several fields that a request may use."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -29,18 +29,13 @@ def answer_format(request: SamplingParams, *before: Named) -> tuple[str, Format 
     requested = [
         *before,
         *_of_response_format(request.response_format),
-        *structured(request.structured_outputs),
+        *_structured(request.structured_outputs),
     ]
-    return only_format(requested) or ("response_format", None)
-
-
-def only_format(requested: Sequence[Named]) -> Named | None:
-    """The format that is requested, if any is. Raises RequestError for several."""
     if len(requested) > 1:
         (first, _), (second, _), *_ = requested
         message = f"'{first}' already defines what the answer has to look like. Leave out '{second}'."
         raise RequestError(message, param=second)
-    return requested[0] if requested else None
+    return requested[0] if requested else ("response_format", None)
 
 
 def _of_response_format(requested: ResponseFormat | None) -> Iterator[Named]:
@@ -58,7 +53,7 @@ def _of_response_format(requested: ResponseFormat | None) -> Iterator[Named]:
             pass
 
 
-def structured(requested: StructuredOutputs | None) -> Iterator[Named]:
+def _structured(requested: StructuredOutputs | None) -> Iterator[Named]:
     """The formats that are requested in vLLM's fields. Raises RequestError."""
     where = "structured_outputs"
     if requested is None:

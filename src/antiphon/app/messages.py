@@ -11,18 +11,18 @@ from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tools import requested_tools
 from antiphon.app.app import App
-from antiphon.decode.ids import random_id
+from antiphon.app.chat import answer_id
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
 
 PREFIX = "msg_"
 
 
-async def create(app: App, request: CreateMessage, owner: str) -> Driver:
+async def create(app: App, request: CreateMessage, owner: str, header_id: str | None = None) -> Driver:
     """The answer to a conversation. Raises RequestError."""
     model = app.models.model(request.model)
     accepted = accept(request, await _context(app, request, owner))
-    envelope = Envelope(random_id(PREFIX, 24), request.model, int(time()))
+    envelope = Envelope(answer_id(PREFIX, request.request_id, header_id), request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
     projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
     return app.driver(AnswerSource([accepted.turn], model), projection)

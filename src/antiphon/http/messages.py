@@ -6,11 +6,10 @@ from starlette.responses import Response
 
 from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import PING
-from antiphon.apis.wire import decode
 from antiphon.app import messages
 from antiphon.http.auth import owner_of
 from antiphon.http.delivery import EventStream, FullAnswer
-from antiphon.http.request import app_of, json_response, read_json
+from antiphon.http.request import REQUEST_ID, app_of, json_response, read_request
 
 
 class MessageEvents(EventStream):
@@ -21,8 +20,8 @@ class MessageEvents(EventStream):
 
 async def create(request: Request) -> MessageEvents | FullAnswer:
     """Answer a conversation."""
-    app, wire = app_of(request), decode(await read_json(request), CreateMessage)
-    driver = await messages.create(app, wire, owner_of(request))
+    app, wire = app_of(request), await read_request(request, CreateMessage)
+    driver = await messages.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
     if wire.stream:
         return MessageEvents(driver, app.options, b"".join)
     return FullAnswer(driver, app.options)
@@ -30,6 +29,6 @@ async def create(request: Request) -> MessageEvents | FullAnswer:
 
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of such a request has, also if that is too many."""
-    wire = decode(await read_json(request), CountTokens)
+    wire = await read_request(request, CountTokens)
     count = await messages.count_tokens(app_of(request), wire, owner_of(request))
     return json_response(msgspec.json.encode(count))

@@ -6,13 +6,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.apis.formats import Named, only_format, structured
+from antiphon.apis.formats import Named, answer_format
 from antiphon.apis.messages.errors import PARAMETERS
 from antiphon.apis.messages.history import History, Reading, Unseal, sealed_elsewhere
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.schema import CountTokens, CreateMessage, Thinking
 from antiphon.apis.messages.tools import Tools, tool_choice, tools_of
-from antiphon.apis.sampling import shared_sampling, stops
+from antiphon.apis.sampling import check, shared_sampling, stops
 from antiphon.core.constraint import JsonSchema
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
@@ -74,8 +74,9 @@ def _turn(request: CountTokens, context: Context, tools: Tools) -> Turn:
     for name, remedy in REFUSED.items():
         if getattr(request, name):
             raise RequestError(f"'{name}' is not supported. {remedy}", param=name, code=_CODES.get(name))
+    check(request)
     items = History(request.system, request.messages, Reading(context.unseal, tools)).items
-    format_source, form = only_format([*_formats(request)]) or ("output_config.format", None)
+    format_source, form = answer_format(request, *_formats(request))
     return Turn(
         model=request.model,
         items=tuple(items),
@@ -84,6 +85,7 @@ def _turn(request: CountTokens, context: Context, tools: Tools) -> Turn:
         format=form,
         variables=_variables(request),
         ending=_ending(items),
+        prompt_limit=request.truncate_prompt_tokens,
         owner=context.owner,
         parameters=PARAMETERS | {"format": format_source},
     )
@@ -95,7 +97,6 @@ def _formats(request: CountTokens) -> Iterator[Named]:
         yield "output_config.format", JsonSchema(config.format.schema)
     if request.output_format is not None:  # its older name
         yield "output_format", JsonSchema(request.output_format.schema)
-    yield from structured(request.structured_outputs)
 
 
 def _variables(request: CountTokens) -> dict[str, Any]:
