@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.apis.given import Object
-from antiphon.apis.request import NonEmptyStr, SamplingParams, StopStrings, TokenLimit
+from antiphon.apis.request import AtLeastOne, NonEmptyStr, SamplingParams, StopStrings
 
 MAX_MESSAGES = 100_000
 """The most messages of one request, as Anthropic has it."""
@@ -27,7 +27,7 @@ class Thinking(Struct):
     """Whether to reason, how much, and what to show of it."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: TokenLimit | None = None
+    budget_tokens: AtLeastOne | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -84,6 +84,6 @@ class CountTokens(SamplingParams, kw_only=True):
 class CreateMessage(CountTokens, kw_only=True):
     """POST /v1/messages."""
 
-    max_tokens: TokenLimit
+    max_tokens: AtLeastOne
     stop_sequences: StopStrings | None = None
     stream: bool | None = None
