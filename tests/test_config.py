@@ -12,7 +12,7 @@ import pytest
 from antiphon.cli import main
 from antiphon.config import Settings
 from antiphon.core.errors import EngineError
-from antiphon.engines import llama_cpp, registry, scripted
+from antiphon.engines import llama_cpp, registry, scripted, upstream
 
 Serve = Callable[..., Settings]
 
@@ -100,7 +100,7 @@ def test_the_model_may_be_an_option(serve: Serve) -> None:
 
 
 def test_the_engines_are_those_with_options() -> None:
-    assert list(registry.names()) == ["llama_cpp", "scripted"]
+    assert list(registry.names()) == ["llama_cpp", "scripted", "upstream"]
 
 
 def test_options_that_cannot_be_used_are_found_before_a_model_is_loaded(tmp_path: Path) -> None:
@@ -161,13 +161,22 @@ ENGINE_SAMPLES = {
     "parallel": ("llama_cpp", "9", 9),
     "context": ("llama_cpp", "77", 77),
     "script": ("scripted", "s.toml", Path("s.toml")),
+    "upstream_kind": ("upstream", "vllm", "vllm"),
+    "upstream_model": ("upstream", "qwen", "qwen"),
+    "upstream_key": ("upstream", "key", "key"),
+    "tokenizer": ("upstream", "folder", "folder"),
+    "connect_seconds": ("upstream", "2.5", 2.5),
+    "idle_seconds": ("upstream", "30", 30.0),
 }
+
+REQUIRED = {"upstream": ["http://127.0.0.1:1"]}
+"""What is on the command line of an engine that cannot do without."""
 
 NAMES = [field.name for field in fields(Settings) if field.name not in ("config", "engine")]
 
 
 def test_every_option_of_an_engine_is_tested() -> None:
-    options = {field.name for each in (llama_cpp, scripted) for field in fields(each.Options)}
+    options = {field.name for each in (llama_cpp, scripted, upstream) for field in fields(each.Options)}
     assert options == ENGINE_SAMPLES.keys()
 
 
@@ -185,7 +194,7 @@ def test_every_option_of_an_engine_has_a_variable(
     engine, text, value = ENGINE_SAMPLES[name]
     monkeypatch.setenv("ANTIPHON_ENGINE", engine)
     monkeypatch.setenv(f"ANTIPHON_{name.upper()}", text)
-    assert getattr(serve().engine, name) == value
+    assert getattr(serve(*REQUIRED.get(engine, [])).engine, name) == value
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -202,7 +211,7 @@ def test_every_option_of_an_engine_has_a_toml_key(serve: Serve, tmp_path: Path, 
     engine, _, value = ENGINE_SAMPLES[name]
     file = tmp_path / "a.toml"
     file.write_text(f'engine = "{engine}"\n{name} = {toml_of(value)}\n')
-    assert getattr(serve("--config", file).engine, name) == value
+    assert getattr(serve("--config", file, *REQUIRED.get(engine, [])).engine, name) == value
 
 
 def toml_of(value: object) -> str:
@@ -213,6 +222,31 @@ def toml_of(value: object) -> str:
             return str(value).lower()
         case _:
             return f'"{value}"'
+
+
+@pytest.mark.parametrize(
+    ("tokens", "engine"),
+    [
+        (["http://127.0.0.1:8080"], upstream.Options("http://127.0.0.1:8080")),
+        (["--port", "9", "https://gpu/v1"], upstream.Options("https://gpu/v1")),
+        (["--upstream-kind", "vllm", "http://gpu"], upstream.Options("http://gpu", upstream_kind="vllm")),
+        (["--web-search", "http://127.0.0.1:8888", "m.gguf"], llama_cpp.Options("m.gguf")),
+        (["m.gguf"], llama_cpp.Options("m.gguf")),
+        ([], llama_cpp.Options()),
+    ],
+)
+def test_the_model_chooses_the_engine(serve: Serve, tokens: list[str], engine: object) -> None:
+    assert serve(*tokens).engine == engine
+
+
+def test_the_model_chooses_the_engine_wherever_it_comes_from(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('model = "http://gpu"\n')
+    assert serve("--config", file).engine == upstream.Options("http://gpu")
+    monkeypatch.setenv("ANTIPHON_MODEL", "http://other")
+    assert serve("--config", file).engine == upstream.Options("http://other")
 
 
 def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +263,7 @@ def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.Monk
         (["--port", "-1"], "-1"),
         (["--port", "http"], "--port"),
         (["--prot", "1"], "--port"),
-        (["--engine", "none"], '"llama_cpp", "scripted"'),
+        (["--engine", "none"], '"llama_cpp", "scripted", "upstream"'),
         (["--engine", "json"], "json"),  # a module, but no engine
         (["--engine", "no.such.module"], "no.such.module"),
         (["--engine", ".."], "There is no engine"),
@@ -259,10 +293,12 @@ def test_an_empty_variable_is_refused(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, option: str, blank: str
 ) -> None:
     name = f"ANTIPHON_{option.upper()}"
-    if option == "script":
-        monkeypatch.setenv("ANTIPHON_ENGINE", "scripted")
+    required = []
+    if option in ENGINE_SAMPLES:
+        monkeypatch.setenv("ANTIPHON_ENGINE", ENGINE_SAMPLES[option][0])
+        required = REQUIRED.get(ENGINE_SAMPLES[option][0], [])
     monkeypatch.setenv(name, blank)
-    assert name in refused()
+    assert name in refused(*required)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,11 @@ def _key_file(path: str) -> list[str]:
     return keys
 
 
+def is_url(model: str) -> bool:
+    """The model is run by a server at this address."""
+    return model.startswith(("http://", "https://"))
+
+
 def is_date(_type: object, value: str | None) -> None:
     """Raise ValueError if it is none."""
     if value is not None:
@@ -79,6 +84,9 @@ def is_date(_type: object, value: str | None) -> None:
 
 
 DEFAULT_ENGINE = "llama_cpp"
+
+UPSTREAM = "upstream"
+"""The engine for a model that is a URL."""
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """The default limit of a request body: room for long histories, not for floods."""
@@ -276,19 +284,29 @@ def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | 
 
 
 def _engine_of(tokens: Sequence[str]) -> str:
-    """The name of the engine that is chosen, on the command line or elsewhere. Raises CycloptsError."""
+    """The name of the engine that is chosen, or that fits the model. Raises CycloptsError."""
+    chosen: list[str] = []
 
-    def chosen(*, engine: str = DEFAULT_ENGINE, config: Path | None = None) -> str:
-        try:
-            options_of(engine)
-        except ValueError as error:
-            raise CycloptsError(msg=str(error)) from error
-        return engine
+    def choose(*, model: str = "", engine: str = "", settings: Any = None) -> None:
+        chosen.extend((engine, model))
 
+    choose.__annotations__["settings"] = Annotated[Settings, Parameter(name="*")]
     app = App(config=(_ENVIRONMENT, _engine_from_file), help_flags=(), version_flags=(), **PARSING)
-    app.default(chosen)
-    _, bound, _, _ = app.parse_known_args(tokens)
-    return chosen(**bound.kwargs)
+    app.default(choose)
+    try:
+        _, bound, unused, _ = app.parse_known_args(tokens)
+    except CycloptsError as error:
+        error.verbose = False  # as where all options are known
+        raise
+    choose(**bound.kwargs)
+    engine, *models = chosen
+    # What is unused are models, and the options of an engine, which are not known yet.
+    name = engine or (UPSTREAM if any(map(is_url, (*models, *unused))) else DEFAULT_ENGINE)
+    try:
+        options_of(name)
+    except ValueError as error:
+        raise CycloptsError(msg=str(error)) from error
+    return name
 
 
 def _unknown(key: str, known: set[str], path: str) -> str:

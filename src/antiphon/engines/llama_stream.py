@@ -28,7 +28,7 @@ REMEMBERED = 4096
 """Texts and tokens that are remembered: mostly single characters and special tokens, and few recur often."""
 
 
-class Tokenizer(Protocol):
+class Vocabulary(Protocol):
     """The part of llama.cpp's tokenizer that is needed here."""
 
     def pieces(self, text: str) -> Sequence[Piece]:
@@ -40,12 +40,26 @@ class Tokenizer(Protocol):
         ...
 
 
+class Tokenizer(Protocol):
+    """What readers ask."""
+
+    @property
+    def pieces(self) -> Callable[[str], Sequence[Piece]]:
+        """The tokens of a text."""
+        ...
+
+    @property
+    def text(self) -> Callable[[int], str]:
+        """The text of a token."""
+        ...
+
+
 class CachedTokenizer:
     """A tokenizer that remembers its last answers: few texts and tokens are asked for, again and again."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.pieces: Callable[[str], Sequence[Piece]] = lru_cache(REMEMBERED)(tokenizer.pieces)
-        self.text: Callable[[int], str] = lru_cache(REMEMBERED)(lambda token: tokenizer.detokenize((token,)))
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.pieces: Callable[[str], Sequence[Piece]] = lru_cache(REMEMBERED)(vocabulary.pieces)
+        self.text: Callable[[int], str] = lru_cache(REMEMBERED)(lambda token: vocabulary.detokenize((token,)))
 
 
 class _Listed(Struct, frozen=True, gc=False):
@@ -55,12 +69,14 @@ class _Listed(Struct, frozen=True, gc=False):
     logprob: float
 
 
-class _Scored(_Listed, frozen=True, gc=False):
+class Scored(_Listed, frozen=True, gc=False):
+    """A token and its log probability, with those of the most likely ones."""
+
     top_logprobs: tuple[_Listed, ...] = ()
 
 
 class _Scores(Struct, frozen=True, gc=False):
-    content: tuple[_Scored, ...]
+    content: tuple[Scored, ...]
 
 
 class _Choice(Struct, frozen=True):
@@ -90,28 +106,79 @@ class _Error(Struct, frozen=True):
     code: int = 500
 
 
-class _Message(Struct, frozen=True):
+class Message(Struct, frozen=True):
+    """What all messages of llama.cpp have, whichever of its endpoints they come from."""
+
+    prompt_progress: _Progress | None = None
+    error: _Error | None = None
+
+    @property
+    def text(self) -> str:
+        """What was written since the last message."""
+        raise NotImplementedError
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens of it, the last ones at least."""
+        raise NotImplementedError
+
+    @property
+    def counted(self) -> int:
+        """How many tokens were written in all."""
+        raise NotImplementedError
+
+    @property
+    def end(self) -> FinishReason | None:
+        """Why this is the last message, if it is."""
+        raise NotImplementedError
+
+    @property
+    def score(self) -> Scored | None:
+        """The log probabilities at the last token."""
+        return None
+
+
+class _Message(Message, frozen=True):
     choices: tuple[_Choice, ...] = (_Choice(),)
     verbose: _Verbose = field(default=_Verbose(), name="__verbose")
     usage: _Usage = _Usage()
-    prompt_progress: _Progress | None = None
-    error: _Error | None = None
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.verbose.tokens
+
+    @property
+    def counted(self) -> int:
+        return self.verbose.tokens_predicted if self.end is None else self.usage.completion_tokens
+
+    @property
+    def end(self) -> FinishReason | None:
+        return self.choices[0].finish_reason
 
 
 class _ScoredMessage(_Message, frozen=True):
     choices: tuple[_ScoredChoice, ...] = (_ScoredChoice(),)
 
+    @property
+    def score(self) -> Scored | None:
+        scores = self.choices[0].logprobs
+        return None if scores is None else scores.content[-1]
 
-_Decode = Callable[[bytes], _Message]
-_decode: _Decode = msgspec.json.Decoder(_Message).decode
-_decode_scored: _Decode = msgspec.json.Decoder(_ScoredMessage).decode
+
+Decode = Callable[[bytes], Message]
+_decode: Decode = msgspec.json.Decoder(_Message).decode
+_decode_scored: Decode = msgspec.json.Decoder(_ScoredMessage).decode
 
 
 class ChunkReader:
     """Turns the messages of one completion into chunks. The text of tokens in `stops` is hidden."""
 
     def __init__(
-        self, tokenizer: CachedTokenizer, stops: frozenset[int] = frozenset(), decode: _Decode = _decode
+        self, tokenizer: Tokenizer, stops: frozenset[int] = frozenset(), decode: Decode = _decode
     ) -> None:
         self._tokenizer = tokenizer
         self._stops = stops
@@ -124,7 +191,8 @@ class ChunkReader:
 
         It has the end if the last token came, or one of the stops: what llama.cpp
         may send after it is of no use. Raises EngineError or RequestError if the
-        message is an error.
+        message is an error. What the tokenizer raises leaves the reader as it was: the
+        message can be read again.
         """
         message = self._decode(raw)
         if message.error is not None:
@@ -132,19 +200,17 @@ class ChunkReader:
         if message.prompt_progress is not None:
             self._cached = message.prompt_progress.cache
             return None
-        choice = message.choices[0]
-        cached, self._cached = self._cached, 0
-        if choice.finish_reason is not None:
-            return self._last(choice, message.usage, cached)
-        chunk = self._next(choice, message.verbose, cached)
+        if message.end is not None:
+            return self._last(message, message.end)
+        chunk = self._next(message)
+        self._counted, self._cached = message.counted, 0
         return self._stopped(chunk) if self._stops else chunk
 
-    def _next(self, choice: _Choice, verbose: _Verbose, cached: int) -> Chunk:
-        text, new = choice.text, verbose.tokens_predicted - self._counted
-        self._counted = verbose.tokens_predicted
-        if new == len(verbose.tokens) == 1:
-            return Chunk(text, (Token(verbose.tokens[0], text),), None, cached)
-        return Chunk(text, tuple(self._recovered(text, new, verbose.tokens)), None, cached)
+    def _next(self, message: Message) -> Chunk:
+        text, new, ids = message.text, message.counted - self._counted, message.ids
+        if new == len(ids) == 1:
+            return Chunk(text, (Token(ids[0], text),), None, self._cached)
+        return Chunk(text, tuple(self._recovered(text, new, ids)), None, self._cached)
 
     def _recovered(self, text: str, count: int, known: tuple[int, ...]) -> list[Token]:
         """`count` tokens, of which the last are `known`. All text goes to the last: it made it whole."""
@@ -163,32 +229,35 @@ class ChunkReader:
                 return Chunk("", (*chunk.tokens[: count - 1], _hidden(token)), finish, chunk.cached_tokens)
         return chunk
 
-    def _last(self, choice: _Choice, usage: _Usage, cached: int) -> Chunk:
-        assert choice.finish_reason is not None
-        lost = usage.completion_tokens - self._counted  # they began a character that never came
-        finish = Finish(choice.finish_reason, completion_tokens=usage.completion_tokens)
-        tokens = (Token(UNKNOWN_ID, ""),) * lost
-        return Chunk(choice.text, tokens, finish, cached)
+    def _last(self, message: Message, reason: FinishReason) -> Chunk:
+        lost = message.counted - self._counted  # they began a character that never came
+        finish = Finish(reason, completion_tokens=message.counted)
+        return Chunk(message.text, (Token(UNKNOWN_ID, ""),) * lost, finish, self._cached)
 
 
 class ScoredReader(ChunkReader):
     """A reader for completions with log probabilities: `most` tokens are listed at each position."""
 
-    def __init__(self, tokenizer: CachedTokenizer, stops: frozenset[int] = frozenset(), *, most: int) -> None:
-        super().__init__(tokenizer, stops, _decode_scored)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: frozenset[int] = frozenset(),
+        decode: Decode = _decode_scored,
+        *,
+        most: int,
+    ) -> None:
+        super().__init__(tokenizer, stops, decode)
         self._most = most
 
-    def _next(self, choice: _Choice, verbose: _Verbose, cached: int) -> Chunk:
-        chunk = super()._next(choice, verbose, cached)
-        assert isinstance(choice, _ScoredChoice)
-        if choice.logprobs is None:
+    def _next(self, message: Message) -> Chunk:
+        chunk, score = super()._next(message), message.score
+        if score is None:
             return chunk
         *begun, last = chunk.tokens
-        score = choice.logprobs.content[-1]
         top = tuple(map(self._candidate, score.top_logprobs[: self._most]))
         raw = _raw(score.bytes, last.text) if last.raw is None else last.raw
         scored = Token(last.id, last.text, score.logprob, top, raw)
-        return Chunk(chunk.text, (*begun, scored), None, cached)
+        return Chunk(chunk.text, (*begun, scored), None, chunk.cached_tokens)
 
     def _recovered(self, text: str, count: int, known: tuple[int, ...]) -> list[Token]:
         tokens = super()._recovered(text, count, known)
@@ -215,7 +284,7 @@ def _raw(values: list[int], text: str) -> bytes | None:
     return None if raw == text.encode() else raw
 
 
-def reader_of(sampling: Sampling, tokenizer: CachedTokenizer) -> ChunkReader:
+def reader_of(sampling: Sampling, tokenizer: Tokenizer) -> ChunkReader:
     """The reader for a completion with this sampling."""
     stops = frozenset(sampling.stop_token_ids)
     if sampling.logprobs is None:

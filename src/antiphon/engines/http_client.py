@@ -1,0 +1,320 @@
+"""Requests to one HTTP server, over connections that are kept.
+
+A response is handed over piece by piece as it is read, by plain calls on the event loop: a stream
+costs neither a task nor an `await` for each of its tokens. That is why this is not a client library,
+see `docs/decisions/0011-upstream-engines.md`.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import httptools
+import msgspec
+
+from antiphon import __version__
+
+MAX_BODY = 64 * 1024 * 1024
+"""Bytes of a body that is read whole, and of a line of a stream. More is a failure."""
+
+_OK = 200
+
+
+class HttpError(Exception):
+    """There is no response, or not all of it: the reason, for people."""
+
+
+class Response:
+    """The status and the body of a response that was read whole."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self.body = body
+
+    def json(self) -> Any:
+        """The body of a response with status 200 as JSON; None if it is none."""
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(self.body) if self.status == _OK else None
+        return None
+
+
+class Exchange:
+    """A request and its response, of which it is told. `status` is 0 until the head has come.
+
+    After `abort`, and after `on_end`, it is told nothing more.
+    """
+
+    status = 0
+    connection: "_Connection | None" = None
+    connecting: asyncio.Task[None] | None = None
+
+    def __init__(self, request: bytes) -> None:
+        self.request = request
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body was read."""
+        raise NotImplementedError
+
+    def on_end(self, error: HttpError | None) -> None:
+        """The response is over: whole, if there is no error."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Close the connection, which is how a server learns that nobody wants the rest."""
+        if self.connecting is not None:
+            self.connecting.cancel()
+        if self.connection is not None:
+            self.connection.close()
+
+
+class _Whole(Exchange):
+    """A response that is read whole."""
+
+    def __init__(self, request: bytes) -> None:
+        super().__init__(request)
+        self.response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._body = bytearray()
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data
+        if len(self._body) > MAX_BODY:
+            self.abort()
+            self.on_end(HttpError(f"the answer is longer than {MAX_BODY} bytes"))
+
+    def on_end(self, error: HttpError | None) -> None:
+        if self.response.done():
+            return
+        if error is None:
+            self.response.set_result(Response(self.status, bytes(self._body)))
+        else:
+            self.response.set_exception(error)
+
+
+class HttpClient:
+    """A client of the server at `url`, whose path, without a `/v1` at its end, comes before all others.
+
+    `key` is sent as a bearer token. A connection has to be there within `connect_seconds`, and none is
+    waited for that is silent for `idle_seconds`. Raises ValueError, for people, if `url` is none.
+    """
+
+    def __init__(
+        self, url: str, key: str | None = None, *, connect_seconds: float = 10, idle_seconds: float = 300
+    ) -> None:
+        self._address = _address(url)
+        self._tls = ssl.create_default_context() if self._address.scheme == "https" else None
+        self._path = self._address.path.rstrip("/").removesuffix("/v1")
+        self._head = (
+            f"Host: {self._address.netloc}\r\nUser-Agent: antiphon/{__version__}\r\nAccept: */*\r\n"
+            + (f"Authorization: Bearer {key}\r\n" if key else "")
+        )
+        self._connect_seconds = connect_seconds
+        self.idle_seconds = idle_seconds
+        self._idle: list[_Connection] = []
+        self._connections: set[_Connection] = set()
+
+    def encode(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """The request, as an `Exchange` has it."""
+        content = "" if body is None else f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        return f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}{content}\r\n".encode() + (body or b"")
+
+    async def request(self, method: str, path: str, body: Any = None) -> Response:
+        """The response, read whole. `body` is sent as JSON. Raises HttpError."""
+        encoded = None if body is None else msgspec.json.encode(body)
+        whole = _Whole(self.encode(method, path, encoded))
+        self.send(whole)
+        try:
+            return await whole.response
+        finally:
+            if whole.response.cancelled():
+                whole.abort()
+
+    def send(self, exchange: Exchange) -> None:
+        """Begin. The exchange is told nothing before this has returned."""
+        if self._idle:
+            self._idle.pop().begin(exchange, reused=True)
+        else:
+            self.connect(exchange)
+
+    def connect(self, exchange: Exchange) -> None:
+        """Begin, on a new connection."""
+        exchange.connecting = asyncio.ensure_future(self._connect(exchange))
+
+    async def _connect(self, exchange: Exchange) -> None:
+        loop, address = asyncio.get_running_loop(), self._address
+        port = address.port or (443 if self._tls else 80)
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), address.hostname or "", port, ssl=self._tls
+                )
+        except (OSError, TimeoutError) as error:
+            exchange.connecting = None
+            exchange.on_end(HttpError(_why(error, self._connect_seconds)))
+            return
+        exchange.connecting = None
+        connection.begin(exchange)
+
+    def opened(self, connection: "_Connection") -> None:
+        """A connection is there."""
+        self._connections.add(connection)
+
+    def release(self, connection: "_Connection") -> None:
+        """A connection is free for the next exchange."""
+        self._idle.append(connection)
+
+    def closed(self, connection: "_Connection") -> None:
+        """A connection is gone."""
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """Close all connections. What is under way ends with an error."""
+        for connection in [*self._connections]:
+            connection.fail("the client was closed")
+
+
+class _Connection(asyncio.Protocol):
+    """A connection, and the exchange that is under way on it."""
+
+    _transport: asyncio.Transport
+    _parser: httptools.HttpResponseParser
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._exchange: Exchange | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reused = self._delimited = self._begun = False
+        self._heard = 0.0  # when something was read last
+
+    def begin(self, exchange: Exchange, *, reused: bool = False) -> None:
+        """Send a request. On a connection that was `reused`, it is sent once more if that was closed."""
+        self._exchange = exchange
+        self._reused = reused
+        self._delimited = self._begun = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._heard = self._loop.time()
+        self._timer = self._loop.call_later(self._client.idle_seconds, self._look)
+        exchange.connection = self
+        self._transport.write(exchange.request)
+
+    def close(self) -> None:
+        """Close it, and tell nobody."""
+        self._detach()
+        self._client.closed(self)
+        self._transport.abort()
+
+    def fail(self, why: str) -> None:
+        """Close it; the exchange has an error."""
+        exchange = self._exchange
+        self.close()
+        if exchange is not None:
+            exchange.on_end(HttpError(why))
+
+    def _detach(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.connection = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        """Give up on a server that says nothing."""
+        silent, most = self._loop.time() - self._heard, self._client.idle_seconds
+        if silent >= most:
+            self.fail(f"it was silent for {most:g} seconds")
+        else:
+            self._timer = self._loop.call_later(most - silent, self._look)
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._client.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._exchange is None:  # nobody asked
+            self.close()
+            return
+        self._heard = self._loop.time()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.fail(f"it does not speak HTTP: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        exchange, whole = self._exchange, self._begun and not self._delimited and exc is None
+        self._detach()
+        self._client.closed(self)
+        if exchange is None:
+            return
+        if self._reused and not self._begun:  # the server closed it while the request was on its way
+            self._client.connect(exchange)
+        else:
+            exchange.on_end(None if whole else HttpError("it closed the connection"))
+
+    # What the parser calls
+
+    def on_header(self, name: bytes, _value: bytes) -> None:
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self._delimited = True
+
+    def on_headers_complete(self) -> None:
+        self._begun = True
+        if self._exchange is not None:
+            self._exchange.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        if self._exchange is not None:
+            self._exchange.on_body(body)
+
+    def on_message_complete(self) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            return
+        self._detach()
+        if self._parser.should_keep_alive():
+            self._client.release(self)
+        else:
+            self.close()
+        exchange.on_end(None)
+
+
+class Lines:
+    """The lines of a stream, out of pieces that may end anywhere."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The lines that are whole now, without their ends. Raises HttpError if one is too long."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_BODY:
+            raise HttpError(f"a line is longer than {MAX_BODY} bytes")
+        return (line.rstrip(b"\r") for line in lines)
+
+
+def _address(url: str) -> SplitResult:
+    address = urlsplit(url)
+    try:
+        port_is_one = address.port != 0
+    except ValueError:
+        port_is_one = False
+    if address.scheme not in ("http", "https") or not address.hostname or not port_is_one:
+        raise ValueError(f"{url} is no URL of a server. Give one like http://127.0.0.1:8080.")
+    if address.username or address.query or address.fragment:
+        raise ValueError("The URL of a server has no user, query or fragment. Give a key by itself.")
+    return address
+
+
+def _why(error: OSError | TimeoutError, seconds: float) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection was refused"
+    if isinstance(error, TimeoutError):
+        return f"there is no connection after {seconds:g} seconds"
+    return error.strerror or str(error)

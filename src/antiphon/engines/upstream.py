@@ -1,0 +1,348 @@
+"""A model that another server runs: prompts go out as tokens (or as text), and text and tokens come back.
+
+The server is recognised by what it answers, see `upstreams/kind.py`. Whatever kind it is, the
+connection is closed when an answer is not wanted any more, and what the server cannot do is refused
+before it is asked, because the capabilities of the card do not name it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated
+
+import structlog
+from cyclopts import Parameter
+from cyclopts.types import PositiveFloat, PositiveInt
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
+from antiphon.engines.admission import Admission, Ticket
+from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work, check_size
+from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines
+from antiphon.engines.upstreams import completions, llama_server
+from antiphon.engines.upstreams.kind import (
+    PROBES,
+    Answers,
+    Missing,
+    Reader,
+    Server,
+    Wanted,
+    broken,
+    refusal,
+    unreachable,
+)
+
+log = structlog.get_logger()
+
+Recognise = Callable[[HttpClient, Answers, Wanted], Awaitable[Server | None]]
+
+KINDS: Mapping[str, Recognise] = {
+    llama_server.NAME: llama_server.recognise,
+    completions.VLLM.name: completions.recognise_vllm,
+    completions.ANY.name: completions.recognise_any,
+}
+"""How a server is recognised as one of a kind; tried in this order."""
+
+
+def is_kind(_type: object, value: str | None) -> None:
+    """Raise ValueError if there is no such kind of server."""
+    if value is not None and value not in KINDS:
+        raise ValueError(f"The kinds of servers are {', '.join(KINDS)}.")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a server that runs the model."""
+
+    model: str
+    """The URL of the server that runs the model: http://127.0.0.1:8080"""
+
+    _: KW_ONLY
+
+    upstream_kind: Annotated[str | None, Parameter(validator=is_kind)] = None
+    """What kind of server it is. Without it, recognised by what it answers."""
+
+    upstream_model: str | None = None
+    """Which of the server's models to use. Without it, the first that it lists."""
+
+    upstream_key: str | None = field(default=None, repr=False)
+    """The key that the server asks for. Better in the variable: others see command lines."""
+
+    tokenizer: str | None = None
+    """Where the model's tokenizer and chat template are, if the server does not tell: a folder with
+    tokenizer.json in it, or ORG/REPO on the Hugging Face hub (needs the extra `tokenizer`)."""
+
+    context: PositiveInt | None = None
+    """The most tokens that a prompt and its answer may have together. Without it, what the server says."""
+
+    parallel: PositiveInt | None = None
+    """How many answers are generated at the same time; further requests wait. Without it, as many as
+    the server has slots, or 256 if it does not say."""
+
+    connect_seconds: PositiveFloat = 10
+    """How long a connection to the server may take."""
+
+    idle_seconds: PositiveFloat = 300
+    """How long the server may say nothing in the middle of an answer. Reading a long prompt counts."""
+
+    def build(self) -> "UpstreamEngine":
+        """Check the URL."""
+        return UpstreamEngine(self)
+
+
+class UpstreamEngine:
+    """The model of the server at the URL `options.model`. Raises EngineError if that is none."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._client = client_of(options)
+        self._admission = Admission(1)
+        self._generations: dict[_Generation, None] = {}
+        self._loading: asyncio.Future[Server] | None = None
+        self._server: Server | None = None
+        self._card: ModelCard | None = None
+
+    @property
+    def card(self) -> ModelCard:
+        """The model. Raises EngineNotReadyError before `start`."""
+        if self._card is None:
+            raise EngineNotReadyError
+        return self._card
+
+    @property
+    def load(self) -> Load:
+        """How many answers the server works on for us, and how many wait here."""
+        return Load(self._admission.running, self._admission.waiting)
+
+    async def start(self) -> None:
+        """Find out what the server is. Raises EngineError if it cannot be reached, or is of no known kind."""
+        self._loading = asyncio.ensure_future(found_at(self._options, self._client))
+        server = await asyncio.shield(self._loading)
+        if self._loading is None:  # stopped meanwhile
+            return
+        log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
+        self._server, self._card = server, server.card
+        self._admission = Admission(server.slots)
+
+    async def stop(self) -> None:
+        """Close the connections; what runs and what waits fails."""
+        loading, self._loading, self._server = self._loading, None, None
+        if loading is not None and not loading.done():
+            await asyncio.wait((loading,))
+            with suppress(AntiphonError):
+                loading.result()
+        for generation in [*self._generations]:
+            generation.fail(EngineNotReadyError())
+        self._client.close()
+
+    def _running(self) -> Server:
+        if self._server is None:
+            raise EngineNotReadyError
+        return self._server
+
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
+        server = self._running()
+        check_size(pieces, server.card.context)
+        return await server.tokenize(pieces)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
+        return await self._running().detokenize(ids)
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        """Begin one generation."""
+        loop = asyncio.get_running_loop()
+        try:
+            server = self._running()
+            body = server.body(request)
+            if request.max_tokens < 1:  # servers would give one token, or refuse it
+                return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
+            encoded = self._client.encode("POST", server.path, body)
+            generation = _Generation(encoded, server.reader(request), receiver, self._generations)
+            begin = self._client.send
+            generation.ticket = self._admission.enter(
+                lambda: begin(generation), request.sampling.priority or 0
+            )
+        except AntiphonError as error:
+            return loop.call_soon(receiver.fail, error)
+        self._generations[generation] = None
+        return generation
+
+
+class _Generation(Exchange):
+    """One generation: the server's response on one side, the receiver on the other."""
+
+    ticket: Ticket
+
+    def __init__(
+        self, request: bytes, reader: Reader, receiver: Receiver, running: dict["_Generation", None]
+    ) -> None:
+        super().__init__(request)
+        self._reader = reader
+        self._receiver = receiver
+        self._generations = running
+        self._lines = Lines()
+        self._refused = b""
+        self._unread: list[bytes] = []  # behind a line that something is being asked for
+        self._asking: asyncio.Task[None] | None = None
+        self._ended: list[HttpError | None] = []  # the end of the response, once it has come
+        self._over = False  # the receiver is not called any more
+
+    def cancel(self) -> None:
+        """See `Work`."""
+        if not self._over:
+            self._leave()
+            self.abort()
+
+    def fail(self, error: AntiphonError) -> None:
+        """Stop, and tell the receiver why."""
+        if not self._over:
+            self.cancel()
+            self._receiver.fail(error)
+
+    def _leave(self) -> None:
+        self._over = True
+        self._generations.pop(self, None)
+        self.ticket.leave()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    # What the connection calls
+
+    def on_body(self, data: bytes) -> None:
+        """See `Exchange`. What comes behind the last chunk is not looked at."""
+        if self._over:
+            return
+        if self.status != 200:
+            self._refused += data[:100_000]
+            return
+        try:
+            lines = self._lines.feed(data)
+        except HttpError as error:
+            self.fail(broken(error))
+            return
+        if self._asking is None:
+            self._read(lines)
+        else:
+            self._unread += lines
+
+    def on_end(self, error: HttpError | None) -> None:
+        """See `Exchange`."""
+        if self._over:
+            return
+        if self._asking is not None:
+            self._ended.append(error)
+        elif self.status not in (0, 200):
+            self.fail(refusal(self.status, self._refused))
+        elif not self.status and error is not None:
+            self.fail(unreachable(error))
+        else:
+            last = self._reader.end() if error is None else None
+            if last is None:
+                self.fail(broken(error))
+            else:
+                self._push([last])
+
+    def _read(self, lines: Iterable[bytes]) -> None:
+        """Hand over what these lines say."""
+        chunks: list[Chunk] = []
+        failure: AntiphonError | None = None
+        rest = iter(lines)
+        for line in rest:
+            try:
+                chunk = self._reader.read(line)
+            except Missing as missing:
+                self._unread = [line, *rest]
+                self._asking = asyncio.ensure_future(self._ask(missing))
+                break
+            except Exception as error:
+                failure = _public(error)
+                break
+            if chunk is not None:
+                chunks.append(chunk)
+                if chunk.finish is not None:
+                    break
+        if chunks:
+            self._push(chunks)
+        if failure is not None:
+            self.fail(failure)
+
+    def _push(self, chunks: list[Chunk]) -> None:
+        if chunks[-1].finish is not None:
+            self._leave()  # the slot is free before the receiver knows
+            if not self._reader.complete:
+                self.abort()
+        self._receiver.push(chunks)
+
+    async def _ask(self, missing: Missing) -> None:
+        """Get what is missing, and read on."""
+        try:
+            await missing.fetch()
+        except Exception as error:
+            self._asking = None
+            self.fail(_public(error))
+            return
+        self._asking = None
+        unread, self._unread = self._unread, []
+        self._read(unread)
+        if self._ended and self._asking is None:
+            self.on_end(self._ended.pop())
+
+
+def client_of(options: Options) -> HttpClient:
+    """A client of the server. Raises EngineError if its URL is none."""
+    try:
+        return HttpClient(
+            options.model,
+            options.upstream_key,
+            connect_seconds=options.connect_seconds,
+            idle_seconds=options.idle_seconds,
+        )
+    except ValueError as error:
+        raise EngineError(str(error)) from error
+
+
+async def found_at(options: Options, client: HttpClient) -> Server:
+    """The server at the URL. Raises EngineError if it cannot be reached, or is of no known kind."""
+    answers = await _probe(options, client)
+    kind = options.upstream_kind
+    wanted = Wanted(kind, options.upstream_model, options.context, options.parallel, options.tokenizer)
+    server = None
+    for each in [kind] if kind else KINDS:
+        try:
+            server = server or await KINDS[each](client, answers, wanted)
+        except (KeyError, IndexError, TypeError, AttributeError):
+            continue  # it has what these have, and means something else by it
+    if server is not None:
+        return server
+    why = f"does not answer as {kind} does" if kind else f"is none of the known kinds: {', '.join(KINDS)}"
+    seen = (
+        f"It answers at {', '.join(answers)}." if answers else f"It answers at none of {', '.join(PROBES)}."
+    )
+    raise EngineError(
+        f"The server at {options.model} {why}. {seen} Check the URL, or say what it is with --upstream-kind."
+    )
+
+
+async def _probe(options: Options, client: HttpClient) -> Answers:
+    try:
+        responses = await asyncio.gather(*(client.request("GET", path) for path in PROBES))
+    except HttpError as error:
+        raise EngineError(f"No server can be reached at {options.model}: {error}. Check the URL.") from error
+    if any(response.status in (401, 403) for response in responses):
+        raise EngineError(
+            f"The server at {options.model} asks for a key, or for another one: set ANTIPHON_UPSTREAM_KEY."
+        )
+    found = {path: response.json() for path, response in zip(PROBES, responses, strict=True)}
+    return {path: answer for path, answer in found.items() if answer is not None}
+
+
+def _public(error: Exception) -> AntiphonError:
+    """What the receiver of a generation is told of a failure."""
+    if isinstance(error, AntiphonError):
+        return error
+    failure = EngineError()
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,1 @@
+"""The kinds of server that `engines/upstream.py` can ask, one module each: see `kind.py`."""

@@ -1,0 +1,301 @@
+"""Servers with `/v1/completions`, OpenAI's oldest API, which nearly all have: each gives what it can.
+
+What a kind of server can do is a `Flavour`: an entry of a table. Those that take tokens as prompts
+and give tokens back are asked with tokens, the others with text.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.constraint import Constraint, StructuralTag
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
+from antiphon.engines.http_client import HttpClient
+from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, refusal
+from antiphon.engines.upstreams.tokenizers import EstimatedTokens, ServerTokenizer, Tokenizer
+
+DEFAULT_CONTEXT = 8192
+"""Tokens, of a server that does not say."""
+
+DEFAULT_SLOTS = 256
+"""Requests at a time, for a server that has its own queue, whose waiting requests can be cancelled."""
+
+_OPENAI = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens"})
+"""What every such server has, by the names of OpenAI's API."""
+
+_VLLM = _OPENAI | {
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "logit_bias",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+    "bad_words",
+    "logprobs",
+    "cache_salt",
+}
+"""Not here: `prompt_logprobs` and beams, which it does not stream."""
+
+_OURS = frozenset({"priority", "max_tokens", "logprobs"})
+"""Not sent as they are: whoever waits waits here; the others have a line of their own."""
+
+
+class Flavour(Struct, frozen=True):
+    """What a kind of server can do. `sampling` are the fields that it takes, under these very names.
+
+    `tokens`: prompts are tokens, and answers name theirs. `fixed` is sent with every request.
+    """
+
+    name: str
+    sampling: frozenset[str]
+    tokens: bool = False
+    constraints: tuple[type[Constraint], ...] = ()
+    fixed: Mapping[str, Any] = {}
+
+
+VLLM = Flavour(
+    "vllm",
+    _VLLM,
+    tokens=True,
+    constraints=(StructuralTag,),
+    fixed={"return_token_ids": True, "return_tokens_as_token_ids": True},
+)
+ANY = Flavour("completions", _OPENAI)
+
+_REASONS = {"stop": FinishReason.STOP, "eos_token": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+class _Logprobs(Struct, frozen=True, gc=False):
+    tokens: tuple[str, ...] = ()
+    token_logprobs: tuple[float | None, ...] = ()
+    top_logprobs: tuple[dict[str, float] | None, ...] | None = None
+
+
+class _Choice(Struct, frozen=True, gc=False):
+    text: str = ""
+    token_ids: tuple[int, ...] | None = None
+    finish_reason: str | None = None
+    stop_reason: Any = None
+    logprobs: _Logprobs | None = None
+
+
+class _Details(Struct, frozen=True, gc=False):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True, gc=False):
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Event(Struct, frozen=True, gc=False):
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class CompletionsServer:
+    """A server of some flavour, and its model `name`."""
+
+    path = "/v1/completions"
+
+    def __init__(
+        self, flavour: Flavour, name: str, card: ModelCard, slots: int, tokenizer: Tokenizer
+    ) -> None:
+        self.kind = flavour.name
+        self.card = card
+        self.slots = slots
+        self.tokenize = tokenizer.tokenize
+        self.detokenize = tokenizer.detokenize
+        self._flavour = flavour
+        self._fixed = {
+            "model": name,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **flavour.fixed,
+        }
+        self._sent = flavour.sampling - _OURS
+        texts: Lookups[int, str] = Lookups(self._look_up)
+        self._text = texts.__getitem__
+
+    async def _look_up(self, token: int) -> str:
+        try:
+            return await self.detokenize((token,))
+        except RequestError:  # vocabularies have places that no text belongs to
+            return ""
+
+    def body(self, request: GenerationRequest) -> bytes:
+        """See `Server`. Stop strings are not sent: the decoder above has to see them."""
+        sampling = request.sampling
+        body = {
+            **self._fixed,
+            "prompt": request.prompt.ids if self._flavour.tokens else request.prompt.text,
+            "max_tokens": request.max_tokens,
+            **{name: value for name in self._sent if (value := getattr(sampling, name)) != _UNSET[name]},
+        }
+        if sampling.logprobs is not None:
+            body["logprobs"] = sampling.logprobs
+        if self._flavour.tokens and request.preserve:
+            body["skip_special_tokens"] = False
+        if isinstance(request.constraint, StructuralTag):
+            body["structured_outputs"] = {"structural_tag": request.constraint.text}
+        return msgspec.json.encode(body)
+
+    def reader(self, request: GenerationRequest) -> "CompletionsReader":
+        """See `Server`."""
+        return CompletionsReader(request.sampling, self._text, counted=not self._flavour.tokens)
+
+
+_UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
+
+
+class CompletionsReader:
+    """Reads the events of a stream. The last chunk is kept until the usage behind it has come.
+
+    `text` finds the text of a token. `counted`: the server counts the tokens, without naming them.
+    """
+
+    complete = False
+
+    def __init__(self, sampling: Sampling, text: Callable[[int], str], *, counted: bool) -> None:
+        self._text = text
+        self._stops = frozenset(sampling.stop_token_ids)
+        self._most = sampling.logprobs or 0
+        self._counted = counted
+        self._bytes = 0
+        self._last: Chunk | None = None
+        self._usage: _Usage | None = None
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`."""
+        if not line.startswith(b"data:"):
+            return None  # empty, a comment, or the name of an event
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return self.end()
+        event = _decode(data)
+        if event.error is not None:
+            raise refusal(_status(event.error), data)
+        if event.usage is not None:
+            self._usage = event.usage
+        if not event.choices:
+            return None
+        chunk = self._chunk(event.choices[0])
+        if chunk.finish is None:
+            return chunk
+        self._last = chunk
+        return None
+
+    def _chunk(self, choice: _Choice) -> Chunk:
+        ids, text = choice.token_ids, choice.text
+        finish = None if choice.finish_reason is None else self._finish(choice)
+        if self._counted or not ids:
+            self._bytes += len(text.encode())
+            return Chunk(text, (), finish)
+        if choice.logprobs is None:
+            if len(ids) == 1:
+                return Chunk(text, (Token(ids[0], text),), finish)
+            return Chunk(text, (*(Token(token, "") for token in ids[:-1]), Token(ids[-1], text)), finish)
+        return Chunk(text, self._scored(ids, text, choice.logprobs), finish)
+
+    def _scored(self, ids: Sequence[int], text: str, scores: _Logprobs) -> tuple[Token, ...]:
+        """The tokens with their log probabilities. What was written belongs to the last of them."""
+        tops = scores.top_logprobs or (None,) * len(ids)
+        texts = [*[""] * (len(ids) - 1), text]
+        return tuple(
+            Token(token, written, logprob, self._candidates(top))
+            for token, written, logprob, top in zip(ids, texts, scores.token_logprobs, tops, strict=True)
+        )
+
+    def _candidates(self, top: dict[str, float] | None) -> tuple[Candidate, ...]:
+        if top is None or not self._most:  # the token itself is always listed
+            return ()
+        ids = [(int(name.removeprefix("token_id:")), logprob) for name, logprob in top.items()]
+        ids.sort(key=lambda each: -each[1])
+        return tuple(Candidate(token, self._text(token), logprob) for token, logprob in ids[: self._most])
+
+    def _finish(self, choice: _Choice) -> Finish:
+        reason = _REASONS.get(choice.finish_reason or "")
+        if reason is None:
+            raise EngineError from RuntimeError(f"finish_reason {choice.finish_reason}")
+        stop = choice.stop_reason if choice.stop_reason in self._stops else None
+        return Finish(reason, stop)
+
+    def end(self) -> Chunk | None:
+        """See `Reader`."""
+        last, self._last = self._last, None
+        if last is None or last.finish is None:
+            return None
+        self.complete = True
+        usage = self._usage
+        details = usage.prompt_tokens_details if usage is not None else None
+        cached = (details.cached_tokens if details is not None else None) or 0
+        if not self._counted:
+            return Chunk(last.text, last.tokens, last.finish, cached)
+        count = usage.completion_tokens if usage is not None else -(-self._bytes // 4)
+        finish = Finish(last.finish.reason, last.finish.stop, count)
+        return Chunk(last.text, (), finish, cached)
+
+
+def _status(error: Any) -> int:
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) else 500
+
+
+async def recognise_vllm(client: HttpClient, answers: Answers, wanted: Wanted) -> CompletionsServer | None:
+    """The server, if it is vLLM, or is said to be like it."""
+    model = _model(answers, wanted)
+    if model is None or (wanted.kind is None and model.get("owned_by") != "vllm"):
+        return None
+    tokenizer = ServerTokenizer(client, model["id"])
+    return await _server(VLLM, model, wanted, tokenizer)
+
+
+async def recognise_any(_client: HttpClient, answers: Answers, wanted: Wanted) -> CompletionsServer | None:
+    """The server, if it lists its models as OpenAI's API does."""
+    model = _model(answers, wanted)
+    return None if model is None else await _server(ANY, model, wanted, EstimatedTokens())
+
+
+def _model(answers: Answers, wanted: Wanted) -> Mapping[str, Any] | None:
+    """The model that is wanted, of those that are listed. Raises EngineError if it is not among them."""
+    listed = answers.get("/v1/models")
+    if not isinstance(listed, dict) or not listed.get("data"):
+        return None
+    models: dict[str, Mapping[str, Any]] = {each["id"]: each for each in listed["data"]}
+    if wanted.model is None:
+        return next(iter(models.values()))
+    if wanted.model not in models:
+        raise EngineError(f"The server has no model '{wanted.model}'. It has {', '.join(models)}.")
+    return models[wanted.model]
+
+
+async def _server(
+    flavour: Flavour, model: Mapping[str, Any], wanted: Wanted, tokenizer: Tokenizer
+) -> CompletionsServer:
+    opening = await tokenizer.opening()
+    context = wanted.context or model.get("max_model_len") or DEFAULT_CONTEXT
+    card = ModelCard(
+        name=model["id"],
+        context=context,
+        bos="" if opening is None else await tokenizer.detokenize((opening,)),
+        created=int(time.time()),
+        known_as=(model["id"], str(model.get("root") or "")),
+        opening=opening,
+        capabilities=Capabilities(
+            token_ids=flavour.tokens,
+            sampling=flavour.sampling | {"priority"},
+            constraints=flavour.constraints,
+        ),
+    )
+    return CompletionsServer(flavour, model["id"], card, wanted.parallel or DEFAULT_SLOTS, tokenizer)

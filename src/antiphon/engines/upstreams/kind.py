@@ -1,0 +1,177 @@
+"""What an engine has to know of the server that it asks, whatever kind of server that is.
+
+A module of a kind has a function `recognise`: by what a server answers to `PROBES` it says whether it
+is of that kind, and then what it serves, as a `Server`. Readers turn the lines of a response into
+chunks. A reader that needs to know more, such as the text of a token that is only named, raises
+`Missing`: the engine asks the server, and has the line read again.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.chunks import Chunk
+from antiphon.core.errors import (
+    AntiphonError,
+    EngineBusyError,
+    EngineError,
+    EngineNotReadyError,
+    RequestError,
+)
+from antiphon.engines.engine import GenerationRequest, ModelCard
+from antiphon.engines.http_client import HttpClient, HttpError
+
+PROBES = ("/v1/models", "/props", "/info", "/api/tags")
+"""Paths whose answers tell one kind of server from another."""
+
+REMEMBERED = 65_536
+"""Answers of a server to lookups that are remembered."""
+
+Answers = Mapping[str, Any]
+"""What a server answers to the probes, as JSON: of those that it has."""
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Wanted(Struct, frozen=True):
+    """What the operator says of an upstream: each None to find out, or to do without."""
+
+    kind: str | None = None
+    model: str | None = None
+    context: int | None = None
+    parallel: int | None = None
+    tokenizer: str | None = None
+
+
+class Missing(Exception):
+    """`fetch` has to be awaited before this can be read."""
+
+    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.fetch = fetch
+
+
+class Lookups(dict[Key, Value]):
+    """Answers that are remembered; what is not among them is `Missing` until it was asked for."""
+
+    def __init__(self, ask: Callable[[Key], Awaitable[Value]]) -> None:
+        super().__init__()
+        self._ask = ask
+
+    def __missing__(self, key: Key) -> Value:
+        async def fetch() -> None:
+            found = await self._ask(key)
+            while len(self) >= REMEMBERED:
+                del self[next(iter(self))]
+            self[key] = found
+
+        raise Missing(fetch)
+
+
+class Reader(Protocol):
+    """Reads the lines of one response. `complete`: the server has said all that it will say."""
+
+    complete: bool
+
+    def read(self, line: bytes) -> Chunk | None:
+        """The chunk in a line, if there is one. Raises Missing; AntiphonError if the line is an error."""
+        ...
+
+    def end(self) -> Chunk | None:
+        """The last chunk, if it was kept until the end of the response."""
+        ...
+
+
+class Server(Protocol):
+    """A server of some kind, and the model of it that is asked.
+
+    It works on `slots` requests at a time. `kind` is its name, `path` is where completions are asked for.
+    """
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+
+    @property
+    def card(self) -> ModelCard: ...  # noqa: D102
+
+    @property
+    def slots(self) -> int: ...  # noqa: D102
+
+    @property
+    def path(self) -> str: ...  # noqa: D102
+
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """See `Engine`; the text is short enough."""
+        ...
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """See `Engine`."""
+        ...
+
+    def body(self, request: GenerationRequest) -> bytes:
+        """The body of the request. Raises RequestError for what the server would ignore, or fail on."""
+        ...
+
+    def reader(self, request: GenerationRequest) -> Reader:
+        """What reads the response."""
+        ...
+
+
+async def ask(client: HttpClient, path: str, body: Any) -> Any:
+    """The server's answer, as JSON. Raises AntiphonError."""
+    try:
+        response = await client.request("POST", path, body)
+    except HttpError as error:
+        raise unreachable(error) from error
+    if response.status != 200:
+        raise refusal(response.status, response.body)
+    try:
+        return msgspec.json.decode(response.body)
+    except msgspec.DecodeError as error:
+        raise EngineError("The server of the model does not answer in JSON.") from error
+
+
+def unreachable(error: HttpError) -> AntiphonError:
+    """What clients are told of it. The reason may name machines of the operator."""
+    failure = EngineNotReadyError("The server of the model cannot be reached. Try again in a moment.")
+    failure.__cause__ = error
+    return failure
+
+
+def broken(error: HttpError | None) -> AntiphonError:
+    """What clients are told of a response that ended in the middle."""
+    failure = EngineError("The server of the model stopped in the middle of the answer. Try again.")
+    failure.__cause__ = error or HttpError("the stream ended without an end")
+    return failure
+
+
+def refusal(status: int, body: bytes) -> AntiphonError:
+    """What clients are told of a response that is an error: the server's words, if it blames the request."""
+    failure = _refusal(status, _message(body))
+    failure.__cause__ = HttpError(f"{status}: {body[:1000].decode(errors='replace')}")
+    return failure
+
+
+def _refusal(status: int, message: str) -> AntiphonError:
+    if status in (401, 403):
+        return EngineError("The server of the model refuses the key that it is asked with.")
+    if status == 429:
+        return EngineBusyError()
+    if status in (502, 503, 504):
+        return EngineNotReadyError()
+    if 400 <= status < 500 and message:
+        return RequestError(f"The server of the model refuses this: {message.rstrip('.')}.")
+    return EngineError()
+
+
+def _message(body: bytes) -> str:
+    """The message of an error, in whichever of the usual places it is."""
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return ""
+    while isinstance(found, dict):
+        found = found.get("error") or found.get("message") or found.get("detail")
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,171 @@
+"""llama-server, and whatever else has llama.cpp's own HTTP interface.
+
+What is asked and answered is nearly the same as in the process (`llama_request`, `llama_stream`), so
+that answers are the same, too. Only its native endpoint gives tokens to every client, and tells how
+many slots there are: it is never sent more requests than those, because what waits in there keeps
+its place until it had its turn.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.chunks import Chunk, FinishReason
+from antiphon.core.constraint import Gbnf
+from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
+from antiphon.engines.http_client import HttpClient
+from antiphon.engines.llama_request import SUPPORTED, check, check_ids, request_of
+from antiphon.engines.llama_server import Piece
+from antiphon.engines.llama_stream import ChunkReader, Message, Scored, ScoredReader
+from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, ask
+
+NAME = "llama-server"
+
+_REASONS = {"eos": FinishReason.STOP, "word": FinishReason.STOP, "limit": FinishReason.LENGTH}
+
+
+class _Native(Message, frozen=True):
+    """A message of `/completion`."""
+
+    content: str = ""
+    tokens: tuple[int, ...] = ()
+    tokens_predicted: int = 0
+    stop: bool = False
+    stop_type: str = "eos"
+    completion_probabilities: tuple[Scored, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.content
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.tokens
+
+    @property
+    def counted(self) -> int:
+        return self.tokens_predicted
+
+    @property
+    def end(self) -> FinishReason | None:
+        return _REASONS.get(self.stop_type, FinishReason.STOP) if self.stop else None
+
+    @property
+    def score(self) -> Scored | None:
+        return self.completion_probabilities[-1] if self.completion_probabilities else None
+
+
+_decode = msgspec.json.Decoder(_Native).decode
+
+
+class _Tokens(Struct, frozen=True):
+    pieces: Any
+    text: Any
+
+
+class LlamaServer:
+    """A llama-server."""
+
+    kind = NAME
+    path = "/completion"
+
+    def __init__(self, client: HttpClient, card: ModelCard, slots: int, vocabulary: int) -> None:
+        self.card = card
+        self.slots = slots
+        self._client = client
+        self._vocabulary = vocabulary
+        pieces: Lookups[str, list[Piece]] = Lookups(self._pieces)
+        texts: Lookups[int, str] = Lookups(lambda token: self.detokenize((token,)))
+        self._tokenizer = _Tokens(pieces.__getitem__, texts.__getitem__)
+
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """See `Server`."""
+        return await _tokenize(self._client, {"content": pieces})
+
+    async def _pieces(self, text: str) -> list[Piece]:
+        found = await ask(self._client, "/tokenize", {"content": text, "with_pieces": True})
+        return [
+            Piece(
+                each["id"], each["piece"].encode() if isinstance(each["piece"], str) else bytes(each["piece"])
+            )
+            for each in found["tokens"]
+        ]
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """See `Server`."""
+        check_ids(ids, self._vocabulary, "tokens")
+        text: str = (await ask(self._client, "/detokenize", {"tokens": ids}))["content"]
+        return text
+
+    def body(self, request: GenerationRequest) -> bytes:
+        """See `Server`."""
+        check(request, self._vocabulary)
+        body = msgspec.json.decode(request_of(request))
+        return msgspec.json.encode(body | {"return_tokens": True})
+
+    def reader(self, request: GenerationRequest) -> "_Reader":
+        """See `Server`."""
+        stops, most = frozenset(request.sampling.stop_token_ids), request.sampling.logprobs
+        if most is None:
+            return _Reader(ChunkReader(self._tokenizer, stops, _decode))
+        return _Reader(ScoredReader(self._tokenizer, stops, _decode, most=most))
+
+
+class _Reader:
+    """Reads the events of a stream."""
+
+    complete = False
+
+    def __init__(self, messages: ChunkReader) -> None:
+        self._messages = messages
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`."""
+        if not line.startswith(b"data:"):
+            return None
+        chunk = self._messages.read(line[5:])
+        if chunk is not None and chunk.finish is not None:
+            self.complete = not isinstance(chunk.finish.stop, int)  # of stop tokens, it knows nothing
+        return chunk
+
+    def end(self) -> Chunk | None:
+        """See `Reader`."""
+        return None
+
+
+async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> LlamaServer | None:
+    """The server, if it is one of these."""
+    props, models = answers.get("/props"), answers.get("/v1/models")
+    if not isinstance(props, dict) or "default_generation_settings" not in props or not models:
+        return None
+    model = models["data"][0]
+    name = str(model["id"])
+    card = ModelCard(
+        name=PurePath(name).stem if name.endswith(".gguf") else name,
+        context=min(props["default_generation_settings"]["n_ctx"], wanted.context or 2**31),
+        chat_template=props.get("chat_template") or None,
+        bos=props.get("bos_token", ""),
+        eos=props.get("eos_token", ""),
+        created=int(time.time()),
+        known_as=(name, PurePath(str(props.get("model_path", ""))).stem),
+        opening=await _opening(client),
+        capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,)),
+    )
+    slots = min(props["total_slots"], wanted.parallel or 2**31)
+    return LlamaServer(client, card, slots, model["meta"]["n_vocab"])
+
+
+async def _opening(client: HttpClient) -> int | None:
+    """The id that the model wants before any text (BOS); None if it wants none."""
+    bare = await _tokenize(client, {"content": "a"})
+    full = await _tokenize(client, {"content": "a", "add_special": True})
+    return full[0] if full[1 : 1 + len(bare)] == bare else None
+
+
+async def _tokenize(client: HttpClient, body: Any) -> list[int]:
+    tokens: list[int] = (await ask(client, "/tokenize", body))["tokens"]
+    return tokens

@@ -1,0 +1,199 @@
+import asyncio
+
+import pytest
+
+from antiphon.engines.http_client import MAX_BODY, Exchange, HttpClient, HttpError, Lines
+from tests.contracts.engine import until
+from tests.engines.canned import END, HEAD, answer, canned, part
+
+
+class Taken(Exchange):
+    """Keeps what comes."""
+
+    def __init__(self, client, path):
+        super().__init__(client.encode("POST", path, b"{}"))
+        self.pieces = []
+        self.error = None
+        self.over = asyncio.Event()
+
+    def on_body(self, data):
+        self.pieces.append(data)
+
+    def on_end(self, error):
+        assert not self.over.is_set()
+        self.error = error
+        self.over.set()
+
+
+async def taken(client, path):
+    exchange = Taken(client, path)
+    client.send(exchange)
+    assert not exchange.over.is_set()
+    async with asyncio.timeout(10):
+        await exchange.over.wait()
+    return exchange
+
+
+async def test_a_whole_answer_and_what_was_asked():
+    async with canned({"/base/a": [answer(200, {"x": 1})]}) as server:
+        client = HttpClient(f"{server.url}/base/v1/", "secret")
+        response = await client.request("POST", "/a", {"y": "é"})
+        client.close()
+    assert (response.status, response.json()) == (200, {"x": 1})
+    [asked] = server.asked
+    assert (asked.method, asked.path, asked.body) == ("POST", "/base/a", {"y": "é"})
+    assert asked.headers["authorization"] == "Bearer secret"
+    assert asked.headers["host"] == server.url.removeprefix("http://")
+
+
+async def test_a_connection_is_used_again():
+    async with canned({"/a": [answer(200, 1)], "/b": [HEAD, part(b"x"), END]}) as server:
+        client = HttpClient(server.url)
+        for _ in range(3):
+            await client.request("GET", "/a")
+            assert b"".join((await taken(client, "/b")).pieces) == b"x"
+        assert server.connections == 1
+        await asyncio.gather(*(client.request("GET", "/a") for _ in range(4)))
+        assert server.connections == 4
+        client.close()
+
+
+async def test_a_stream_comes_piece_by_piece():
+    pieces = [b"one", b"two", b"three"]
+    async with canned({"/a": [HEAD, *map(part, pieces), END]}) as server:
+        client = HttpClient(server.url)
+        exchange = await taken(client, "/a")
+        client.close()
+    assert b"".join(exchange.pieces) == b"onetwothree"
+    assert (exchange.status, exchange.error) == (200, None)
+
+
+async def test_a_body_that_ends_with_the_connection_is_whole():
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    async with canned({"/a": [head, b"all"]}, close={"/a"}) as server:
+        client = HttpClient(server.url)
+        exchange = await taken(client, "/a")
+        client.close()
+    assert (b"".join(exchange.pieces), exchange.error) == (b"all", None)
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_replaced():
+    """Without anything having come of the answer, so that it is safe to ask once more."""
+    async with canned({"/a": [answer(200, 1)], "/b": []}, close={"/b"}) as server:
+        client = HttpClient(server.url)
+        await client.request("GET", "/a")
+        with pytest.raises(HttpError, match="closed"):
+            await client.request("GET", "/b")
+        assert [asked.path for asked in server.asked] == ["/a", "/b", "/b"]
+        assert server.connections == 2
+        client.close()
+
+
+@pytest.mark.parametrize("cut", [[HEAD], [HEAD, part(b"x")], [HEAD, b"ff\r\nx"], [answer(200, "long")[:-2]]])
+async def test_a_stream_that_breaks_off_is_an_error(cut):
+    async with canned({"/a": cut}, close={"/a"}) as server:
+        client = HttpClient(server.url)
+        assert "closed" in str((await taken(client, "/a")).error)
+        assert len(server.asked) == 1
+        client.close()
+
+
+async def test_what_is_no_http_is_an_error():
+    async with canned({"/a": [b"SSH-2.0-x\r\n\r\n"]}) as server:
+        client = HttpClient(server.url)
+        assert "HTTP" in str((await taken(client, "/a")).error)
+        client.close()
+
+
+@pytest.mark.parametrize("begun", [[], [HEAD], [HEAD, part(b"x")]])
+async def test_a_server_that_says_nothing_is_given_up(begun):
+    async with canned({"/a": begun}, silent={"/a"}) as server:
+        client = HttpClient(server.url, idle_seconds=0.1)
+        assert "silent for 0.1 seconds" in str((await taken(client, "/a")).error)
+        await until(lambda: server.open == 0)
+
+
+async def test_nobody_there():
+    client = HttpClient("http://127.0.0.1:1")
+    with pytest.raises(HttpError, match="refused"):
+        await client.request("GET", "/")
+
+
+async def test_a_connection_that_takes_too_long():
+    client = HttpClient("http://127.0.0.1:1", connect_seconds=0.05)
+    loop = asyncio.get_running_loop()
+
+    async def never(*_args, **_options):
+        await asyncio.sleep(60)
+
+    loop.create_connection = never
+    try:
+        with pytest.raises(HttpError, match=r"no connection after 0\.05 seconds"):
+            await client.request("GET", "/")
+    finally:
+        del loop.create_connection
+
+
+async def test_abort_closes_the_connection_and_nothing_more_is_told():
+    async with canned({"/a": [HEAD, part(b"x")]}, silent={"/a"}) as server:
+        client = HttpClient(server.url)
+        exchange = Taken(client, "/a")
+        client.send(exchange)
+        await until(lambda: bool(exchange.pieces))
+        exchange.abort()
+        await until(lambda: server.open == 0)
+        assert not exchange.over.is_set()
+
+
+async def test_abort_before_there_is_a_connection():
+    async with canned({"/a": []}) as server:
+        client = HttpClient(server.url)
+        exchange = Taken(client, "/a")
+        client.send(exchange)
+        exchange.abort()
+        await client.request("GET", "/b")
+        assert [asked.path for asked in server.asked] == ["/b"]
+        assert not exchange.over.is_set()
+        client.close()
+
+
+async def test_a_request_that_is_cancelled_closes_its_connection():
+    async with canned({"/a": []}, silent={"/a"}) as server:
+        client = HttpClient(server.url)
+        asking = asyncio.create_task(client.request("GET", "/a"))
+        await until(lambda: bool(server.asked))
+        asking.cancel()
+        await until(lambda: server.open == 0)
+
+
+async def test_close_ends_what_is_under_way():
+    async with canned({"/a": [HEAD]}, silent={"/a"}) as server:
+        client = HttpClient(server.url)
+        exchange = Taken(client, "/a")
+        client.send(exchange)
+        await until(lambda: exchange.status == 200)
+        client.close()
+        assert exchange.error is not None
+        await until(lambda: server.open == 0)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "http://", "http://h:0", "http://h:x", "http://u:p@h", "http://h/?a", "x"]
+)
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(ValueError, match="URL"):
+        HttpClient(url)
+
+
+def test_lines_are_whole_however_they_are_cut():
+    text = "data: é\r\n\r\ndata: 2\n\n: x\n".encode()
+    for size in range(1, len(text)):
+        lines = Lines()
+        cut = [text[start : start + size] for start in range(0, len(text), size)]
+        found = [line for piece in cut for line in lines.feed(piece)]
+        assert found == ["data: é".encode(), b"", b"data: 2", b"", b": x"]
+
+
+def test_a_line_without_end_is_an_error():
+    with pytest.raises(HttpError, match="line"):
+        Lines().feed(b"x" * (MAX_BODY + 1))

@@ -1,0 +1,368 @@
+"""The engine over HTTP, with servers that are canned, or that are Antiphon itself.
+
+What vLLM is made to say here was recorded from vLLM 0.32.0 (`vllm serve`, CPU, SmolLM2).
+"""
+
+import os
+
+import pytest
+import pytest_asyncio
+
+from antiphon.core.chunks import Candidate, FinishReason, Token
+from antiphon.core.constraint import StructuralTag
+from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import GenerationRequest, Load, Prompt
+from antiphon.engines.scripted import ScriptedEngine
+from antiphon.engines.upstream import Options, UpstreamEngine
+from tests.contracts.engine import (
+    Collected,
+    EngineContract,
+    finish_of,
+    generated,
+    request_of,
+    running,
+    text_of,
+    tokens_of,
+    until,
+)
+from tests.engines.canned import HEAD, answer, canned, part, stream
+from tests.server import running as antiphon_running
+
+STORY = [
+    *({"when": word, "output": f"{word} is a letter of Greek "} for word in ("alpha", "beta", "gamma")),
+    {"when": "story", "output": "Ünce upon a time, 🎉 in 日本, ", "tokens": 10**6, "delay_ms": 1},
+    {"output": "again ", "tokens": 10**6, "delay_ms": 1},
+]
+
+
+class OverAntiphon(EngineContract):
+    """Antiphon has vLLM's API, so it stands in for it; and for any server with /v1/completions."""
+
+    prompt = "Tell a story."
+    others = ("Say alpha.", "Say beta.", "Say gamma.")
+    slots = 4
+    draws = False
+    kind: str
+
+    @pytest_asyncio.fixture
+    async def server(self):
+        async with antiphon_running(ScriptedEngine(STORY)) as server:
+            yield server
+
+    @pytest.fixture
+    def url(self, server):
+        return server.url
+
+    @pytest_asyncio.fixture
+    async def engine(self, url):
+        engine = UpstreamEngine(Options(url, upstream_kind=self.kind, parallel=self.slots))
+        await engine.start()
+        yield engine
+        await engine.stop()
+
+    @pytest.fixture
+    def fresh(self, url):
+        return UpstreamEngine(Options(url, upstream_kind=self.kind, parallel=1))
+
+    async def test_an_interrupted_answer_goes_on(self, engine, server):
+        """A script does not go on, but the server is asked to."""
+        request = await request_of(engine, self.prompt, 9)
+        begun = await engine.tokenize(["Once upon"])
+        rest = Prompt(request.prompt.text + "Once upon", (*request.prompt.ids, *begun))
+        await generated(engine, GenerationRequest(rest, 9, begun="Once upon"))
+        assert server.engine.seen[-1].prompt.text == rest.text
+
+
+class TestTokens(OverAntiphon):
+    kind = "vllm"
+
+
+class TestText(OverAntiphon):
+    kind = "completions"
+
+
+@pytest.mark.skipif("ANTIPHON_TEST_VLLM" not in os.environ, reason="needs a vLLM at ANTIPHON_TEST_VLLM")
+@pytest.mark.asyncio(loop_scope="class")
+class TestVllm(EngineContract):
+    """vLLM itself, with SmolLM2."""
+
+    prompt = "<|im_start|>user\nTell a long story about a fox.<|im_end|>\n<|im_start|>assistant\n"
+    others = tuple(f"The capital of {country} is" for country in ("France", "Japan", "Peru"))
+    slots = 3
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    async def engine(self):
+        engine = UpstreamEngine(Options(os.environ["ANTIPHON_TEST_VLLM"], parallel=self.slots))
+        await engine.start()
+        yield engine
+        await engine.stop()
+
+    @pytest.fixture
+    def fresh(self):
+        return UpstreamEngine(Options(os.environ["ANTIPHON_TEST_VLLM"], parallel=1))
+
+
+MODELS = answer(
+    200, {"data": [{"id": "smol", "owned_by": "vllm", "root": "org/smol", "max_model_len": 2048}]}
+)
+VLLM = {
+    "/v1/models": [MODELS],
+    "/tokenize": [answer(200, {"count": 1, "max_model_len": 2048, "tokens": [81], "token_strs": None})],
+    "/detokenize": [answer(200, {"prompt": " text"})],
+}
+TOKEN = {"choices": [{"index": 0, "text": "The", "finish_reason": None, "token_ids": [504]}]}
+SCORES = {
+    "text_offset": [0],
+    "token_logprobs": [-1.6],
+    "tokens": ["token_id:504"],
+    "top_logprobs": [{"token_id:504": -1.6, "token_id:49": -1.2}],
+}
+SCORED = {
+    "choices": [{"index": 0, "text": "The", "logprobs": SCORES, "finish_reason": None, "token_ids": [504]}]
+}
+LAST = {
+    "choices": [
+        {
+            "index": 0,
+            "text": ' phrase "The',
+            "finish_reason": "length",
+            "stop_reason": None,
+            "token_ids": [8715, 476, 504],
+        }
+    ]
+}
+USAGE = {
+    "choices": [],
+    "usage": {
+        "prompt_tokens": 10,
+        "total_tokens": 14,
+        "completion_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 7},
+    },
+}
+DONE = b"data: [DONE]\n\n"
+ERROR = {"error": {"message": "EngineCore died", "type": "InternalServerError", "param": None, "code": 500}}
+REQUEST = GenerationRequest(Prompt("hi", (6004,)), 4)
+
+
+def completing(*events):
+    return {**VLLM, "/v1/completions": stream(*events)}
+
+
+async def started(server, **options):
+    engine = UpstreamEngine(Options(server.url, **options))
+    await engine.start()
+    return engine
+
+
+async def answered(answers, request=REQUEST, **options):
+    async with canned(answers, **options) as server:
+        engine = await started(server)
+        try:
+            return await generated(engine, request)
+        finally:
+            await engine.stop()
+
+
+async def test_tokens_and_their_text():
+    chunks = await answered(completing(TOKEN, LAST, USAGE, DONE))
+    assert text_of(chunks) == 'The phrase "The'
+    assert [token.id for token in tokens_of(chunks)] == [504, 8715, 476, 504]
+    assert finish_of(chunks).reason is FinishReason.LENGTH
+    assert sum(chunk.cached_tokens for chunk in chunks) == 7
+
+
+async def test_log_probabilities_name_tokens_whose_text_is_asked_for():
+    request = GenerationRequest(REQUEST.prompt, 4, Sampling(logprobs=2))
+    chunks = await answered(completing(SCORED, LAST, DONE), request)
+    top = (Candidate(49, " text", -1.2), Candidate(504, " text", -1.6))
+    assert chunks[0].tokens == (Token(504, "The", -1.6, top),)
+    assert text_of(chunks) == 'The phrase "The'  # what came while it was asked is not lost
+
+
+async def test_what_is_asked_for():
+    sampling = Sampling(temperature=0.5, top_k=3, stop_token_ids=(9,), bad_words=("x",), cache_salt="s")
+    tag = StructuralTag('{"type": "structural_tag"}')
+    request = GenerationRequest(REQUEST.prompt, 4, sampling, preserve=frozenset({"<think>"}), constraint=tag)
+    async with canned(completing(LAST, DONE)) as server:
+        engine = await started(server, upstream_key="secret")
+        await generated(engine, request)
+        await engine.stop()
+    assert all(asked.headers["authorization"] == "Bearer secret" for asked in server.asked)
+    assert server.asked[-1].body == {
+        "model": "smol",
+        "prompt": [6004],
+        "max_tokens": 4,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "skip_special_tokens": False,
+        "temperature": 0.5,
+        "top_k": 3,
+        "stop_token_ids": [9],
+        "bad_words": ["x"],
+        "cache_salt": "s",
+        "structured_outputs": {"structural_tag": tag.text},
+    }
+
+
+async def test_a_stop_token_is_named():
+    stopped = {
+        "choices": [{"text": "", "finish_reason": "stop", "stop_reason": 9, "token_ids": [9]}],
+    }
+    request = GenerationRequest(REQUEST.prompt, 4, Sampling(stop_token_ids=(9,)))
+    finish = finish_of(await answered(completing(TOKEN, stopped, DONE), request))
+    assert (finish.reason, finish.stop) == (FinishReason.STOP, 9)
+    assert finish_of(await answered(completing(TOKEN, stopped, DONE))).stop is None  # the model's own
+
+
+async def collected_of(answers, **options):
+    """What a receiver was told, and how it ended."""
+    collected = Collected()
+    async with canned(answers, **options) as server:
+        engine = await started(server, idle_seconds=0.3)
+        engine.generate(REQUEST, collected)
+        await until(collected.over.is_set)
+        assert engine.load == Load()
+        await engine.stop()
+    return collected
+
+
+@pytest.mark.parametrize(
+    ("events", "options", "says"),
+    [
+        (stream(TOKEN, ERROR), {}, "The model failed to answer"),
+        (stream(TOKEN), {}, "stopped in the middle"),
+        ([HEAD, part(b"data: {}\n\n")], {"close": {"/v1/completions"}}, "stopped in the middle"),
+        (stream(TOKEN)[:-1], {"close": {"/v1/completions"}}, "stopped in the middle"),
+        (stream(TOKEN)[:-1], {"silent": {"/v1/completions"}}, "stopped in the middle"),
+        (stream(TOKEN, b"data: {nonsense\n\n"), {}, "The model failed to answer"),
+        (stream(TOKEN, {"choices": [{"text": "", "finish_reason": "abort"}]}), {}, "The model failed"),
+    ],
+)
+async def test_errors_in_the_middle_of_a_stream(events, options, says):
+    collected = await collected_of({**VLLM, "/v1/completions": events}, **options)
+    assert isinstance(collected.error, EngineError)
+    assert says in collected.error.message
+    assert text_of(collected.chunks) == ("The" if TOKEN_TEXT in b"".join(events) else "")
+
+
+TOKEN_TEXT = b'"text": "The"'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "says"),
+    [
+        (
+            400,
+            {"error": {"message": "max_tokens is too large.", "code": 400}},
+            RequestError,
+            "max_tokens is too",
+        ),
+        (422, {"detail": "bad"}, RequestError, "bad"),
+        (401, {"error": "no"}, EngineError, "refuses the key"),
+        (404, {}, EngineError, "failed to answer"),
+        (429, {}, EngineBusyError, "Too many"),
+        (500, {"error": {"message": "secret path"}}, EngineError, "failed to answer"),
+        (503, {}, EngineNotReadyError, "not ready"),
+    ],
+)
+async def test_answers_that_are_errors(status, body, error, says):
+    collected = await collected_of({**VLLM, "/v1/completions": [answer(status, body)]})
+    assert type(collected.error) is error
+    assert says in collected.error.message
+
+
+async def test_a_server_that_is_gone():
+    async with canned(VLLM) as server:
+        engine = await started(server)
+    collected = Collected()
+    engine.generate(REQUEST, collected)
+    await until(collected.over.is_set)
+    assert isinstance(collected.error, EngineNotReadyError)
+    assert "127.0.0.1" not in collected.error.message
+    with pytest.raises(EngineNotReadyError):
+        await engine.tokenize(["a"])
+    await engine.stop()
+
+
+async def test_cancelling_closes_the_connection():
+    async with canned({**VLLM, "/v1/completions": stream(TOKEN)[:-1]}, silent={"/v1/completions"}) as server:
+        engine = await started(server)
+        async with running(engine, REQUEST) as (work, _):
+            open_before = server.open
+            work.cancel()
+            await until(lambda: server.open == open_before - 1)
+        await engine.stop()
+
+
+async def test_the_connection_of_a_whole_answer_is_kept():
+    async with canned(completing(TOKEN, LAST, USAGE, DONE)) as server:
+        engine = await started(server)
+        before = server.connections
+        for _ in range(3):
+            await generated(engine, REQUEST)
+        assert server.connections == before
+        await engine.stop()
+
+
+async def refused(answers, **options):
+    """Why the engine does not start."""
+    async with canned(answers) as server:
+        engine = UpstreamEngine(Options(server.url, **options))
+        with pytest.raises(EngineError) as raised:
+            await engine.start()
+        await engine.stop()
+        return raised.value.message.replace(server.url, "URL")
+
+
+async def test_what_is_no_server_of_models_says_so():
+    message = await refused({"/": [answer(200, "hello")]})
+    assert message.startswith("The server at URL is none of the known kinds: llama-server, vllm, completions")
+    assert "--upstream-kind" in message
+
+
+async def test_a_server_of_another_kind_than_was_said():
+    message = await refused(VLLM, upstream_kind="llama-server")
+    assert message.startswith("The server at URL does not answer as llama-server does.")
+
+
+async def test_a_model_that_the_server_does_not_have():
+    assert await refused(VLLM, upstream_model="big") == "The server has no model 'big'. It has smol."
+
+
+async def test_a_key_that_is_missing():
+    message = await refused({"/v1/models": [answer(401, {"error": "Unauthorized"})]})
+    assert "ANTIPHON_UPSTREAM_KEY" in message
+
+
+async def test_nobody_there():
+    engine = UpstreamEngine(Options("http://127.0.0.1:1"))
+    with pytest.raises(EngineError, match=r"No server .* http://127\.0\.0\.1:1: .*refused"):
+        await engine.start()
+    await engine.stop()
+
+
+def test_what_is_no_url():
+    with pytest.raises(EngineError, match="no URL"):
+        Options("http://").build()
+
+
+async def test_text_is_sent_to_a_server_that_takes_no_tokens():
+    models = {"/v1/models": [answer(200, {"data": [{"id": "m", "owned_by": "somebody"}]})]}
+    events = [
+        {"choices": [{"text": "Hello "}]},
+        {"choices": [{"text": "you", "finish_reason": "eos_token"}]},
+    ]
+    for more, count in (([], 3), ([{"choices": [], "usage": {"completion_tokens": 2}}], 2)):
+        async with canned({**models, "/v1/completions": stream(*events, *more, DONE)}) as server:
+            engine = await started(server, context=99)
+            chunks = await generated(engine, REQUEST)
+            assert engine.card.context == 99
+            assert not engine.card.capabilities.token_ids
+            await engine.stop()
+        assert server.asked[-1].body["prompt"] == "hi"
+        assert (text_of(chunks), tokens_of(chunks)) == ("Hello you", [])
+        assert finish_of(chunks).completion_tokens == count  # estimated, if the server does not say
