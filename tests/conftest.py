@@ -28,6 +28,7 @@ FIRST = [
         "clients/test_real_model.py",
         "constrain/test_real_schemas.py",
         "engines/test_llama_cpp.py",
+        "engines/test_upstream_llama.py",
     )
 ]
 """They load the bundled model."""

@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import asyncio
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from antiphon.config import Settings
 from antiphon.core.errors import EngineError, NotFoundError
 from antiphon.engines import llama_cpp
 from tests.dialects.templates import MADE_UP, TAGS
+from tests.server import running
 
 OPTIONS = [field.name for table in (Settings, llama_cpp.Options) for field in fields(table)]
 
@@ -116,6 +118,26 @@ def test_inspect_reads_models(capsys: pytest.CaptureFixture[str], tmp_path: Path
     for name in ("no.gguf", "no.jinja"):
         assert main(["inspect", str(tmp_path / name)]) == 1
         assert capsys.readouterr().err.startswith("antiphon: ")
+
+
+async def test_inspect_reports_on_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    async with running([{"output": "hi"}]) as server:
+        assert await asyncio.to_thread(main, ["inspect", server.url, "--upstream-kind", "vllm"]) == 0
+        text = capsys.readouterr().out
+        assert re.search(r"^kind +vllm$", text, re.MULTILINE)
+        assert re.search(r"^model +scripted$", text, re.MULTILINE)
+        assert re.search(r"^chat template +degraded +ChatML is used", text, re.MULTILINE)
+        assert re.search(r"^temperature +works +passed on$", text, re.MULTILINE)
+        assert re.search(r"^use_beam_search +refused +by its name$", text, re.MULTILINE)
+
+        assert await asyncio.to_thread(main, ["inspect", server.url, "--json"]) == 0
+        out = capsys.readouterr().out  # with what the server logs
+        report = json.loads(out[out.index("{\n") :])
+        assert report["kind"] == "completions"
+        assert {"name": "seed", "state": "works", "how": "passed on"} in report["features"]
+
+        assert await asyncio.to_thread(main, ["inspect", "http://127.0.0.1:1"]) == 1
+        assert "No server can be reached at http://127.0.0.1:1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [EngineError("no model\nat x.gguf"), NotFoundError("no model at x.gguf")])

@@ -15,7 +15,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from antiphon import __version__
-from antiphon.config import PARSING, Keys, Settings, command
+from antiphon.config import PARSING, Keys, Settings, command, is_url
 from antiphon.core.errors import AntiphonError
 
 app = App(
@@ -78,24 +78,56 @@ def chat(
 
 
 @app.command
-def inspect(model_or_template: str | None = None, /, *, json: bool = False) -> None:
-    """Tell what a model's chat template can do, which dialect fits it, and why.
+def inspect(  # noqa: PLR0913 - each is an option
+    model_or_template: str | None = None,
+    /,
+    *,
+    json: bool = False,
+    upstream_kind: str | None = None,
+    upstream_model: str | None = None,
+    upstream_key: Annotated[str | None, Parameter(env_var="ANTIPHON_UPSTREAM_KEY")] = None,
+    tokenizer: str | None = None,
+) -> None:
+    """Tell what a model's chat template, or a server, can do, which dialect fits it, and why.
 
     Parameters
     ----------
     model_or_template
-        A chat template (.jinja or .txt), or a model as for serve. Without one,
-        the small bundled model.
+        A chat template (.jinja or .txt), a model as for serve, or the URL of a server.
+        Without one, the small bundled model.
     json
         Print everything as JSON.
+    upstream_kind
+        Of a server: what kind of server it is.
+    upstream_model
+        Of a server: which of its models.
+    upstream_key
+        Of a server: the key that it asks for.
+    tokenizer
+        Of a server: where the model's tokenizer and chat template are.
     """
     import msgspec  # noqa: PLC0415
 
-    from antiphon.run.inspect import inspect as look  # noqa: PLC0415
-    from antiphon.run.inspect import lines  # noqa: PLC0415
+    from antiphon.engines.upstream import Options  # noqa: PLC0415
+    from antiphon.run import inspect as models  # noqa: PLC0415
+    from antiphon.run import inspect_upstream as upstreams  # noqa: PLC0415
 
-    report = look(model_or_template)
-    print(msgspec.json.format(msgspec.json.encode(report)).decode() if json else "\n".join(lines(report)))
+    report: msgspec.Struct
+    if model_or_template and is_url(model_or_template):
+        report = upstreams.inspect_upstream(
+            Options(
+                model_or_template,
+                upstream_kind=upstream_kind,
+                upstream_model=upstream_model,
+                upstream_key=upstream_key,
+                tokenizer=tokenizer,
+            )
+        )
+        text = upstreams.lines(report)
+    else:
+        report = models.inspect(model_or_template)
+        text = models.lines(report)
+    print(msgspec.json.format(msgspec.json.encode(report)).decode() if json else "\n".join(text))
 
 
 @app.command

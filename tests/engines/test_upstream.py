@@ -3,7 +3,9 @@
 What vLLM is made to say here was recorded from vLLM 0.32.0 (`vllm serve`, CPU, SmolLM2).
 """
 
+import json
 import os
+import sys
 
 import pytest
 import pytest_asyncio
@@ -26,7 +28,7 @@ from tests.contracts.engine import (
     tokens_of,
     until,
 )
-from tests.engines.canned import HEAD, answer, canned, part, stream
+from tests.engines.canned import END, HEAD, answer, canned, part, stream
 from tests.server import running as antiphon_running
 
 STORY = [
@@ -320,7 +322,7 @@ async def refused(answers, **options):
 
 async def test_what_is_no_server_of_models_says_so():
     message = await refused({"/": [answer(200, "hello")]})
-    assert message.startswith("The server at URL is none of the known kinds: llama-server, vllm, completions")
+    assert message.startswith("The server at URL is none of the known kinds: llama-server, ollama, vllm")
     assert "--upstream-kind" in message
 
 
@@ -366,3 +368,172 @@ async def test_text_is_sent_to_a_server_that_takes_no_tokens():
         assert server.asked[-1].body["prompt"] == "hi"
         assert (text_of(chunks), tokens_of(chunks)) == ("Hello you", [])
         assert finish_of(chunks).completion_tokens == count  # estimated, if the server does not say
+
+
+TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The files of a model on the hub, with a tokenizer that knows two words."""
+    import tokenizers  # noqa: PLC0415 - an optional extra
+
+    words = tokenizers.models.WordLevel({"<s>": 0, "hello": 1, "you": 2, "a": 3}, unk_token="a")  # noqa: S106
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "response_template": {"x": 1}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+async def test_a_tokenizer_that_is_given(folder):
+    async with canned({"/v1/models": [MODELS]}) as server:
+        engine = await started(server, tokenizer=str(folder))
+        card = engine.card
+        assert (card.chat_template, card.bos, card.eos, card.opening) == (TEMPLATE, "<s>", "</s>", 0)
+        assert json.loads(card.response_template) == {"x": 1}
+        assert await engine.tokenize(["hello you", "you"]) == [1, 2, 2]
+        assert await engine.detokenize([0, 1]) == "<s> hello"
+        with pytest.raises(RequestError, match="no token 99"):
+            await engine.detokenize([99])
+        await engine.stop()
+        assert {asked.method for asked in server.asked} == {"GET"}  # it was not asked to tokenize
+
+
+async def test_a_tokenizer_that_is_not_there(tmp_path):
+    assert await refused(VLLM, tokenizer="./none") == (
+        "There is no folder ./none. Give one with tokenizer.json in it, or `org/repo`."
+    )
+    assert "no tokenizer that can be read in" in await refused(VLLM, tokenizer=str(tmp_path))
+
+
+async def test_without_the_tokenizer_library_the_remedy_is_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert "`pip install 'antiphon[tokenizer]'`" in await refused(VLLM, tokenizer=str(folder))
+
+
+async def test_the_template_of_a_model_whose_files_are_here(tmp_path):
+    templates = [{"name": "rag", "template": "r"}, {"name": "default", "template": TEMPLATE}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    models = {"data": [{"id": "m", "owned_by": "vllm", "root": str(tmp_path), "max_model_len": 99}]}
+    async with canned({**VLLM, "/v1/models": [answer(200, models)]}) as server:
+        engine = await started(server)
+        assert engine.card.chat_template == TEMPLATE
+        await engine.stop()
+
+
+async def test_the_template_that_the_server_tells():
+    told = {"chat_template": TEMPLATE, "bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "T"}
+    async with canned({**VLLM, "/tokenizer_info": [answer(200, told)]}) as server:
+        engine = await started(server)
+        card = engine.card
+        assert (card.chat_template, card.bos, card.eos) == (TEMPLATE, "<s>", "</s>")
+        await engine.stop()
+
+
+async def test_llama_server_needs_no_tokenizer(folder):
+    props = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 2}
+    message = await refused({"/v1/models": [MODELS], "/props": [answer(200, props)]}, tokenizer=str(folder))
+    assert "Leave --tokenizer out" in message
+
+
+async def test_a_server_that_takes_only_chats():
+    models = {"/v1/models": [answer(200, {"data": [{"id": "m", "owned_by": "somebody"}]})]}
+    assert "takes only chats" in await refused(models)
+
+
+# Ollama: the exchanges of docs/api.md in its repository.
+
+OLLAMA = {
+    "/api/tags": [answer(200, {"models": [{"name": "llama3.2:latest", "size": 7365960935}]})],
+    "/api/show": [
+        answer(200, {"model_info": {"general.architecture": "llama", "llama.context_length": 131072}})
+    ],
+}
+
+
+def ndjson(*pieces):
+    lines = [
+        json.dumps({"model": "llama3.2", "created_at": "2023-08-04T08:52:19.385406455-07:00"} | each)
+        for each in pieces
+    ]
+    return [HEAD, *(part(line.encode() + b"\n") for line in lines), END]
+
+
+async def test_ollama_gets_the_prompt_as_it_is():
+    pieces = [{"response": "The", "done": False}, {"response": " sky", "done": False}]
+    last = {"response": "", "done": True, "done_reason": "length", "prompt_eval_count": 26, "eval_count": 259}
+    sampling = Sampling(temperature=0, top_k=-1, repetition_penalty=1.2, seed=42)
+    async with canned({**OLLAMA, "/api/generate": ndjson(*pieces, last)}) as server:
+        engine = await started(server)
+        assert engine.card.name == "llama3.2:latest"
+        assert engine.card.context == 8192
+        chunks = await generated(engine, GenerationRequest(REQUEST.prompt, 9, sampling))
+        await engine.stop()
+    assert text_of(chunks) == "The sky"
+    assert (finish_of(chunks).reason, finish_of(chunks).completion_tokens) == (FinishReason.LENGTH, 259)
+    assert server.asked[-1].body == {
+        "model": "llama3.2:latest",
+        "prompt": "hi",
+        "raw": True,
+        "stream": True,
+        "options": {
+            "num_predict": 9,
+            "num_ctx": 8192,
+            "temperature": 0,
+            "top_k": 0,
+            "repeat_penalty": 1.2,
+            "seed": 42,
+        },
+    }
+
+
+async def test_errors_of_ollama():
+    collected = await collected_of({**OLLAMA, "/api/generate": ndjson({"error": "out of memory"})})
+    assert type(collected.error) is EngineError
+    assert "`ollama pull`" in await refused({"/api/tags": [answer(200, {"models": []})]})
+    assert "no model 'x'" in await refused(OLLAMA, upstream_model="x")
+
+
+# Text Generation Inference: `/info` and the end of a stream, of docs/openapi.json in its repository.
+
+
+async def test_text_generation_inference():
+    info = {"model_id": "bigscience/bloom", "max_total_tokens": 2048, "max_input_tokens": 1024}
+    events = [
+        {"choices": [{"text": "Hi", "finish_reason": None}]},
+        {"choices": [{"text": "", "finish_reason": "eos_token"}]},
+    ]
+    async with canned({"/info": [answer(200, info)], "/v1/completions": stream(*events, DONE)}) as server:
+        engine = await started(server)
+        assert (engine.card.name, engine.card.context) == ("bigscience/bloom", 2048)
+        assert "presence_penalty" not in engine.card.capabilities.sampling
+        chunks = await generated(engine, REQUEST)
+        await engine.stop()
+    assert (text_of(chunks), finish_of(chunks).reason) == ("Hi", FinishReason.STOP)
+
+
+# TabbyAPI: the model card of endpoints/core/types/model.py and the parameters of common/sampling.py.
+
+
+async def test_tabbyapi():
+    card = {"id": "qwen", "owned_by": "tabbyAPI", "parameters": {"max_seq_len": 4096}}
+    listed = {"data": [{"id": "other", "owned_by": "tabbyAPI"}, {"id": "qwen", "owned_by": "tabbyAPI"}]}
+    answers = {
+        "/v1/models": [answer(200, listed)],
+        "/v1/model": [answer(200, card)],
+        "/v1/completions": stream({"choices": [{"text": "Hi", "finish_reason": "stop"}]}, DONE),
+    }
+    request = GenerationRequest(REQUEST.prompt, 4, Sampling(top_k=-1), preserve=frozenset({"<think>"}))
+    async with canned(answers) as server:
+        engine = await started(server)
+        assert (engine.card.name, engine.card.context) == ("qwen", 4096)
+        assert "seed" not in engine.card.capabilities.sampling
+        await generated(engine, request)
+        await engine.stop()
+    body = server.asked[-1].body
+    assert (body["prompt"], body["top_k"], body["skip_special_tokens"]) == ("hi", 0, False)

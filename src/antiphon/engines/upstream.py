@@ -6,7 +6,7 @@ before it is asked, because the capabilities of the card do not name it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated
@@ -20,12 +20,13 @@ from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work, check_size
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines
-from antiphon.engines.upstreams import completions, llama_server
+from antiphon.engines.upstreams import completions, llama_server, ollama
 from antiphon.engines.upstreams.kind import (
     PROBES,
     Answers,
     Missing,
     Reader,
+    Recognise,
     Server,
     Wanted,
     broken,
@@ -35,14 +36,12 @@ from antiphon.engines.upstreams.kind import (
 
 log = structlog.get_logger()
 
-Recognise = Callable[[HttpClient, Answers, Wanted], Awaitable[Server | None]]
-
 KINDS: Mapping[str, Recognise] = {
     llama_server.NAME: llama_server.recognise,
-    completions.VLLM.name: completions.recognise_vllm,
-    completions.ANY.name: completions.recognise_any,
+    ollama.NAME: ollama.recognise,
+    **{name: completions.recogniser(flavour) for name, flavour in completions.FLAVOURS.items()},
 }
-"""How a server is recognised as one of a kind; tried in this order."""
+"""How a server is recognised as one of a kind; tried in this order, the last of which is any."""
 
 
 def is_kind(_type: object, value: str | None) -> None:

@@ -39,7 +39,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Values that change nothing: an engine may leave them out."""
 
-_WIRE_NAMES = {"beam_width": "use_beam_search"}
+WIRE_NAMES = {"beam_width": "use_beam_search"}
 """The parameters that clients know under another name."""
 
 
@@ -69,7 +69,7 @@ def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
         if name in capabilities.sampling or value == default:
             continue
         if value not in _NEUTRAL.get(name, ()):
-            wire = _WIRE_NAMES.get(name, name)
+            wire = WIRE_NAMES.get(name, name)
             raise RequestError(
                 f"'{wire}' is not supported by the engine of this model. Leave it out.", param=wire
             )

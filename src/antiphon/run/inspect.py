@@ -120,11 +120,11 @@ def lines(report: Report) -> Iterator[str]:
     yield f"markers   {_few(report.markers)}"
     yield f"override  {report.override}"
     yield ""
-    yield from _table(("scorer", "best scores", "evidence"), map(_scorer, report.scorers))
+    yield from table(("scorer", "best scores", "evidence"), map(_scorer, report.scorers))
     yield ""
-    yield from _table(("scorer", "meaning of a score"), _SCORERS.items())
+    yield from table(("scorer", "meaning of a score"), _SCORERS.items())
     yield ""
-    yield from _table(
+    yield from table(
         ("capability of the template", "found", "tried", "so it is"),
         (_capability(*each) for each in report.capabilities.items()),
     )
@@ -143,7 +143,8 @@ def _capability(name: str, value: Any) -> tuple[str, ...]:
     return (words, "yes", tried, present) if value else (words, "no", tried, absent)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Lines with the cells of each row below each other."""
     table = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:

@@ -4,6 +4,7 @@ What a kind of server can do is a `Flavour`: an entry of a table. Those that tak
 and give tokens back are asked with tokens, the others with text.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,9 +17,16 @@ from antiphon.core.constraint import Constraint, StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
-from antiphon.engines.http_client import HttpClient
-from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, refusal
-from antiphon.engines.upstreams.tokenizers import EstimatedTokens, ServerTokenizer, Tokenizer
+from antiphon.engines.http_client import HttpClient, HttpError
+from antiphon.engines.models import tokenizer_folder
+from antiphon.engines.upstreams.kind import Answers, Lookups, Recognise, Wanted, refusal, unreachable
+from antiphon.engines.upstreams.tokenizers import (
+    EstimatedTokens,
+    LocalTokenizer,
+    ServerTokenizer,
+    Tokenizer,
+    described,
+)
 
 DEFAULT_CONTEXT = 8192
 """Tokens, of a server that does not say."""
@@ -50,12 +58,15 @@ _OURS = frozenset({"priority", "max_tokens", "logprobs"})
 class Flavour(Struct, frozen=True):
     """What a kind of server can do. `sampling` are the fields that it takes, under these very names.
 
-    `tokens`: prompts are tokens, and answers name theirs. `fixed` is sent with every request.
+    `tokens`: prompts are tokens, and answers name theirs. `special`: it can be told to write special
+    tokens out. `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request.
     """
 
     name: str
     sampling: frozenset[str]
     tokens: bool = False
+    special: bool = False
+    no_top_k: int = -1
     constraints: tuple[type[Constraint], ...] = ()
     fixed: Mapping[str, Any] = {}
 
@@ -64,12 +75,32 @@ VLLM = Flavour(
     "vllm",
     _VLLM,
     tokens=True,
+    special=True,
     constraints=(StructuralTag,),
     fixed={"return_token_ids": True, "return_tokens_as_token_ids": True},
 )
+SGLANG = Flavour(
+    "sglang",
+    _OPENAI | {"top_k", "min_p", "repetition_penalty", "logit_bias", "min_tokens", "ignore_eos"},
+    special=True,
+)
+TABBY = Flavour(
+    "tabbyapi",
+    _OPENAI - {"seed"} | {"top_k", "min_p", "repetition_penalty", "logit_bias", "min_tokens", "ignore_eos"},
+    special=True,
+    no_top_k=0,
+)
+TGI = Flavour("tgi", _OPENAI - {"presence_penalty"} | {"repetition_penalty"})
 ANY = Flavour("completions", _OPENAI)
 
-_REASONS = {"stop": FinishReason.STOP, "eos_token": FinishReason.STOP, "length": FinishReason.LENGTH}
+FLAVOURS = {flavour.name: flavour for flavour in (VLLM, SGLANG, TABBY, TGI, ANY)}
+
+_REASONS = {
+    "stop": FinishReason.STOP,
+    "eos_token": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+}
 
 
 class _Logprobs(Struct, frozen=True, gc=False):
@@ -137,7 +168,7 @@ class CompletionsServer:
     def body(self, request: GenerationRequest) -> bytes:
         """See `Server`. Stop strings are not sent: the decoder above has to see them."""
         sampling = request.sampling
-        body = {
+        body: dict[str, Any] = {
             **self._fixed,
             "prompt": request.prompt.ids if self._flavour.tokens else request.prompt.text,
             "max_tokens": request.max_tokens,
@@ -145,8 +176,10 @@ class CompletionsServer:
         }
         if sampling.logprobs is not None:
             body["logprobs"] = sampling.logprobs
-        if self._flavour.tokens and request.preserve:
+        if self._flavour.special and request.preserve:
             body["skip_special_tokens"] = False
+        if sampling.top_k is not None and sampling.top_k < 1:
+            body["top_k"] = self._flavour.no_top_k
         if isinstance(request.constraint, StructuralTag):
             body["structured_outputs"] = {"structural_tag": request.constraint.text}
         return msgspec.json.encode(body)
@@ -252,45 +285,72 @@ def _status(error: Any) -> int:
     return code if isinstance(code, int) else 500
 
 
-async def recognise_vllm(client: HttpClient, answers: Answers, wanted: Wanted) -> CompletionsServer | None:
-    """The server, if it is vLLM, or is said to be like it."""
-    model = _model(answers, wanted)
-    if model is None or (wanted.kind is None and model.get("owned_by") != "vllm"):
-        return None
-    tokenizer = ServerTokenizer(client, model["id"])
-    return await _server(VLLM, model, wanted, tokenizer)
+def recogniser(flavour: Flavour) -> Recognise:
+    """What finds out whether a server is of this flavour, by what it answers, or because that was said."""
+
+    async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> CompletionsServer | None:
+        model = _model(answers, wanted)
+        if model is None or not (wanted.kind or flavour is ANY or _speaks(model, flavour)):
+            return None
+        if flavour is ANY:
+            await _check_endpoint(client, model["id"])
+        tokenizer = ServerTokenizer(client, model["id"]) if flavour.tokens else EstimatedTokens()
+        return await _server(flavour, model, answers, wanted, tokenizer)
+
+    return recognise
 
 
-async def recognise_any(_client: HttpClient, answers: Answers, wanted: Wanted) -> CompletionsServer | None:
-    """The server, if it lists its models as OpenAI's API does."""
-    model = _model(answers, wanted)
-    return None if model is None else await _server(ANY, model, wanted, EstimatedTokens())
+async def _check_endpoint(client: HttpClient, name: str) -> None:
+    """Raise EngineError if this server takes only chats. A request without a prompt costs nothing."""
+    try:
+        status = (await client.request("POST", CompletionsServer.path, {"model": name})).status
+    except HttpError as error:
+        raise unreachable(error) from error
+    if status in (404, 405):
+        raise EngineError("This server has no /v1/completions. One that takes only chats cannot be used.")
+
+
+def _speaks(model: Mapping[str, Any], flavour: Flavour) -> bool:
+    return str(model.get("owned_by")).lower() == flavour.name
 
 
 def _model(answers: Answers, wanted: Wanted) -> Mapping[str, Any] | None:
     """The model that is wanted, of those that are listed. Raises EngineError if it is not among them."""
+    info = answers.get("/info")
+    if isinstance(info, dict) and "max_total_tokens" in info:
+        return {"id": info["model_id"], "owned_by": TGI.name, "max_model_len": info["max_total_tokens"]}
     listed = answers.get("/v1/models")
     if not isinstance(listed, dict) or not listed.get("data"):
         return None
     models: dict[str, Mapping[str, Any]] = {each["id"]: each for each in listed["data"]}
-    if wanted.model is None:
-        return next(iter(models.values()))
-    if wanted.model not in models:
-        raise EngineError(f"The server has no model '{wanted.model}'. It has {', '.join(models)}.")
-    return models[wanted.model]
+    loaded = answers.get("/v1/model")  # TabbyAPI lists all that it could load
+    name = wanted.model or (loaded["id"] if isinstance(loaded, dict) else next(iter(models)))
+    if name not in models:
+        raise EngineError(f"The server has no model '{name}'. It has {', '.join(models)}.")
+    return {**models[name], **(loaded if isinstance(loaded, dict) and name == loaded["id"] else {})}
 
 
 async def _server(
-    flavour: Flavour, model: Mapping[str, Any], wanted: Wanted, tokenizer: Tokenizer
+    flavour: Flavour, model: Mapping[str, Any], answers: Answers, wanted: Wanted, tokenizer: Tokenizer
 ) -> CompletionsServer:
-    opening = await tokenizer.opening()
-    context = wanted.context or model.get("max_model_len") or DEFAULT_CONTEXT
+    names = (model["id"], str(model.get("root") or ""))
+    limits = model.get("parameters") or {}
+    folder = await asyncio.to_thread(tokenizer_folder, wanted.tokenizer) if wanted.tokenizer else None
+    if folder is not None:
+        tokenizer = await asyncio.to_thread(LocalTokenizer, folder / "tokenizer.json")
+    found = await asyncio.to_thread(described, answers, reversed(names), folder)
+    # Text gets the token that it has to begin with from the server: a template must not write it, too.
+    opening = await tokenizer.opening() if flavour.tokens else None
+    bos = found.bos or ("" if opening is None else await tokenizer.detokenize((opening,)))
     card = ModelCard(
         name=model["id"],
-        context=context,
-        bos="" if opening is None else await tokenizer.detokenize((opening,)),
+        context=wanted.context or model.get("max_model_len") or limits.get("max_seq_len") or DEFAULT_CONTEXT,
+        chat_template=found.chat_template,
+        bos=bos if flavour.tokens else "",
+        eos=found.eos,
         created=int(time.time()),
-        known_as=(model["id"], str(model.get("root") or "")),
+        known_as=names,
+        response_template=found.response_template,
         opening=opening,
         capabilities=Capabilities(
             token_ids=flavour.tokens,

@@ -23,8 +23,8 @@ from antiphon.core.errors import (
 from antiphon.engines.engine import GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 
-PROBES = ("/v1/models", "/props", "/info", "/api/tags")
-"""Paths whose answers tell one kind of server from another."""
+PROBES = ("/v1/models", "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags")
+"""Paths whose answers tell one kind of server from another, and what it serves."""
 
 REMEMBERED = 65_536
 """Answers of a server to lookups that are remembered."""
@@ -117,6 +117,9 @@ class Server(Protocol):
     def reader(self, request: GenerationRequest) -> Reader:
         """What reads the response."""
         ...
+
+
+Recognise = Callable[[HttpClient, Answers, Wanted], Awaitable[Server | None]]
 
 
 async def ask(client: HttpClient, path: str, body: Any) -> Any:

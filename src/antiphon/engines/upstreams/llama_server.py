@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from antiphon.core.chunks import Chunk, FinishReason
 from antiphon.core.constraint import Gbnf
+from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, request_of
@@ -142,7 +143,12 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Lla
     props, models = answers.get("/props"), answers.get("/v1/models")
     if not isinstance(props, dict) or "default_generation_settings" not in props or not models:
         return None
-    model = models["data"][0]
+    if wanted.tokenizer:
+        raise EngineError("This server tells the model's template, and tokenizes. Leave --tokenizer out.")
+    model = next((each for each in models["data"] if wanted.model in (None, each["id"])), None)
+    if model is None:
+        have = ", ".join(each["id"] for each in models["data"])
+        raise EngineError(f"The server has no model '{wanted.model}'. It has {have}.")
     name = str(model["id"])
     card = ModelCard(
         name=PurePath(name).stem if name.endswith(".gguf") else name,

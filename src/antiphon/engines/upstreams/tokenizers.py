@@ -4,12 +4,18 @@ The server's own endpoints, the model's tokenizer in this process, or, for text 
 tokenize, an estimate.
 """
 
+import asyncio
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
-from antiphon.core.errors import RequestError
+from msgspec import Struct
+
+from antiphon.core.errors import EngineError, RequestError
 from antiphon.engines.http_client import HttpClient
-from antiphon.engines.upstreams.kind import ask
+from antiphon.engines.models import response_template, tokenizer_folder
+from antiphon.engines.upstreams.kind import Answers, ask
 
 MAX_ID = 2**31
 """No vocabulary is larger. Some servers fail on ids beyond it."""
@@ -19,9 +25,7 @@ ESTIMATE = 4
 
 
 class Tokenizer(Protocol):
-    """What an engine asks, see `Engine`. `counts`: the tokens are the model's."""
-
-    counts: bool
+    """What an engine asks, see `Engine`."""
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]: ...  # noqa: D102
 
@@ -34,8 +38,6 @@ class Tokenizer(Protocol):
 
 class ServerTokenizer:
     """vLLM's `/tokenize` and `/detokenize`."""
-
-    counts = True
 
     def __init__(self, client: HttpClient, model: str) -> None:
         self._client = client
@@ -66,10 +68,45 @@ class ServerTokenizer:
         return full[0] if full[1 : 1 + len(bare)] == bare else None
 
 
+class LocalTokenizer:
+    """The model's own, from its tokenizer.json. Raises EngineError if it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import tokenizers  # noqa: PLC0415 - an optional extra
+        except ImportError as error:
+            raise EngineError("--tokenizer needs an extra: `pip install 'antiphon[tokenizer]'`.") from error
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # it raises nothing more precise
+            raise EngineError(f"There is no tokenizer that can be read in {path}: {error}.") from error
+
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """See `Engine`."""
+        return await asyncio.to_thread(self._tokenize, pieces)
+
+    def _tokenize(self, pieces: Sequence[str]) -> list[int]:
+        encode = self._tokenizer.encode
+        return [token for piece in pieces for token in encode(piece, add_special_tokens=False).ids]
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """See `Engine`."""
+        check_ids(ids)
+        for token in ids:
+            if self._tokenizer.id_to_token(token) is None:
+                raise _no_token(token)
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    async def opening(self) -> int | None:
+        """See `Tokenizer`."""
+        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        full: list[int] = self._tokenizer.encode("a").ids
+        return full[0] if full[1 : 1 + len(bare)] == bare else None
+
+
 class EstimatedTokens:
     """Takes every few bytes of text for a token. The ids hold these bytes, so that they can be read back."""
-
-    counts = False
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """See `Engine`."""
@@ -106,3 +143,50 @@ def check_ids(ids: Iterable[int]) -> None:
 
 def _no_token(token: int) -> RequestError:
     return RequestError(f"There is no token {token}.", param="tokens")
+
+
+class Described(Struct, frozen=True):
+    """What is known of a model beside its tokens: the fields of `ModelCard` with these names."""
+
+    chat_template: str | None = None
+    bos: str = ""
+    eos: str = ""
+    response_template: str | None = None
+
+
+def described(answers: Answers, names: Iterable[str], folder: Path | None) -> Described:
+    """What is in the folder, else what the server says, else what is here of a model of such a name."""
+    if folder is not None:
+        return _in_folder(folder)
+    if isinstance(told := answers.get("/tokenizer_info"), dict):
+        return _of_config(told)
+    for name in names:
+        found = tokenizer_folder(name, download=False)
+        if found is not None:
+            return _in_folder(found)
+    return Described()
+
+
+def _in_folder(folder: Path) -> Described:
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        config = {}
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        config["chat_template"] = path.read_text(encoding="utf-8")
+    found = _of_config(config)
+    return Described(found.chat_template, found.bos, found.eos, response_template(path))
+
+
+def _of_config(config: Mapping[str, Any]) -> Described:
+    template = config.get("chat_template")
+    if isinstance(template, list):  # of several, one is meant for everything
+        template = next((each["template"] for each in template if each.get("name") == "default"), None)
+    return Described(template, _text_of(config.get("bos_token")), _text_of(config.get("eos_token")))
+
+
+def _text_of(token: Any) -> str:
+    """A special token, which is written as its text, or as an object with it."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,141 @@
+"""Ollama, whose `/api/generate` takes a prompt as it is, with `raw`.
+
+Its OpenAI-like endpoints put every prompt into Ollama's own template, so they are of no use here. It
+gives and takes text only. Its template is not Jinja: the model's own has to be given.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.errors import EngineError
+from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
+from antiphon.engines.http_client import HttpClient
+from antiphon.engines.models import tokenizer_folder
+from antiphon.engines.upstreams.kind import Answers, Wanted, ask, refusal
+from antiphon.engines.upstreams.tokenizers import EstimatedTokens, LocalTokenizer, Tokenizer, described
+
+NAME = "ollama"
+
+DEFAULT_CONTEXT = 8192
+"""Tokens, if the model was trained for so many: memory grows with them."""
+
+DEFAULT_SLOTS = 256
+"""Requests at a time: it has a queue of its own, whose waiting requests can be cancelled."""
+
+_OPTIONS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repeat_penalty",
+    "seed": "seed",
+}
+"""The fields of `Sampling` that are supported, and what they are called here."""
+
+SUPPORTED = frozenset(_OPTIONS) | {"max_tokens", "priority"}
+
+
+class _Piece(Struct, frozen=True, gc=False):
+    response: str = ""
+    done: bool = False
+    done_reason: str = "stop"
+    eval_count: int = 0
+    error: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Piece).decode
+
+
+class OllamaServer:
+    """An Ollama, and its model `name`."""
+
+    kind = NAME
+    path = "/api/generate"
+
+    def __init__(self, name: str, card: ModelCard, slots: int, tokenizer: Tokenizer) -> None:
+        self.card = card
+        self.slots = slots
+        self._name = name
+        self._tokenizer = tokenizer
+
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """See `Server`."""
+        return await self._tokenizer.tokenize(pieces)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """See `Server`."""
+        return await self._tokenizer.detokenize(ids)
+
+    def body(self, request: GenerationRequest) -> bytes:
+        """See `Server`. The context is said: Ollama's own is small, and cuts prompts without a word."""
+        options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
+        for name, wire in _OPTIONS.items():
+            value = getattr(request.sampling, name)
+            if value is not None:
+                options[wire] = max(value, 0) if name == "top_k" else value  # off is 0 here
+        body = {"model": self._name, "prompt": request.prompt.text, "raw": True, "stream": True}
+        return msgspec.json.encode(body | {"options": options})
+
+    def reader(self, request: GenerationRequest) -> "_Reader":
+        """See `Server`."""
+        return _Reader()
+
+
+class _Reader:
+    """Reads a stream whose lines are JSON."""
+
+    complete = False
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`."""
+        if not line:
+            return None
+        piece = _decode(line)
+        if piece.error is not None:
+            raise refusal(500, line)
+        if not piece.done:
+            return Chunk(piece.response) if piece.response else None
+        self.complete = True
+        reason = FinishReason.LENGTH if piece.done_reason == "length" else FinishReason.STOP
+        return Chunk(piece.response, finish=Finish(reason, completion_tokens=piece.eval_count))
+
+    def end(self) -> Chunk | None:
+        """See `Reader`."""
+        return None
+
+
+async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> OllamaServer | None:
+    """The server, if it is Ollama."""
+    listed = answers.get("/api/tags")
+    if not isinstance(listed, dict) or "models" not in listed:
+        return None
+    names = [each["name"] for each in listed["models"]]
+    name = wanted.model or next(iter(names), None)
+    if name is None:
+        raise EngineError("This Ollama has no model. Get one with `ollama pull`.")
+    if name not in names:
+        raise EngineError(f"The server has no model '{name}'. It has {', '.join(names)}.")
+    facts = (await ask(client, "/api/show", {"model": name})).get("model_info") or {}
+    family = str(facts.get("general.architecture", ""))
+    folder = await asyncio.to_thread(tokenizer_folder, wanted.tokenizer) if wanted.tokenizer else None
+    tokenizer = EstimatedTokens() if folder is None else LocalTokenizer(folder / "tokenizer.json")
+    found = await asyncio.to_thread(described, {}, (), folder)
+    card = ModelCard(
+        name=name,
+        context=wanted.context
+        or min(facts.get(f"{family}.context_length", DEFAULT_CONTEXT), DEFAULT_CONTEXT),
+        chat_template=found.chat_template,
+        eos=found.eos,
+        created=int(time.time()),
+        known_as=(name, family),
+        response_template=found.response_template,
+        capabilities=Capabilities(sampling=SUPPORTED),
+    )
+    return OllamaServer(name, card, wanted.parallel or DEFAULT_SLOTS, tokenizer)

@@ -1,0 +1,125 @@
+"""The report of `antiphon inspect` on a URL: which server is there, what it serves, what it can do."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from antiphon.core.constraint import Gbnf, StructuralTag
+from antiphon.core.turn import Sampling
+from antiphon.dialects.detection.detect import OVERRIDE, detect
+from antiphon.engines.engine import ModelCard
+from antiphon.engines.upstream import Options, client_of, found_at
+from antiphon.engines.upstreams.kind import Server
+from antiphon.run.constraints import WIRE_NAMES
+from antiphon.run.inspect import table
+from antiphon.run.models import evidence_of
+
+_NOTATIONS = {Gbnf: "as a grammar (GBNF)", StructuralTag: "as a structural tag"}
+
+
+class Feature(Struct, frozen=True):
+    """What becomes of a feature: it `works`, is `refused`, or `degraded`; and how."""
+
+    name: str
+    state: str
+    how: str
+
+
+class UpstreamReport(Struct, frozen=True):
+    """All findings."""
+
+    url: str
+    kind: str
+    model: str
+    context: int
+    slots: int
+    chat_template: bool
+    dialect: str
+    reason: str
+    features: tuple[Feature, ...]
+    override: str = OVERRIDE
+
+
+def inspect_upstream(options: Options) -> UpstreamReport:
+    """Look at the server. Raises EngineError if it cannot be reached, or is of no known kind."""
+    return asyncio.run(_inspect(options))
+
+
+async def _inspect(options: Options) -> UpstreamReport:
+    client = client_of(options)
+    try:
+        server = await found_at(options, client)
+    finally:
+        client.close()
+    card = server.card
+    detection = detect(evidence_of(card, card.chat_template))
+    return UpstreamReport(
+        options.model,
+        server.kind,
+        card.name,
+        card.context,
+        server.slots,
+        card.chat_template is not None,
+        detection.name,
+        detection.reason,
+        tuple(features_of(server)),
+    )
+
+
+def features_of(server: Server) -> Iterator[Feature]:
+    """What becomes of what the server can do, and of what it cannot."""
+    card = server.card
+    yield _template(card)
+    yield from _tokens(card)
+    yield _constraints(card)
+    able = card.capabilities.sampling
+    for name in Sampling.__struct_fields__:
+        wire = WIRE_NAMES.get(name, name)
+        yield Feature(wire, "works", "passed on") if name in able else Feature(wire, "refused", "by its name")
+
+
+def _template(card: ModelCard) -> Feature:
+    if card.chat_template is not None:
+        return Feature("chat template", "works", "the model's own")
+    return Feature("chat template", "degraded", "ChatML is used: give --chat-template or --tokenizer")
+
+
+def _tokens(card: ModelCard) -> Iterator[Feature]:
+    if card.capabilities.token_ids:
+        yield Feature("prompts", "works", "sent as tokens: what clients write never becomes a special token")
+        yield Feature("token ids", "works", "the server's own, exactly")
+        yield Feature("usage", "works", "counted")
+    else:
+        spelled = "sent as text: a special token that a client spells is one"
+        yield Feature("prompts", "degraded", spelled)
+        yield Feature("token ids", "degraded", "answers have none")
+        yield Feature("usage", "degraded", "prompts are estimated without --tokenizer; answers, if not told")
+
+
+def _constraints(card: ModelCard) -> Feature:
+    kinds = card.capabilities.constraints
+    if kinds:
+        return Feature("structured output and tool choice", "works", f"enforced {_NOTATIONS[kinds[0]]}")
+    return Feature(
+        "structured output and tool choice", "degraded", "checked afterwards, and listed in `unmet`"
+    )
+
+
+def lines(report: UpstreamReport) -> Iterator[str]:
+    """The report as text."""
+    facts: Mapping[str, object] = {
+        "url": report.url,
+        "kind": report.kind,
+        "model": report.model,
+        "context": f"{report.context} tokens",
+        "parallel": f"{report.slots} answers at a time",
+        "dialect": report.dialect,
+        "reason": report.reason,
+        "override": report.override,
+    }
+    yield from (f"{name.ljust(8)}  {value}" for name, value in facts.items())
+    yield ""
+    yield from table(
+        ("feature", "here it", "how"), ((each.name, each.state, each.how) for each in report.features)
+    )
