@@ -20,7 +20,8 @@ from antiphon.constrain.string_formats import PATTERNS
 from antiphon.core.grammar import AcceptedNames
 from antiphon.core.turn import Sampling
 from antiphon.dialects.registry import BY_NAME
-from antiphon.engines import llama_cpp, llama_request, scripted
+from antiphon.engines import llama_cpp, llama_request, scripted, upstream
+from antiphon.engines.upstreams import completions, llama_server, ollama
 from antiphon.http.app import ROUTES
 
 ROOT = Path(__file__).parent.parent
@@ -131,7 +132,7 @@ def test_the_dialects_that_the_docs_list_demand_declared_names() -> None:
 
 def test_every_option_in_the_docs_exists() -> None:
     """Those of our own command line, in commands and in text."""
-    tables = (Settings, llama_cpp.Options, scripted.Options)
+    tables = (Settings, llama_cpp.Options, scripted.Options, upstream.Options)
     names = {option.name for table in tables for option in dataclasses.fields(table)}
     options = {name.replace("_", "-") for name in names} | {"help"}
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
@@ -203,6 +204,15 @@ def test_what_engines_honour_is_in_the_docs() -> None:
         name: tuple("yes" if name in honoured else "no" for honoured in engines)
         for name in Sampling.__struct_fields__
     }
+
+
+def test_what_upstreams_honour_is_in_the_docs() -> None:
+    kinds = {name: flavour.sampling | {"priority"} for name, flavour in completions.FLAVOURS.items()}
+    kinds[ollama.NAME] = ollama.SUPPORTED
+    documented = {kind: set(named(cell)) for kind, cell in rows("engines.md", "Which upstream does what")}
+    assert documented.pop(llama_server.NAME) == {"llama_cpp"}
+    assert documented == kinds
+    assert {llama_server.NAME, *kinds} == upstream.KINDS.keys()
 
 
 # docs/structured-output.md

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
@@ -29,6 +30,7 @@ from tests.contracts.engine import (
     until,
 )
 from tests.engines.canned import END, HEAD, answer, canned, part, stream
+from tests.server import NO_TLS
 from tests.server import running as antiphon_running
 
 STORY = [
@@ -335,9 +337,24 @@ async def test_a_model_that_the_server_does_not_have():
     assert await refused(VLLM, upstream_model="big") == "The server has no model 'big'. It has smol."
 
 
-async def test_a_key_that_is_missing():
-    message = await refused({"/v1/models": [answer(401, {"error": "Unauthorized"})]})
+@pytest.mark.parametrize(("path", "status"), [("/v1/models", 401), ("/v1/models", 403), ("/props", 401)])
+async def test_a_key_that_is_missing(path, status):
+    message = await refused({**VLLM, path: [answer(status, {"error": "Unauthorized"})]})
     assert "ANTIPHON_UPSTREAM_KEY" in message
+
+
+async def test_a_proxy_that_forbids_other_paths():
+    async with canned(
+        {
+            **VLLM,
+            "/props": [
+                answer(403, {}),
+            ],
+        }
+    ) as server:
+        engine = await started(server)
+        assert engine.card.name == "smol"
+        await engine.stop()
 
 
 async def test_nobody_there():
@@ -537,3 +554,63 @@ async def test_tabbyapi():
         await engine.stop()
     body = server.asked[-1].body
     assert (body["prompt"], body["top_k"], body["skip_special_tokens"]) == ("hi", 0, False)
+
+
+# All of it: an Antiphon in front of an Antiphon.
+
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+ANSWERS = [{"when": "weather", "output": CALL}, {"output": "One, two, three, four."}]
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
+@pytest_asyncio.fixture
+async def front():
+    """A client of a server whose model another server runs, and the engine of the other one."""
+    async with antiphon_running(ScriptedEngine(ANSWERS)) as back:
+        engine = UpstreamEngine(Options(back.url, context=100_000))
+        async with (
+            antiphon_running(engine) as server,
+            httpx.AsyncClient(base_url=server.url, verify=NO_TLS, timeout=30) as client,
+        ):
+            yield client, back.engine
+
+
+async def asked(client, **body):
+    response = await client.post("/v1/chat/completions", json={"model": "scripted", **body})
+    return response.status_code, response.json()
+
+
+async def test_a_call_is_read_out_of_what_the_server_writes(front):
+    client, _ = front
+    messages = [{"role": "user", "content": "The weather?"}]
+    _, body = await asked(client, messages=messages, tools=[TOOL])
+    [choice] = body["choices"]
+    [call] = choice["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (
+        "weather",
+        {"city": "Rome"},
+    )
+    assert choice["finish_reason"] == "tool_calls"
+
+
+async def test_a_stop_string_stops_the_server_behind(front):
+    client, engine = front
+    messages = [{"role": "user", "content": "Count."}]
+    _, body = await asked(client, messages=messages, stop=", three")
+    assert body["choices"][0]["message"]["content"] == "One, two"
+    await until(lambda: engine.load == Load())
+
+
+async def test_what_the_server_cannot_do_is_refused_before_it_is_asked(front):
+    client, engine = front
+    status, body = await asked(client, messages=[{"role": "user", "content": "x"}], use_beam_search=True, n=2)
+    assert (status, body["error"]["param"]) == (400, "use_beam_search")
+    assert not engine.seen
+
+
+async def test_a_request_that_the_server_refuses(front):
+    client, _ = front
+    status, body = await asked(client, messages=[{"role": "user", "content": "word " * 40_000}])
+    assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+    assert body["error"]["message"].startswith("The server of the model refuses this: ")

@@ -330,7 +330,8 @@ async def _probe(options: Options, client: HttpClient) -> Answers:
         responses = await asyncio.gather(*(client.request("GET", path) for path in PROBES))
     except HttpError as error:
         raise EngineError(f"No server can be reached at {options.model}: {error}. Check the URL.") from error
-    if any(response.status in (401, 403) for response in responses):
+    # Proxies forbid paths that they do not pass on, which says nothing of a key.
+    if responses[0].status == 403 or any(response.status == 401 for response in responses):
         raise EngineError(
             f"The server at {options.model} asks for a key, or for another one: set ANTIPHON_UPSTREAM_KEY."
         )
