@@ -87,7 +87,6 @@ class TestText(OverAntiphon):
 
 
 @pytest.mark.skipif("ANTIPHON_TEST_VLLM" not in os.environ, reason="needs a vLLM at ANTIPHON_TEST_VLLM")
-@pytest.mark.asyncio(loop_scope="class")
 class TestVllm(EngineContract):
     """vLLM itself, with SmolLM2."""
 
@@ -95,7 +94,7 @@ class TestVllm(EngineContract):
     others = tuple(f"The capital of {country} is" for country in ("France", "Japan", "Peru"))
     slots = 3
 
-    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @pytest_asyncio.fixture
     async def engine(self):
         engine = UpstreamEngine(Options(os.environ["ANTIPHON_TEST_VLLM"], parallel=self.slots))
         await engine.start()
