@@ -178,7 +178,8 @@ async def test_close_ends_what_is_under_way():
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h", "http://", "http://h:0", "http://h:x", "http://u:p@h", "http://h/?a", "x"]
+    "url",
+    ["ftp://h", "http://", "http://h:0", "http://h:x", "http://u:p@h", "http://h/?a", "x", "http://h/a b"],
 )
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(ValueError, match="URL"):
@@ -197,3 +198,27 @@ def test_lines_are_whole_however_they_are_cut():
 def test_a_line_without_end_is_an_error():
     with pytest.raises(HttpError, match="line"):
         Lines().feed(b"x" * (MAX_BODY + 1))
+
+
+async def test_a_name_that_nobody_can_look_up():
+    client = HttpClient(f"http://{'a' * 70}.test")
+    with pytest.raises(HttpError, match="label"):
+        await client.request("GET", "/")
+
+
+async def test_an_answer_that_is_too_long(monkeypatch):
+    monkeypatch.setattr("antiphon.engines.http_client.MAX_BODY", 10)
+    async with canned({"/a": [answer(200, "x" * 20)]}) as server:
+        client = HttpClient(server.url)
+        with pytest.raises(HttpError, match="longer than 10 bytes"):
+            await client.request("GET", "/a")
+        await until(lambda: server.open == 0)
+
+
+async def test_what_nobody_asked_for_closes_the_connection():
+    async with canned({"/a": [answer(200, 1), answer(408, 1)]}) as server:
+        client = HttpClient(server.url)
+        await client.request("GET", "/a")
+        await until(lambda: server.open == 0)
+        assert (await client.request("GET", "/a")).status == 200
+        client.close()

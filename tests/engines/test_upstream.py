@@ -278,6 +278,27 @@ async def test_answers_that_are_errors(status, body, error, says):
     assert says in collected.error.message
 
 
+async def test_a_line_that_is_too_long(monkeypatch):
+    monkeypatch.setattr("antiphon.engines.http_client.MAX_BODY", 500)
+    events = [HEAD, part(b"data: " + b"x" * 1000)]
+    collected = await collected_of({**VLLM, "/v1/completions": events}, silent={"/v1/completions"})
+    assert "stopped in the middle" in collected.error.message
+
+
+@pytest.mark.parametrize("found", [answer(500, {}), b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{"])
+async def test_a_text_that_cannot_be_looked_up(found):
+    """What was asked for cannot be answered, so the generation fails."""
+    answers = {**VLLM, "/v1/completions": stream(SCORED, LAST, DONE), "/detokenize": [found]}
+    collected = Collected()
+    async with canned({**answers, "/tokenize": [answer(200, {"tokens": []})]}) as server:
+        engine = await started(server)
+        engine.generate(GenerationRequest(REQUEST.prompt, 4, Sampling(logprobs=2)), collected)
+        await until(collected.over.is_set)
+        assert type(collected.error) is EngineError
+        assert engine.load == Load()
+        await engine.stop()
+
+
 async def test_a_server_that_is_gone():
     async with canned(VLLM) as server:
         engine = await started(server)
@@ -330,6 +351,11 @@ async def test_what_is_no_server_of_models_says_so():
 async def test_a_server_of_another_kind_than_was_said():
     message = await refused(VLLM, upstream_kind="llama-server")
     assert message.startswith("The server at URL does not answer as llama-server does.")
+
+
+async def test_a_server_that_answers_otherwise_than_its_kind():
+    message = await refused({**VLLM, "/tokenize": [answer(200, {"ids": [1]})]})
+    assert message.startswith("The server at URL answers as vllm does, but not as expected.")
 
 
 async def test_a_model_that_the_server_does_not_have():

@@ -150,7 +150,7 @@ class HttpClient:
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self), address.hostname or "", port, ssl=self._tls
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, UnicodeError) as error:  # a name may be too long to be looked up
             exchange.connecting = None
             exchange.on_end(HttpError(_why(error, self._connect_seconds)))
             return
@@ -188,7 +188,8 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._exchange: Exchange | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._reused = self._delimited = self._begun = False
+        self._reused = self._delimited = self._begun = self._kept = False
+        self._messages = 0
         self._heard = 0.0  # when something was read last
 
     def begin(self, exchange: Exchange, *, reused: bool = False) -> None:
@@ -196,6 +197,7 @@ class _Connection(asyncio.Protocol):
         self._exchange = exchange
         self._reused = reused
         self._delimited = self._begun = False
+        self._messages = 0
         self._parser = httptools.HttpResponseParser(self)
         self._heard = self._loop.time()
         self._timer = self._loop.call_later(self._client.idle_seconds, self._look)
@@ -246,6 +248,21 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self.fail(f"it does not speak HTTP: {error}")
+            return
+        if self._messages:
+            self._complete()
+
+    def _complete(self) -> None:
+        """The response is whole. What came behind it, nobody has asked for."""
+        exchange = self._exchange
+        if exchange is None:
+            return
+        self._detach()
+        if self._kept and self._messages == 1:
+            self._client.release(self)
+        else:
+            self.close()
+        exchange.on_end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange, whole = self._exchange, self._begun and not self._delimited and exc is None
@@ -266,23 +283,16 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._begun = True
-        if self._exchange is not None:
+        if self._exchange is not None and not self._messages:
             self._exchange.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
-        if self._exchange is not None:
+        if self._exchange is not None and not self._messages:
             self._exchange.on_body(body)
 
     def on_message_complete(self) -> None:
-        exchange = self._exchange
-        if exchange is None:
-            return
-        self._detach()
-        if self._parser.should_keep_alive():
-            self._client.release(self)
-        else:
-            self.close()
-        exchange.on_end(None)
+        self._messages += 1
+        self._kept = self._parser.should_keep_alive()
 
 
 class Lines:
@@ -305,16 +315,17 @@ def _address(url: str) -> SplitResult:
         port_is_one = address.port != 0
     except ValueError:
         port_is_one = False
-    if address.scheme not in ("http", "https") or not address.hostname or not port_is_one:
+    whole = address.scheme in ("http", "https") and address.hostname and url.split() == [url]
+    if not whole or not port_is_one:
         raise ValueError(f"{url} is no URL of a server. Give one like http://127.0.0.1:8080.")
     if address.username or address.query or address.fragment:
         raise ValueError("The URL of a server has no user, query or fragment. Give a key by itself.")
     return address
 
 
-def _why(error: OSError | TimeoutError, seconds: float) -> str:
+def _why(error: OSError | UnicodeError, seconds: float) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
     if isinstance(error, TimeoutError):
         return f"there is no connection after {seconds:g} seconds"
-    return error.strerror or str(error)
+    return (isinstance(error, OSError) and error.strerror) or str(error)

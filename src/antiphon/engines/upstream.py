@@ -44,6 +44,10 @@ KINDS: Mapping[str, Recognise] = {
 """How a server is recognised as one of a kind; tried in this order, the last of which is any."""
 
 
+MAX_REFUSAL = 100_000
+"""Bytes that are read of an answer that is an error."""
+
+
 def is_kind(_type: object, value: str | None) -> None:
     """Raise ValueError if there is no such kind of server."""
     if value is not None and value not in KINDS:
@@ -215,7 +219,7 @@ class _Generation(Exchange):
         if self._over:
             return
         if self.status != 200:
-            self._refused += data[:100_000]
+            self._refused = (self._refused + data)[:MAX_REFUSAL]
             return
         try:
             lines = self._lines.feed(data)
@@ -308,14 +312,16 @@ async def found_at(options: Options, client: HttpClient) -> Server:
     answers = await _probe(options, client)
     kind = options.upstream_kind
     wanted = Wanted(kind, options.upstream_model, options.context, options.parallel, options.tokenizer)
-    server = None
     for each in [kind] if kind else KINDS:
         try:
-            server = server or await KINDS[each](client, answers, wanted)
-        except (KeyError, IndexError, TypeError, AttributeError):
-            continue  # it has what these have, and means something else by it
-    if server is not None:
-        return server
+            server = await KINDS[each](client, answers, wanted)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise EngineError(
+                f"The server at {options.model} answers as {each} does, but not as expected. Say what it is "
+                "with --upstream-kind."
+            ) from error
+        if server is not None:
+            return server
     why = f"does not answer as {kind} does" if kind else f"is none of the known kinds: {', '.join(KINDS)}"
     seen = (
         f"It answers at {', '.join(answers)}." if answers else f"It answers at none of {', '.join(PROBES)}."

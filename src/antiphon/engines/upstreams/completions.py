@@ -225,7 +225,7 @@ class CompletionsReader:
             return None
         chunk = self._chunk(event.choices[0])
         if chunk.finish is None:
-            return chunk
+            return chunk if chunk.text or chunk.tokens else None
         self._last = chunk
         return None
 

@@ -23,6 +23,7 @@ from antiphon.engines.llama_request import SUPPORTED, check, check_ids, request_
 from antiphon.engines.llama_server import Piece
 from antiphon.engines.llama_stream import ChunkReader, Message, Scored, ScoredReader
 from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, ask
+from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
 
@@ -158,18 +159,14 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Lla
         eos=props.get("eos_token", ""),
         created=int(time.time()),
         known_as=(name, PurePath(str(props.get("model_path", ""))).stem),
-        opening=await _opening(client),
+        opening=opening_of(
+            await _tokenize(client, {"content": "a"}),
+            await _tokenize(client, {"content": "a", "add_special": True}),
+        ),
         capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,)),
     )
     slots = min(props["total_slots"], wanted.parallel or 2**31)
     return LlamaServer(client, card, slots, model["meta"]["n_vocab"])
-
-
-async def _opening(client: HttpClient) -> int | None:
-    """The id that the model wants before any text (BOS); None if it wants none."""
-    bare = await _tokenize(client, {"content": "a"})
-    full = await _tokenize(client, {"content": "a", "add_special": True})
-    return full[0] if full[1 : 1 + len(bare)] == bare else None
 
 
 async def _tokenize(client: HttpClient, body: Any) -> list[int]:

@@ -36,6 +36,11 @@ class Tokenizer(Protocol):
         ...
 
 
+def opening_of(bare: Sequence[int], full: Sequence[int]) -> int | None:
+    """What stands before the tokens of a text where the tokenizer adds what the model wants."""
+    return full[0] if bare and full[1 : 1 + len(bare)] == bare else None
+
+
 class ServerTokenizer:
     """vLLM's `/tokenize` and `/detokenize`."""
 
@@ -64,8 +69,7 @@ class ServerTokenizer:
 
     async def opening(self) -> int | None:
         """See `Tokenizer`."""
-        bare, full = await self._tokens("a", special=False), await self._tokens("a", special=True)
-        return full[0] if full[1 : 1 + len(bare)] == bare else None
+        return opening_of(await self._tokens("a", special=False), await self._tokens("a", special=True))
 
 
 class LocalTokenizer:
@@ -100,9 +104,8 @@ class LocalTokenizer:
 
     async def opening(self) -> int | None:
         """See `Tokenizer`."""
-        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
-        full: list[int] = self._tokenizer.encode("a").ids
-        return full[0] if full[1 : 1 + len(bare)] == bare else None
+        encode = self._tokenizer.encode
+        return opening_of(encode("a", add_special_tokens=False).ids, encode("a").ids)
 
 
 class EstimatedTokens:
