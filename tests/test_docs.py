@@ -21,7 +21,7 @@ from antiphon.core.grammar import AcceptedNames
 from antiphon.core.turn import Sampling
 from antiphon.dialects.registry import BY_NAME
 from antiphon.engines import llama_cpp, llama_request, scripted, upstream
-from antiphon.engines.upstreams import completions, llama_server, ollama
+from antiphon.engines.upstreams import completions, llama_server, ollama, sglang
 from antiphon.http.app import ROUTES
 
 ROOT = Path(__file__).parent.parent
@@ -207,7 +207,8 @@ def test_what_engines_honour_is_in_the_docs() -> None:
 
 
 def test_what_upstreams_honour_is_in_the_docs() -> None:
-    kinds = {name: flavour.sampling | {"priority"} for name, flavour in completions.FLAVOURS.items()}
+    flavours = (*completions.FLAVOURS, sglang.SGLANG)
+    kinds = {flavour.name: flavour.sampling | {"priority"} for flavour in flavours}
     kinds[ollama.NAME] = ollama.SUPPORTED
     documented = {kind: set(named(cell)) for kind, cell in rows("engines.md", "Which upstream does what")}
     assert documented.pop(llama_server.NAME) == {"llama_cpp"}

@@ -1,6 +1,7 @@
 """The engine over HTTP, with servers that are canned, or that are Antiphon itself.
 
-What vLLM is made to say here was recorded from vLLM 0.32.0 (`vllm serve`, CPU, SmolLM2).
+What vLLM and SGLang are made to say here was recorded from vLLM 0.32.0 (`vllm serve`) and SGLang 0.5.23, with
+SmolLM2 on a CPU.
 """
 
 import json
@@ -86,9 +87,9 @@ class TestText(OverAntiphon):
     kind = "completions"
 
 
-@pytest.mark.skipif("ANTIPHON_TEST_VLLM" not in os.environ, reason="needs a vLLM at ANTIPHON_TEST_VLLM")
-class TestVllm(EngineContract):
-    """vLLM itself, with SmolLM2."""
+@pytest.mark.skipif("ANTIPHON_TEST_UPSTREAM" not in os.environ, reason="needs the URL of a server")
+class TestReal(EngineContract):
+    """A server that runs SmolLM2 at ANTIPHON_TEST_UPSTREAM: vLLM, SGLang, llama-server."""
 
     prompt = "<|im_start|>user\nTell a long story about a fox.<|im_end|>\n<|im_start|>assistant\n"
     others = tuple(f"The capital of {country} is" for country in ("France", "Japan", "Peru"))
@@ -96,14 +97,14 @@ class TestVllm(EngineContract):
 
     @pytest_asyncio.fixture
     async def engine(self):
-        engine = UpstreamEngine(Options(os.environ["ANTIPHON_TEST_VLLM"], parallel=self.slots))
+        engine = UpstreamEngine(Options(os.environ["ANTIPHON_TEST_UPSTREAM"], parallel=self.slots))
         await engine.start()
         yield engine
         await engine.stop()
 
     @pytest.fixture
     def fresh(self):
-        return UpstreamEngine(Options(os.environ["ANTIPHON_TEST_VLLM"], parallel=1))
+        return UpstreamEngine(Options(os.environ["ANTIPHON_TEST_UPSTREAM"], parallel=1))
 
 
 MODELS = answer(
@@ -344,7 +345,7 @@ async def refused(answers, **options):
 
 async def test_what_is_no_server_of_models_says_so():
     message = await refused({"/": [answer(200, "hello")]})
-    assert message.startswith("The server at URL is none of the known kinds: llama-server, ollama, vllm")
+    assert message.startswith("The server at URL is none of the known kinds: llama-server, sglang, vllm")
     assert "--upstream-kind" in message
 
 
@@ -486,6 +487,128 @@ async def test_llama_server_needs_no_tokenizer(folder):
 async def test_a_server_that_takes_only_chats():
     models = {"/v1/models": [answer(200, {"data": [{"id": "m", "owned_by": "somebody"}]})]}
     assert "takes only chats" in await refused(models)
+
+
+# SGLang
+
+
+SGLANG = {
+    "/v1/models": [
+        answer(200, {"data": [{"id": "smol", "owned_by": "sglang", "root": "smol", "max_model_len": 2048}]})
+    ],
+    "/api/tags": [answer(200, {"models": [{"name": "smol"}]})],  # it has some of Ollama's endpoints, too
+    "/tokenize": [answer(200, {"tokens": [81], "count": 1, "max_model_len": 2048})],
+    "/detokenize": [answer(200, {"text": " text"})],
+}
+NO_BIAS = {"error": {"message": "logit_bias must has keys in [0, 49151], got 2147483647."}}
+
+
+def generating(*events):
+    """The first answer of `/generate` tells the size of the vocabulary, by refusing a token."""
+    return {**SGLANG, "/generate": [answer(400, NO_BIAS)]}, {**SGLANG, "/generate": stream(*events, DONE)}
+
+
+async def of_sglang(*events, **sampling):
+    at_first, later = generating(*events)
+    async with canned(at_first) as server:
+        engine = await started(server)
+        assert engine.card.name == "smol"
+        server.answers.update(later)
+        request = GenerationRequest(REQUEST.prompt, 40, Sampling(**sampling))
+        try:
+            chunks = await generated(engine, request)
+            return chunks, [each.body for each in server.asked if each.path == "/generate"][-1]
+        finally:
+            await engine.stop()
+
+
+def written(text, ids, end=None, **meta):
+    facts = {"finish_reason": end, "prompt_tokens": 10, "cached_tokens": 9, "completion_tokens": len(ids)}
+    return {"text": text, "output_ids": ids, "meta_info": facts | meta}
+
+
+LENGTH = {"type": "length", "length": 3}
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        written('The phrase "', [504, 8715, 476], LENGTH),  # all so far, or what is new
+        written(' phrase "', [8715, 476], LENGTH, completion_tokens=3),
+    ],
+)
+async def test_sglang_gives_tokens_and_text(last):
+    chunks, body = await of_sglang(written("The", [504]), last, min_tokens=2, top_k=-1, cache_salt="s")
+    assert text_of(chunks) == 'The phrase "'
+    assert [token.id for token in tokens_of(chunks)] == [504, 8715, 476]
+    assert finish_of(chunks).reason is FinishReason.LENGTH
+    assert sum(chunk.cached_tokens for chunk in chunks) == 9
+    assert body == {
+        "input_ids": [6004],
+        "sampling_params": {
+            "max_new_tokens": 40,
+            "min_new_tokens": 2,
+            "skip_special_tokens": True,
+            "top_k": -1,
+        },
+        "stream": True,
+        "extra_key": "s",
+    }
+
+
+async def test_sglang_scores_tokens():
+    scores = {
+        "output_token_logprobs": [[-1.5, 504, None], [-3.0, 8715, None]],
+        "output_top_logprobs": [[[-1.5, 504, None]], [[-2.5, 57, None]]],
+    }
+    chunks, body = await of_sglang(
+        written("The", [504], **{name: both[:1] for name, both in scores.items()}),
+        written("The phrase", [504, 8715], LENGTH, **scores),
+        logprobs=1,
+    )
+    assert [(token.logprob, token.top) for token in tokens_of(chunks)] == [
+        (-1.5, (Candidate(504, " text", -1.5),)),
+        (-3.0, (Candidate(57, " text", -2.5),)),
+    ]
+    assert (body["return_logprob"], body["top_logprobs_num"]) == (True, 1)
+
+
+async def test_sglang_names_stop_tokens():
+    end = {"type": "stop", "matched": 8715}
+    events = written("The", [504]), written("The", [504, 8715], end)
+    assert finish_of((await of_sglang(*events, stop_token_ids=(8715,)))[0]).stop == 8715
+    assert finish_of((await of_sglang(*events))[0]).stop is None
+
+
+async def test_what_sglang_refuses_in_the_stream():
+    end = {"type": "abort", "message": "Failed to compile ebnf grammar", "status_code": 400}
+    with pytest.raises(RequestError, match="Failed to compile"):
+        await of_sglang(written("", [29], end))
+
+
+@pytest.mark.parametrize(
+    ("ids", "sampling", "param"),
+    [
+        ((1, 49152), {}, "prompt"),
+        ((1,), {"logit_bias": {49152: 1.0}}, "logit_bias"),
+        ((1,), {"stop_token_ids": (-1,)}, "stop_token_ids"),
+    ],
+)
+async def test_sglang_never_gets_ids_that_the_model_does_not_have(ids, sampling, param):
+    """They would end it."""
+    async with canned(generating()[0]) as server:
+        engine = await started(server)
+        asked = len(server.asked)
+        with pytest.raises(RequestError) as raised:
+            await generated(engine, GenerationRequest(Prompt("", ids), 4, Sampling(**sampling)))
+        assert raised.value.param == param
+        assert len(server.asked) == asked
+        await engine.stop()
+
+
+async def test_an_sglang_that_does_not_tell_its_vocabulary():
+    message = await refused({**SGLANG, "/generate": [answer(200, {"text": "a"})]})
+    assert "--upstream-kind completions" in message
 
 
 # Ollama: the exchanges of docs/api.md in its repository.

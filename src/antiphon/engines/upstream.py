@@ -20,7 +20,7 @@ from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work, check_size
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines
-from antiphon.engines.upstreams import completions, llama_server, ollama
+from antiphon.engines.upstreams import completions, llama_server, ollama, sglang
 from antiphon.engines.upstreams.kind import (
     PROBES,
     Answers,
@@ -38,10 +38,12 @@ log = structlog.get_logger()
 
 KINDS: Mapping[str, Recognise] = {
     llama_server.NAME: llama_server.recognise,
+    sglang.SGLANG.name: sglang.recognise,
+    **{flavour.name: completions.recogniser(flavour) for flavour in completions.FLAVOURS[:-1]},
     ollama.NAME: ollama.recognise,
-    **{name: completions.recogniser(flavour) for name, flavour in completions.FLAVOURS.items()},
+    completions.ANY.name: completions.recogniser(completions.ANY),
 }
-"""How a server is recognised as one of a kind; tried in this order, the last of which is any."""
+"""How a server is recognised as one of a kind; tried in this order. Others have Ollama's endpoints, too."""
 
 
 MAX_REFUSAL = 100_000

@@ -79,11 +79,6 @@ VLLM = Flavour(
     constraints=(StructuralTag,),
     fixed={"return_token_ids": True, "return_tokens_as_token_ids": True},
 )
-SGLANG = Flavour(
-    "sglang",
-    _OPENAI | {"top_k", "min_p", "repetition_penalty", "logit_bias", "min_tokens", "ignore_eos"},
-    special=True,
-)
 TABBY = Flavour(
     "tabbyapi",
     _OPENAI - {"seed"} | {"top_k", "min_p", "repetition_penalty", "logit_bias", "min_tokens", "ignore_eos"},
@@ -93,7 +88,7 @@ TABBY = Flavour(
 TGI = Flavour("tgi", _OPENAI - {"presence_penalty"} | {"repetition_penalty"})
 ANY = Flavour("completions", _OPENAI)
 
-FLAVOURS = {flavour.name: flavour for flavour in (VLLM, SGLANG, TABBY, TGI, ANY)}
+FLAVOURS = (VLLM, TABBY, TGI, ANY)
 
 _REASONS = {
     "stop": FinishReason.STOP,
@@ -172,7 +167,7 @@ class CompletionsServer:
             **self._fixed,
             "prompt": request.prompt.ids if self._flavour.tokens else request.prompt.text,
             "max_tokens": request.max_tokens,
-            **{name: value for name in self._sent if (value := getattr(sampling, name)) != _UNSET[name]},
+            **{name: value for name in self._sent if (value := getattr(sampling, name)) != UNSET[name]},
         }
         if sampling.logprobs is not None:
             body["logprobs"] = sampling.logprobs
@@ -189,7 +184,8 @@ class CompletionsServer:
         return CompletionsReader(request.sampling, self._text, counted=not self._flavour.tokens)
 
 
-_UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
+UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
+"""What is not sent."""
 
 
 class CompletionsReader:
@@ -289,13 +285,14 @@ def recogniser(flavour: Flavour) -> Recognise:
     """What finds out whether a server is of this flavour, by what it answers, or because that was said."""
 
     async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> CompletionsServer | None:
-        model = _model(answers, wanted)
-        if model is None or not (wanted.kind or flavour is ANY or _speaks(model, flavour)):
+        model = listed_model(answers, wanted)
+        if model is None or not (wanted.kind or flavour is ANY or speaks(model, flavour)):
             return None
         if flavour is ANY:
             await _check_endpoint(client, model["id"])
         tokenizer = ServerTokenizer(client, model["id"]) if flavour.tokens else EstimatedTokens()
-        return await _server(flavour, model, answers, wanted, tokenizer)
+        card, slots, chosen = await served(flavour, model, answers, wanted, tokenizer)
+        return CompletionsServer(flavour, model["id"], card, slots, chosen)
 
     return recognise
 
@@ -310,11 +307,12 @@ async def _check_endpoint(client: HttpClient, name: str) -> None:
         raise EngineError("This server has no /v1/completions. One that takes only chats cannot be used.")
 
 
-def _speaks(model: Mapping[str, Any], flavour: Flavour) -> bool:
+def speaks(model: Mapping[str, Any], flavour: Flavour) -> bool:
+    """The server that lists this model calls itself so."""
     return str(model.get("owned_by")).lower() == flavour.name
 
 
-def _model(answers: Answers, wanted: Wanted) -> Mapping[str, Any] | None:
+def listed_model(answers: Answers, wanted: Wanted) -> Mapping[str, Any] | None:
     """The model that is wanted, of those that are listed. Raises EngineError if it is not among them."""
     info = answers.get("/info")
     if isinstance(info, dict) and "max_total_tokens" in info:
@@ -330,9 +328,10 @@ def _model(answers: Answers, wanted: Wanted) -> Mapping[str, Any] | None:
     return {**models[name], **(loaded if isinstance(loaded, dict) and name == loaded["id"] else {})}
 
 
-async def _server(
+async def served(
     flavour: Flavour, model: Mapping[str, Any], answers: Answers, wanted: Wanted, tokenizer: Tokenizer
-) -> CompletionsServer:
+) -> tuple[ModelCard, int, Tokenizer]:
+    """What is known of this model, how many requests it gets at a time, and who tokenizes for it."""
     names = (model["id"], str(model.get("root") or ""))
     limits = model.get("parameters") or {}
     folder = await asyncio.to_thread(tokenizer_folder, wanted.tokenizer) if wanted.tokenizer else None
@@ -358,4 +357,4 @@ async def _server(
             constraints=flavour.constraints,
         ),
     )
-    return CompletionsServer(flavour, model["id"], card, wanted.parallel or DEFAULT_SLOTS, tokenizer)
+    return card, wanted.parallel or DEFAULT_SLOTS, tokenizer

@@ -24,6 +24,9 @@ ESTIMATE = 4
 """Bytes of UTF-8 that an estimated token has: about as many as those of real tokenizers have in English."""
 
 
+NOTHING: Mapping[str, Any] = {}
+
+
 class Tokenizer(Protocol):
     """What an engine asks, see `Engine`."""
 
@@ -42,11 +45,15 @@ def opening_of(bare: Sequence[int], full: Sequence[int]) -> int | None:
 
 
 class ServerTokenizer:
-    """vLLM's `/tokenize` and `/detokenize`."""
+    """vLLM's `/tokenize` and `/detokenize`, and others that differ in what has the text, or needs more."""
 
-    def __init__(self, client: HttpClient, model: str) -> None:
+    def __init__(
+        self, client: HttpClient, model: str, *, answer: str = "prompt", body: Mapping[str, Any] = NOTHING
+    ) -> None:
         self._client = client
         self._model = model
+        self._answer = answer
+        self._body = body
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """See `Engine`. A prompt has several pieces only where special tokens are spelled in it."""
@@ -64,7 +71,8 @@ class ServerTokenizer:
         check_ids(ids)
         if not ids:
             return ""
-        text: str = (await ask(self._client, "/detokenize", {"model": self._model, "tokens": ids}))["prompt"]
+        body = {"model": self._model, "tokens": ids, **self._body}
+        text: str = (await ask(self._client, "/detokenize", body))[self._answer]
         return text
 
     async def opening(self) -> int | None:

@@ -1,0 +1,209 @@
+"""SGLang, by its own `/generate`: tokens both ways, whole texts unless told otherwise.
+
+Each event has all that was written so far, so an answer costs the square of its length on the way; with
+`--incremental-streaming-output` the server sends what is new. Both are read. An id that the model
+does not have ends the server, so how many there are is found out first, and every id is checked.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.constraint import StructuralTag
+from antiphon.core.errors import EngineError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import GenerationRequest, ModelCard
+from antiphon.engines.http_client import HttpClient, HttpError
+from antiphon.engines.llama_request import check_ids
+from antiphon.engines.upstreams.completions import UNSET, Flavour, listed_model, served, speaks
+from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, refusal, unreachable
+from antiphon.engines.upstreams.tokenizers import ServerTokenizer, Tokenizer
+
+_NAMES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "logit_bias": "logit_bias",
+    "min_tokens": "min_new_tokens",
+    "stop_token_ids": "stop_token_ids",
+    "ignore_eos": "ignore_eos",
+}
+"""The fields of `Sampling`, and what they are called here. No `seed`: only some of its modes heed one."""
+
+SGLANG = Flavour(
+    "sglang",
+    frozenset(_NAMES) | {"max_tokens", "logprobs", "cache_salt"},
+    tokens=True,
+    constraints=(StructuralTag,),
+)
+
+_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+_NO_TOKEN = 2**31 - 1
+
+_Score = tuple[float | None, int, Any]
+
+
+class _End(Struct, frozen=True, gc=False):
+    type: str
+    matched: Any = None
+    status_code: int = 500
+    message: str = ""
+
+
+class _Meta(Struct, frozen=True, gc=False):
+    finish_reason: _End | None = None
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    output_token_logprobs: list[_Score] = []
+    output_top_logprobs: list[list[_Score] | None] = []
+
+
+class _Event(Struct, frozen=True, gc=False):
+    text: str = ""
+    output_ids: tuple[int, ...] = ()
+    meta_info: _Meta = _Meta()
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class SglangServer:
+    """An SGLang, whose model has `vocabulary` tokens."""
+
+    kind = SGLANG.name
+    path = "/generate"
+
+    def __init__(self, card: ModelCard, slots: int, tokenizer: Tokenizer, vocabulary: int) -> None:
+        self.card = card
+        self.slots = slots
+        self.tokenize = tokenizer.tokenize
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        texts: Lookups[int, str] = Lookups(lambda token: self.detokenize((token,)))
+        self._text = texts.__getitem__
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """See `Server`."""
+        check_ids(ids, self._vocabulary, "tokens")
+        return await self._tokenizer.detokenize(ids)
+
+    def body(self, request: GenerationRequest) -> bytes:
+        """See `Server`."""
+        sampling = request.sampling
+        check_ids(request.prompt.ids, self._vocabulary, "prompt")
+        check_ids(sampling.logit_bias, self._vocabulary, "logit_bias")
+        check_ids(sampling.stop_token_ids, self._vocabulary, "stop_token_ids")
+        params: dict[str, Any] = {
+            "max_new_tokens": request.max_tokens,
+            "skip_special_tokens": not request.preserve,
+            **{
+                wire: value
+                for name, wire in _NAMES.items()
+                if (value := getattr(sampling, name)) != UNSET[name]
+            },
+        }
+        if isinstance(request.constraint, StructuralTag):
+            params["structural_tag"] = request.constraint.text
+        body: dict[str, Any] = {"input_ids": request.prompt.ids, "sampling_params": params, "stream": True}
+        if sampling.logprobs is not None:
+            body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs}
+        if sampling.cache_salt is not None:
+            body["extra_key"] = sampling.cache_salt
+        return msgspec.json.encode(body)
+
+    def reader(self, request: GenerationRequest) -> "SglangReader":
+        """See `Server`."""
+        return SglangReader(request.sampling, self._text)
+
+
+class SglangReader:
+    """Reads the events of a stream."""
+
+    complete = False
+
+    def __init__(self, sampling: Sampling, text: Callable[[int], str]) -> None:
+        self._stops = frozenset(sampling.stop_token_ids)
+        self._scored = sampling.logprobs is not None
+        self._text = text
+        self._counted = 0
+        self._written = 0  # characters
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`."""
+        data = line.removeprefix(b"data:").strip()
+        if data in (line, b"[DONE]"):
+            return None
+        event = _decode(data)
+        meta = event.meta_info
+        end = meta.finish_reason
+        if event.error is not None:
+            raise refusal(500, data)
+        if end is not None and end.type not in _REASONS:
+            raise refusal(end.status_code, msgspec.json.encode({"message": end.message}))
+        new = meta.completion_tokens - self._counted
+        whole = len(event.output_ids) == meta.completion_tokens
+        ids = event.output_ids[len(event.output_ids) - new :]
+        text = event.text[self._written :] if whole else event.text
+        tokens = self._tokens(ids, text, meta)
+        self._written += len(text)
+        cached = 0 if self._counted else meta.cached_tokens
+        self._counted = meta.completion_tokens
+        if end is None:
+            return Chunk(text, tokens, None, cached) if tokens else None
+        self.complete = True
+        stop = end.matched if end.matched in self._stops else None
+        return Chunk(text, tokens, Finish(_REASONS[end.type], stop), cached)
+
+    def _tokens(self, ids: Sequence[int], text: str, meta: _Meta) -> tuple[Token, ...]:
+        """The tokens of a text; what was written belongs to the last of them."""
+        last = len(ids) - 1
+        if not self._scored:
+            return tuple(Token(token, text if place == last else "") for place, token in enumerate(ids))
+        scores = meta.output_token_logprobs[len(meta.output_token_logprobs) - len(ids) :]
+        tops = meta.output_top_logprobs[len(meta.output_top_logprobs) - len(ids) :] or [None] * len(ids)
+        return tuple(
+            Token(token, text if place == last else "", score[0], self._candidates(top))
+            for place, (token, score, top) in enumerate(zip(ids, scores, tops, strict=True))
+        )
+
+    def _candidates(self, top: list[_Score] | None) -> tuple[Candidate, ...]:
+        return tuple(Candidate(token, self._text(token), logprob or 0.0) for logprob, token, _ in top or ())
+
+    def end(self) -> Chunk | None:
+        """See `Reader`."""
+        return None
+
+
+async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> SglangServer | None:
+    """The server, if it is SGLang."""
+    model = listed_model(answers, wanted)
+    if model is None or not (wanted.kind or speaks(model, SGLANG)):
+        return None
+    tokenizer = ServerTokenizer(client, model["id"], answer="text", body={"skip_special_tokens": False})
+    card, slots, chosen = await served(SGLANG, model, answers, wanted, tokenizer)
+    return SglangServer(card, slots, chosen, await _vocabulary(client))
+
+
+async def _vocabulary(client: HttpClient) -> int:
+    """How many tokens the model has: it tells when it is asked for one that cannot be."""
+    params = {"max_new_tokens": 1, "logit_bias": {_NO_TOKEN: 0}}
+    try:
+        response = await client.request("POST", "/generate", {"text": "a", "sampling_params": params})
+    except HttpError as error:
+        raise unreachable(error) from error
+    found = re.search(rb"keys in \[0, (\d+)\]", response.body)
+    if found is None:
+        raise EngineError(
+            "This SGLang does not tell how many tokens its model has. Use it as text, with "
+            "--upstream-kind completions."
+        )
+    return int(found[1]) + 1
