@@ -126,7 +126,7 @@ async def test_inspect_reports_on_a_server(capsys: pytest.CaptureFixture[str]) -
         text = capsys.readouterr().out
         assert re.search(r"^kind +vllm$", text, re.MULTILINE)
         assert re.search(r"^model +scripted$", text, re.MULTILINE)
-        assert re.search(r"^chat template +degraded +ChatML is used", text, re.MULTILINE)
+        assert re.search(r"^chat template +missing +give one", text, re.MULTILINE)
         assert re.search(r"^temperature +works +passed on$", text, re.MULTILINE)
         assert re.search(r"^use_beam_search +refused +by its name$", text, re.MULTILINE)
 

@@ -11,12 +11,14 @@ import sys
 import httpx2 as httpx
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from antiphon.core.chunks import Candidate, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Load, Prompt
+from antiphon.engines.scripted import TEMPLATE as CHATML
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
 from tests.contracts.engine import (
@@ -58,6 +60,10 @@ class OverAntiphon(EngineContract):
     @pytest.fixture
     def url(self, server):
         return server.url
+
+    async def test_the_text_of_each_token(self, engine):
+        ids = await engine.tokenize(["Grüße, you you"])
+        assert "".join(await engine.token_texts(ids)) == "Grüße, you you"
 
     @pytest_asyncio.fixture
     async def engine(self, url):
@@ -712,11 +718,19 @@ ANSWERS = [{"when": "weather", "output": CALL}, {"output": "One, two, three, fou
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
 
+class Templated(UpstreamEngine):
+    """With a chat template, which this upstream does not tell."""
+
+    @property
+    def card(self):
+        return replace(super().card, chat_template=CHATML)
+
+
 @pytest_asyncio.fixture
 async def front():
     """A client of a server whose model another server runs, and the engine of the other one."""
     async with antiphon_running(ScriptedEngine(ANSWERS)) as back:
-        engine = UpstreamEngine(Options(back.url, context=100_000))
+        engine = Templated(Options(back.url, context=100_000))
         async with (
             antiphon_running(engine) as server,
             httpx.AsyncClient(base_url=server.url, verify=NO_TLS, timeout=30) as client,

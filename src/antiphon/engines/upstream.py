@@ -50,6 +50,10 @@ MAX_REFUSAL = 100_000
 """Bytes that are read of an answer that is an error."""
 
 
+LOOKUPS = 16
+"""Tokens whose text is asked for at a time."""
+
+
 def is_kind(_type: object, value: str | None) -> None:
     """Raise ValueError if there is no such kind of server."""
     if value is not None and value not in KINDS:
@@ -151,6 +155,17 @@ class UpstreamEngine:
         server = self._running()
         check_size(pieces, server.card.context)
         return await server.tokenize(pieces)
+
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each of these tokens, which `tokenize` has given; half a character is `\ufffd`."""
+        server, texts = self._running(), dict.fromkeys(ids, "")
+        tokens = [*texts]
+        for start in range(0, len(tokens), LOOKUPS):
+            asked = tokens[start : start + LOOKUPS]
+            texts |= zip(
+                asked, await asyncio.gather(*(server.detokenize((token,)) for token in asked)), strict=True
+            )
+        return [texts[token] for token in ids]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""

@@ -19,7 +19,7 @@ _NOTATIONS = {Gbnf: "as a grammar (GBNF)", StructuralTag: "as a structural tag"}
 
 
 class Feature(Struct, frozen=True):
-    """What becomes of a feature: it `works`, is `refused`, or `degraded`; and how."""
+    """What becomes of a feature: it `works`, is `refused`, `degraded`, or `missing`; and how."""
 
     name: str
     state: str
@@ -82,7 +82,7 @@ def features_of(server: Server) -> Iterator[Feature]:
 def _template(card: ModelCard) -> Feature:
     if card.chat_template is not None:
         return Feature("chat template", "works", "the model's own")
-    return Feature("chat template", "degraded", "ChatML is used: give --chat-template or --tokenizer")
+    return Feature("chat template", "missing", "give one with --chat-template or --tokenizer")
 
 
 def _tokens(card: ModelCard) -> Iterator[Feature]:
