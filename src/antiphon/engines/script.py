@@ -90,9 +90,8 @@ class ScriptedAnswer(Struct, frozen=True):
         length = min(limit, wanted)
         if length < 1:
             return iter((Chunk("", finish=Finish(reason)),))
-        # A plain list: a real engine's step does not go through several iterators for each token either.
-        *played, last = islice(chunks, length)
-        return iter([*played, Chunk(last.text, last.tokens, Finish(reason))])
+        # No generator: a real engine's step does not resume one for each token either.
+        return chain(islice(chunks, length - 1), map(partial(_ended, reason), islice(chunks, 1)))
 
     def _after(self, begun: str) -> tuple[Iterator[Chunk], int]:
         """What comes after a beginning, in a circle, and how many chunks that are until the end."""
@@ -128,6 +127,11 @@ def pieces_of(text: str) -> list[str]:
 def chunk_of(piece: str) -> Chunk:
     """A chunk of one token."""
     return Chunk(piece, (Token(token_id(piece), piece),))
+
+
+def _ended(reason: FinishReason, chunk: Chunk) -> Chunk:
+    """The chunk as the last one."""
+    return Chunk(chunk.text, chunk.tokens, Finish(reason))
 
 
 def _until(stops: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[Chunk]:
