@@ -18,11 +18,12 @@ from antiphon.app.log_writer import LEASE
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.compose import Runtime
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.http.app import build
-from antiphon.http.protocol import StreamProtocol
+from antiphon.http.protocol import protocols
 from antiphon.render.renderer import Renderer
 from antiphon.run.models import Service
 from antiphon.store.open import open_store
@@ -105,16 +106,23 @@ async def running(
     keys: tuple[str, ...] = (),
     secrets: tuple[str, ...] = ("secret",),
     presenters: Presenters = DEFAULT_PRESENTERS,
-    http: Any = StreamProtocol,
+    http: Any = None,
+    limits: Limits = DEFAULTS,
     **options: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not."""
     engine = ScriptedEngine(script, parallel=parallel) if isinstance(script, list) else script
     service = SharingService(
-        engine, names=names, dialect=dialect, date=date, exclude_tools=exclude_tools, tools=tools
+        engine,
+        names=names,
+        dialect=dialect,
+        date=date,
+        exclude_tools=exclude_tools,
+        tools=tools,
+        limits=limits,
     )
     opened = partial(open_store, store) if isinstance(store, str) else store
-    app = App(service, Storage(opened, lease), Sealer(secrets), Options(**options), presenters)
+    app = App(service, Storage(opened, lease), Sealer(secrets), Options(limits=limits, **options), presenters)
     worker = Worker(app, jobs=JOBS, lease=lease)
     runtime = Runtime(app, worker)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -122,7 +130,10 @@ async def running(
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # asyncio forgets it, and clients wait 40 ms
     config = uvicorn.Config(
-        build(app, keys), http=http, log_config=None, lifespan="off", ws="websockets-sansio"
+        build(app, keys),
+        log_config=None,
+        lifespan="off",
+        **protocols(limits) | ({"http": http} if http else {}),
     )
     server = PromptServer(config)
     await server.start(listener)

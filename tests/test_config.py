@@ -122,7 +122,7 @@ def test_command_line_then_environment_then_file_then_default(
     assert (settings.host, settings.port) == ("file", 2)
     assert settings.engine == llama_cpp.Options(parallel=3)
     assert settings.model_name == ("cli",)  # a list is replaced, not added to
-    assert settings.max_body_bytes == Settings().max_body_bytes
+    assert settings.stall_seconds == Settings().stall_seconds
 
 
 SAMPLES = {
@@ -150,7 +150,7 @@ SAMPLES = {
     "keep_alive": ("2.5", 2.5),
     "stall_seconds": ("2.5", 2.5),
     "deadline_seconds": ("2.5", 2.5),
-    "max_body_bytes": ("5", 5),
+    "limit": ("tools=5 items=6", ("tools=5", "items=6")),
     "log_level": ("error", "error"),
 }
 
@@ -272,7 +272,9 @@ def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.Monk
         (["--engine", "scripted", "--script", "a", "m.gguf"], "m.gguf"),
         (["--parallel", "0"], "--parallel"),
         (["--context", "0"], "--context"),
-        (["--max-body-bytes", "0"], "--max-body-bytes"),
+        (["--limit", "tools=0"], "NAME=NUMBER"),
+        (["--limit", "tools"], "NAME=NUMBER"),
+        (["--limit", "tool=1"], "no limit 'tool'"),
         (["--log-level", "loud"], "loud"),
         (["a.gguf", "b.gguf"], "Too many arguments: b.gguf. See --help."),
         (["--api-key", ""], "--api-key"),

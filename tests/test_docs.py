@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from starlette.routing import Route
 
 from antiphon.apis.chat.schema import ChatRequest
@@ -18,6 +19,7 @@ from antiphon.constrain.budget import Budget
 from antiphon.constrain.json_schema import compile_schema
 from antiphon.constrain.string_formats import PATTERNS
 from antiphon.core.grammar import AcceptedNames
+from antiphon.core.limits import DEFAULTS
 from antiphon.core.turn import Sampling
 from antiphon.dialects.registry import BY_NAME
 from antiphon.engines import llama_cpp, llama_request, scripted, upstream
@@ -241,3 +243,9 @@ def test_the_keywords_that_are_enforced_are_in_the_docs() -> None:
 
 def test_the_formats_of_strings_are_in_the_docs() -> None:
     assert listed("Formats:") == PATTERNS.keys()
+
+
+def test_every_limit_is_in_the_docs_with_its_value() -> None:
+    headings = ("Requests", "Schemas", "Histories and answers", "Work that may not end", "Connections")
+    found = {name: int(value) for heading in headings for name, value, *_ in rows("limits.md", heading)}
+    assert found == structs.asdict(DEFAULTS)

@@ -156,7 +156,7 @@ def test_it_says_where_it_listens_and_answers_there(tmp_path: Path, scripted: tu
 
 
 def test_it_speaks_websocket(tmp_path: Path, scripted: tuple[str, ...]) -> None:
-    with serving(tmp_path, *scripted, "--store", "memory", "--max-body-bytes", "1000") as server:
+    with serving(tmp_path, *scripted, "--store", "memory", "--limit", "body_bytes=1000") as server:
         url = server.url.replace("http", "ws") + "/v1/responses"
         with connect(url) as client:
             client.send(json.dumps({"type": "response.create", "model": "scripted", "input": "Hi"}))
@@ -206,7 +206,7 @@ def test_options_come_from_the_file_and_the_environment(tmp_path: Path, script: 
         "script": str(script),
         "port": 1,
         "model_name": ["file"],
-        "max_body_bytes": 300,
+        "limit": ["body_bytes=300"],
     }
     config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items()))
 

@@ -19,9 +19,11 @@ from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError, StoreError, missing_extra
+from antiphon.core.limits import read_limits
 from antiphon.render.renderer import BUILT_IN
 from antiphon.run.models import Service
 from antiphon.store.open import default_path, open_store
+from antiphon.store.records import Limits
 from antiphon.store.store import Store
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool
@@ -60,6 +62,7 @@ def compose(settings: Settings) -> Runtime:
         date=settings.date,
         exclude_tools=settings.exclude_tools_when_tool_choice_none,
         tools=_tools(settings),
+        limits=read_limits(settings.limit),
     )
     storage = Storage(_open_store(settings), settings.lease_seconds)
     app = App(models, storage, Sealer(_secrets(settings)), _options(settings))
@@ -92,7 +95,7 @@ def _extra(name: str) -> Iterator[None]:
 
 def _options(settings: Settings) -> Options:
     return Options(
-        max_body_bytes=settings.max_body_bytes,
+        limits=read_limits(settings.limit),
         keep_alive=settings.keep_alive,
         stall=settings.stall_seconds,
         deadline=settings.deadline_seconds,
@@ -107,10 +110,11 @@ def _options(settings: Settings) -> Options:
 
 def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
     """Opens the store that the settings name. If that fails, the server does not start, and says why."""
+    limits = Limits(history=read_limits(settings.limit).history_bytes)
 
     async def opened() -> Store:
         try:
-            return await open_store(settings.store)
+            return await open_store(settings.store, limits)
         except (ValueError, StoreError) as error:
             why = error.why if isinstance(error, StoreError) else str(error)
             message = f"Cannot open the store: {why.rstrip('.')}. Choose another with --store."

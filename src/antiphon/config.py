@@ -26,6 +26,7 @@ from cyclopts.config import Dict, Env
 from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
+from antiphon.core.limits import read_limits
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import names, options_of
 
@@ -83,13 +84,14 @@ def is_date(_type: object, value: str | None) -> None:
             raise ValueError("A date is written 2026-11-21.") from None
 
 
-DEFAULT_ENGINE = "llama_cpp"
+def are_limits(_type: object, given: tuple[str, ...]) -> None:
+    """Raise ValueError if they are none."""
+    read_limits(given)
 
+
+DEFAULT_ENGINE = "llama_cpp"
 UPSTREAM = "upstream"
 """The engine for a model that is a URL."""
-
-MAX_BODY_BYTES = 32 * 1024 * 1024
-"""The default limit of a request body: room for long histories, not for floods."""
 
 Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=False)]
 
@@ -191,8 +193,9 @@ class Settings:
     deadline_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
     """The most seconds that an answer may take. Without it, as long as it takes."""
 
-    max_body_bytes: PositiveInt = MAX_BODY_BYTES
-    """The largest request body, in bytes."""
+    limit: Annotated[tuple[str, ...], Parameter(validator=are_limits, show_default=False)] = ()
+    """A limit of what clients may ask for, NAME=NUMBER, as in body_bytes=8388608; repeat it for several.
+    docs/limits.md lists them."""
 
     config: Path | None = None
     """A TOML file with these options, each by its name: port = 8000."""

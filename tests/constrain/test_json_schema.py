@@ -234,3 +234,13 @@ HOSTILE = {
 def test_work_is_bounded(name: str) -> None:
     with pytest.raises(TooMuchWorkError):
         compile_schema(HOSTILE[name], Budget())
+
+
+@pytest.mark.parametrize(
+    "keyword", ["required", "prefixItems", "enum", "properties", "allOf", "oneOf", "pattern"]
+)
+@pytest.mark.parametrize("wrong", [True, 1, None])
+def test_a_keyword_with_what_it_cannot_have_is_reported(keyword: str, wrong: Any) -> None:
+    at_once = {"type": ["object", "array", "string"], keyword: wrong}
+    for schema in (at_once, {"allOf": [at_once, {"minItems": 1}]}, {"oneOf": [at_once, {"required": ["a"]}]}):
+        assert any(what.startswith(f"{keyword}: it must be ") for _, what in unenforced(schema))

@@ -3,7 +3,8 @@ from itertools import count
 import pytest
 
 from antiphon.core.errors import EngineBusyError
-from antiphon.engines.admission import Admission
+from antiphon.core.limits import CLIENT
+from antiphon.engines.admission import MAX_WAITING_EACH, Admission, Ticket
 
 
 class Visitors:
@@ -113,3 +114,35 @@ def test_who_begins_may_enter_another():
     assert (inside, admission.running, admission.waiting) == (["first", "second"], 1, 1)
     second.leave()
     assert inside == ["first", "second", "third"]
+
+
+def test_slots_are_shared_between_clients() -> None:
+    admission, served = Admission(2), []
+
+    def enter(client: str, number: int) -> Ticket:
+        token = CLIENT.set(client)
+        ticket = admission.enter(lambda: served.append(f"{client}{number}"))
+        CLIENT.reset(token)
+        return ticket
+
+    first = [enter("a", each) for each in range(5)]
+    other = enter("b", 0)
+    assert served == ["a0", "a1"]
+    first[0].leave()
+    assert served[2:] == ["b0"]  # who has none comes before who has one
+    other.leave()
+    first[1].leave()
+    assert served[3:] == ["a2", "a3"]
+    assert (admission.running, admission.waiting) == (2, 1)
+
+
+def test_one_client_cannot_have_all_places() -> None:
+    admission = Admission(1, max_waiting=MAX_WAITING_EACH + 2)
+    admission.enter(lambda: None)
+    for _ in range(MAX_WAITING_EACH):
+        admission.enter(lambda: None)
+    with pytest.raises(EngineBusyError, match="this client"):
+        admission.enter(lambda: None)
+    token = CLIENT.set("other")
+    admission.enter(lambda: None)
+    CLIENT.reset(token)

@@ -17,7 +17,7 @@ from antiphon.constrain.compile import CompiledConstraint
 from antiphon.constrain.grammar_ir import EMPTY, GrammarIR, Until, alternation, sequence
 from antiphon.core.accumulator import Accumulator, Output
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
-from antiphon.core.constraint import Constraint
+from antiphon.core.constraint import Constraint, Gbnf, StructuralTag
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Sampling
 from antiphon.decode.decoder import Decoder
@@ -25,7 +25,8 @@ from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
 from antiphon.engines.engine import Engine, GenerationRequest
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.run.constraints import ConstraintPlan
+from antiphon.run.bounded import BoundedPool
+from antiphon.run.constraints import ConstraintPlan, Demands, plan_of
 from antiphon.run.generation import GenerationRun, Interceptors
 from antiphon.run.replay import (
     PromptEntry,
@@ -217,34 +218,41 @@ AB_OR_CD = GrammarIR(alternation(sequence("a", "bcd"), sequence("x", "yz")))
 
 
 async def constraint_after(written: str, plan: ConstraintPlan) -> Constraint | None:
-    rest, before = await request_after([chunk(written)], Speaker(), request(constraint=plan.constraint), plan)
+    asked = request(constraint=plan.constraint)
+    rest, before = await request_after([chunk(written)], Speaker(), asked, plan, BoundedPool())
     assert before == 1
     return rest.constraint
 
 
-@pytest.mark.parametrize("write", [gbnf.write, structural_tag.write])
-async def test_the_rest_is_held_to_the_rest_of_the_form(write: Any) -> None:
-    plan = ConstraintPlan(CompiledConstraint(AB_OR_CD), write(AB_OR_CD))
+def held_to(grammar_ir: GrammarIR, *triggers: str, notation: type[Constraint] = Gbnf) -> ConstraintPlan:
+    return plan_of(Demands(CompiledConstraint(grammar_ir, triggers)), notation)
+
+
+NOTATIONS = pytest.mark.parametrize(
+    ("write", "notation"), [(gbnf.write, Gbnf), (structural_tag.write, StructuralTag)]
+)
+
+
+@NOTATIONS
+async def test_the_rest_is_held_to_the_rest_of_the_form(write: Any, notation: type[Constraint]) -> None:
+    plan = held_to(AB_OR_CD, notation=notation)
     assert await constraint_after("ab", plan) == write(GrammarIR(sequence("cd")))
 
 
 async def test_what_broke_the_form_already_is_held_to_nothing() -> None:
-    plan = ConstraintPlan(CompiledConstraint(AB_OR_CD), gbnf.write(AB_OR_CD))
+    plan = held_to(AB_OR_CD)
     assert await constraint_after("ay", plan) is None
 
 
 async def test_a_form_that_waits_for_its_trigger_goes_on_waiting() -> None:
-    plan = ConstraintPlan(CompiledConstraint(AB_OR_CD, ("a", "x")), gbnf.write(AB_OR_CD, ("a", "x")))
+    plan = held_to(AB_OR_CD, "a", "x")
     assert await constraint_after("12", plan) == plan.constraint
     assert await constraint_after("12xy", plan) == gbnf.write(GrammarIR(sequence("z")))
 
 
-@pytest.mark.parametrize("write", [gbnf.write, structural_tag.write])
-async def test_a_trigger_that_has_only_begun_is_read_on(write: Any) -> None:
-    plan = ConstraintPlan(
-        CompiledConstraint(GrammarIR(sequence("<f>", "12")), ("<f>",)),
-        write(GrammarIR(sequence("12")), ("<f>",)),
-    )
+@NOTATIONS
+async def test_a_trigger_that_has_only_begun_is_read_on(write: Any, notation: type[Constraint]) -> None:
+    plan = held_to(GrammarIR(sequence("<f>", "12")), "<f>", notation=notation)
     half = await constraint_after("a <", plan)
     assert half == write(
         GrammarIR(alternation(Until((("<f>", sequence("12")),), open=True, begun="<"), EMPTY))
@@ -258,7 +266,7 @@ async def test_nothing_is_held_to_nothing() -> None:
 
 
 async def test_the_generation_that_goes_on_is_held_to_the_rest() -> None:
-    plan = ConstraintPlan(CompiledConstraint(AB_OR_CD), gbnf.write(AB_OR_CD))
+    plan = held_to(AB_OR_CD)
     engine = Speaker([chunks("cd")])
     await went_on(ReplayLog([chunk("ab")]), engine, request(constraint=plan.constraint), plan)
     assert engine.asked[0].constraint == gbnf.write(GrammarIR(sequence("cd")))

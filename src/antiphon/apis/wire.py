@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from antiphon.apis.fields import ParameterNames, to_fields
 from antiphon.core.errors import RequestError
+from antiphon.core.limits import DEFAULTS, Limits, check_body
 
 T = TypeVar("T")
 
@@ -18,19 +19,20 @@ _UNNAMED = (Raw(b"null"), Raw(b'""'))
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
-def decode_request(
+def decode_request(  # noqa: PLR0913, PLR0917 - what a body is read with
     body: bytes,
     type_: type[T],
     names: ParameterNames,
     unnamed: str | None = None,
     missing: str | None = None,
+    limits: Limits = DEFAULTS,
 ) -> T:
     """The body as a request for an answer, whose parameters have several names; see `fields`.
 
     `names` gets those that were used. A model that is null or empty is `unnamed`, one that is left out is
-    `missing`. Raises RequestError.
+    `missing`. Raises RequestError, also above one of the `limits`.
     """
-    given = decode(body, dict[str, Raw])
+    given = decode(body, dict[str, Raw], limits)
     try:
         found = to_fields(given, type_.__struct_fields__, names)  # type: ignore[attr-defined]
     except (UnicodeDecodeError, RecursionError) as error:
@@ -38,19 +40,20 @@ def decode_request(
     model = missing if "model" not in found else unnamed if found["model"] in _UNNAMED else None
     if model is not None:
         found["model"] = Raw(msgspec.json.encode(model))
-    return decode(body if found == given else msgspec.json.encode(found), type_)
+    return decode(body if found == given else msgspec.json.encode(found), type_, limits)
 
 
-def decode(body: bytes, type_: type[T]) -> T:
-    """The body as `type_`. Raises RequestError."""
+def decode(body: bytes, type_: type[T], limits: Limits = DEFAULTS) -> T:
+    """The body as `type_`, within the limits. Raises RequestError."""
     try:
         decoded = msgspec.json.decode(body, type=type_)
+        check_body(decoded, limits)
+        if _LONG_NUMBER.search(body):
+            _check_numbers(msgspec.json.decode(body), "")
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from error
-    if _LONG_NUMBER.search(body):
-        _check_numbers(msgspec.json.decode(body), "")
     return decoded
 
 

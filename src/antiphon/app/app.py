@@ -14,18 +14,18 @@ from antiphon.apis.responses.sealing import Sealer
 from antiphon.app.storage import Storage
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.models import Service
 from antiphon.tools.discovery import discover
 
-MIB = 1024 * 1024
 DAY = 24 * 60 * 60
 
 
 class Options(Struct, frozen=True):
     """How the server behaves towards clients.
 
-    `max_body_bytes` bounds request bodies. After `keep_alive` seconds of silence
+    `limits` bound what a request may ask for. After `keep_alive` seconds of silence
     a stream sends a comment; a client that does not read for `stall` seconds is cut off, and no
     answer takes more than `deadline` seconds. With `trust_templates` clients may bring chat
     templates. With `default_model` they may leave out the model. With `force_usage` every stream ends
@@ -33,7 +33,7 @@ class Options(Struct, frozen=True):
     is how the Responses API shows it. What is stored is kept for `keep` seconds.
     """
 
-    max_body_bytes: int = 32 * MIB
+    limits: Limits = DEFAULTS
     keep_alive: float = 15.0
     stall: float = 60.0
     deadline: float | None = None

@@ -16,9 +16,9 @@ from antiphon.apis.conversations.schema import (
     DeletedConversation,
     UpdateConversation,
 )
-from antiphon.apis.responses.input import references
 from antiphon.app.app import App
 from antiphon.app.journal import as_records
+from antiphon.app.responses.history import referred
 from antiphon.app.responses.stored import encode_items
 from antiphon.core.errors import NotFoundError
 from antiphon.decode.ids import random_id
@@ -89,10 +89,9 @@ async def delete_item(app: App, owner: str, conversation_id: str, item_id: str) 
 
 async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> tuple[ItemRecord, ...]:
     """Items of a request as they are stored; `source` is what their ids are derived from."""
-    wanted = references(given)
-    referred = await app.storage.store.responses.items(owner, wanted) if wanted else {}
+    found = await referred(app, owner, given, "items")
     unseal = partial(app.sealer.unseal, owner)
-    return as_records(accept_items(given, source, referred, unseal, app.presenters))
+    return as_records(accept_items(given, source, found, unseal, app.presenters))
 
 
 def _encode(record: ConversationRecord) -> bytes:

@@ -145,7 +145,7 @@ class SchemaCompiler:
     def _alternatives(self, schema: Schema, keyword: str, at: str) -> SchemaNode:
         rest = {key: value for key, value in schema.items() if key != keyword}
         options = schema[keyword]
-        if not isinstance(options, list) or not options:
+        if not options:
             return self._unenforceable(at, f"{keyword}: it must be a list of schemas")
         if keyword == "oneOf" and not disjoint(options, self._root, self._budget):
             self.unenforced.append((at, "oneOf: more than one of its schemas may fit"))
@@ -158,8 +158,6 @@ class SchemaCompiler:
     def _constants(self, schema: Schema, at: str) -> SchemaNode:
         """The values listed, as far as the rest of the schema allows them."""
         values = [schema["const"]] if "const" in schema else schema["enum"]
-        if not isinstance(values, list):
-            return self._unenforceable(at, "enum: it must be a list")
         self._budget.spend(_VALUE * len(values))
         allowed = schema["enum"] if "const" in schema and "enum" in schema else None
         types = types_of(schema)

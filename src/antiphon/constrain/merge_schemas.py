@@ -78,6 +78,7 @@ class _Merger:
         if not isinstance(schema, Mapping):
             return schema
         self._budget.spend(1 + len(schema) // 4)
+        self.conflicts += (f"{key}: it must be {what}" for key, what in _misshapen(schema))
         result: Any = _normal({key: value for key, value in schema.items() if key not in ("$ref", "allOf")})
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -153,8 +154,32 @@ def _member(schema: Schema, name: str) -> Any:
     return listed[name] if name in listed else schema.get("additionalProperties", True)
 
 
+_SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    **dict.fromkeys(("enum", "required", "prefixItems", "allOf", "anyOf", "oneOf"), (list, "a list")),
+    **dict.fromkeys(("properties", "patternProperties"), (Mapping, "an object")),
+    **dict.fromkeys(("pattern", "format", "$ref"), (str, "a text")),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), ((int, float), "a whole number")),
+    **dict.fromkeys(("minProperties", "maxProperties"), ((int, float), "a whole number")),
+    **dict.fromkeys(
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), ((int, float), "a number")
+    ),
+}
+"""What these keywords must have. Where one has something else, it is left out."""
+
+
+def _misshapen(schema: Schema) -> list[tuple[str, str]]:
+    """The keywords that have something else than they must have, with what that is."""
+    return [
+        (key, what)
+        for key, (type_, what) in _SHAPES.items()
+        if key in schema and not isinstance(schema[key], type_)
+    ]
+
+
 def _normal(schema: dict[str, Any]) -> dict[str, Any]:
     """`const` as `enum`, `type` as a list, with null in it if the schema is nullable."""
+    for key, _ in _misshapen(schema):
+        del schema[key]
     if "const" in schema:
         schema["enum"] = _shared(schema.get("enum", [schema["const"]]), [schema.pop("const")])
     types = types_of(schema)

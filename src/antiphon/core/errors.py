@@ -6,7 +6,8 @@
     │   ├── NotFoundError           no such model, response or path           404
     │   ├── MethodNotAllowedError   the path exists, the method does not      405
     │   ├── BodyTooLargeError       the body is over the limit                413
-    │   └── MediaTypeError          the body is not JSON                      415
+    │   ├── MediaTypeError          the body is not JSON                      415
+    │   └── ClientBusyError         too many requests of this client wait     429
     ├── EngineError             the model could not answer                    500
     │   ├── EngineNotReadyError     still loading, or shutting down           503
     │   └── EngineBusyError         too many requests wait already            429
@@ -82,6 +83,14 @@ class MediaTypeError(RequestError):
     """The body must be JSON: send `Content-Type: application/json`."""
 
     status = 415
+
+
+class ClientBusyError(RequestError):
+    """Too many requests of this client are waiting. Try again when some of them are answered."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "client_busy"
 
 
 class EngineError(AntiphonError):

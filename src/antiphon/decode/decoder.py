@@ -15,10 +15,11 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event, ReasoningDelta, TextDelta
 from antiphon.core.grammar import Grammar, Header, Kind, Span, State, TextArguments
 from antiphon.decode.arguments.types import Schema
-from antiphon.decode.event_builder import EventBuilder, StopMatcher
+from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
-from antiphon.decode.lexer import NEVER_PLAIN, Lexer, PlainTexts
+from antiphon.decode.lexer import NEVER_PLAIN, PlainTexts
 from antiphon.decode.readers import RETRACT, Reader, SpanReader, Step
+from antiphon.decode.stops import StopMatcher
 from antiphon.decode.table import Table
 from antiphon.decode.token_map import TokenMap
 
@@ -97,7 +98,7 @@ class Decoder:
         self._table = table
         self._token_map = TokenMap()
         stops = tuple(stop)
-        matcher = StopMatcher(Lexer(stops), include_stop) if stops else None
+        matcher = StopMatcher(stops, include_stop) if stops else None
         self._builder = EventBuilder(self._token_map, ids or ids_by(openai_call_id), matcher, tools or {})
         self._origin: tuple[str, SpanReader] | None = None  # where the current call started
         self.around_calls = table.grammar.text

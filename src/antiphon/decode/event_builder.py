@@ -7,7 +7,6 @@ call is shown, and it can be retracted to become text.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from antiphon.core.chunks import Finish, FinishReason, Token
 from antiphon.core.events import (
@@ -31,27 +30,11 @@ from antiphon.decode.arguments.elements import Element
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.arguments.writer import ObjectWriter
 from antiphon.decode.ids import CallIds
-from antiphon.decode.lexer import Lexer
+from antiphon.decode.stops import StopMatcher
 from antiphon.decode.token_map import TokenMap
 
 MAX_PROVISIONAL = 64 * 1024
 """Characters that are held back until a call has an argument; beyond that they are text."""
-
-
-class StopMatcher(NamedTuple):
-    """Finds where visible text ends: before the first stop string, or after it with `include_stop`."""
-
-    strings: Lexer
-    include_stop: bool
-
-    def find(self, text: str) -> tuple[int, str | None]:
-        """How many characters of `text` are visible for certain, and the stop string that was found."""
-        found = self.strings.find(text)
-        if found is None:
-            return len(text), None
-        if not found.marker:
-            return found.start, None
-        return found.start + len(found.marker) * self.include_stop, found.marker
 
 
 class EventBuilder:
@@ -317,6 +300,7 @@ class EventBuilder:
 
     def _release(self) -> None:
         """Report text that was held back and is not a stop string."""
-        if self._held:
+        if self._held and self._stop is not None:
             held, self._held = self._held, ""
+            self._stop.reset()
             self._show(Kind.TEXT, held)

@@ -1,27 +1,35 @@
-"""Who may use an engine now, and who waits: by priority, then first come, first served, with a named limit.
+"""Who may use an engine now, and who waits: by priority, then in fair shares, then first come, first served.
+
+A slot goes to the client that has the fewest: one with many requests does not keep the others waiting.
+Nor may one client have all the places in front of the slots.
 
 Engines of ours never hold more requests than they can work on: what waits
 inside an engine cannot be cancelled, what waits here can.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
-from itertools import count
 
 from antiphon.core.errors import EngineBusyError
+from antiphon.core.limits import CLIENT
 
 MAX_WAITING = 1024
 """Requests that may wait for a slot before new ones are refused."""
+
+MAX_WAITING_EACH = 256
+"""Those of one client: of a key or, where there are none, of a connection. Background work is one client."""
 
 
 class Ticket:
     """A slot, or a place in front of them. `leave` gives up whichever it is, once."""
 
-    __slots__ = ("_admission", "_start", "held", "left")
+    __slots__ = ("_admission", "_start", "client", "held", "left", "priority")
 
-    def __init__(self, admission: "Admission", start: Callable[[], None]) -> None:
+    def __init__(self, admission: "Admission", start: Callable[[], None], priority: int) -> None:
         self._admission = admission
         self._start: Callable[[], None] | None = start
+        self.client = CLIENT.get()
+        self.priority = priority
         self.held = False
         self.left = False
 
@@ -45,45 +53,57 @@ class Admission:
     def __init__(self, slots: int, max_waiting: int = MAX_WAITING) -> None:
         self._slots = slots
         self._max_waiting = max_waiting
-        self._queue: list[tuple[int, int, Ticket]] = []  # priority, number
-        self._numbers = count()
-        self.waiting = 0
-        """How many requests wait for a slot."""
+        self._queue: dict[Ticket, None] = {}  # in the order of their coming
+        self._running = Counter[str]()
+        self._queued = Counter[str]()
         self.running = 0
-        """How many hold one."""
+        """How many hold a slot."""
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a slot."""
+        return len(self._queue)
 
     def enter(self, start: Callable[[], None], priority: int = 0) -> Ticket:
         """Have `start` called when a slot is free: now, or later; a lower `priority` goes first.
 
         Raises EngineBusyError if too many wait already.
         """
-        ticket = Ticket(self, start)
+        ticket = Ticket(self, start, priority)
         if self.running < self._slots:
-            self.running += 1
-            ticket.admit()
+            self._admit(ticket)
         elif self.waiting >= self._max_waiting:
             raise EngineBusyError
+        elif self._queued[ticket.client] >= MAX_WAITING_EACH:
+            raise EngineBusyError("Too many requests of this client wait already. Try again in a moment.")
         else:
-            self.waiting += 1
-            heappush(self._queue, (priority, next(self._numbers), ticket))
+            self._queue[ticket] = None
+            self._queued[ticket.client] += 1
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
         """A slot or a place is given up; a slot goes to whoever is first."""
         if not ticket.held:
-            self.waiting -= 1  # it stays in the queue, and is passed over
-            self._forget_left()
+            self._leave_queue(ticket)
             return
-        while self._queue:
-            _, _, first = heappop(self._queue)
-            if not first.left:
-                self.waiting -= 1
-                first.admit()
-                return
         self.running -= 1
+        _count_down(self._running, ticket.client)
+        if self._queue:
+            first = min(self._queue, key=lambda each: (each.priority, self._running[each.client]))
+            self._leave_queue(first)
+            self._admit(first)
 
-    def _forget_left(self) -> None:
-        """Drop places that were given up once they are the most: it costs each of them one look."""
-        if len(self._queue) > 2 * self.waiting:
-            self._queue = [place for place in self._queue if not place[2].left]
-            heapify(self._queue)
+    def _admit(self, ticket: Ticket) -> None:
+        self.running += 1
+        self._running[ticket.client] += 1
+        ticket.admit()
+
+    def _leave_queue(self, ticket: Ticket) -> None:
+        del self._queue[ticket]
+        _count_down(self._queued, ticket.client)
+
+
+def _count_down(counts: Counter[str], client: str) -> None:
+    counts[client] -= 1
+    if not counts[client]:
+        del counts[client]

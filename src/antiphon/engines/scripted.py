@@ -85,6 +85,9 @@ CAPABILITIES = Capabilities(token_ids=True, sampling=SUPPORTED)
 REMEMBERED_PIECES = 65536
 """Pieces of prompts whose ids can be turned into text again."""
 
+LONG = 64 * 1024
+"""Characters from which on a text is tokenized beside the event loop."""
+
 REMEMBERED_REQUESTS = 64
 
 
@@ -155,6 +158,11 @@ class ScriptedEngine:
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """Word-like pieces, each with an id that depends on its text alone."""
         check_size(pieces, self.card.context)
+        if sum(map(len, pieces)) < LONG:
+            return self._ids(pieces)
+        return await asyncio.to_thread(self._ids, pieces)  # so that others do not wait for it
+
+    def _ids(self, pieces: Sequence[str]) -> list[int]:
         return [token for piece in pieces for token in self._pieces.ids(pieces_of(piece))]
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:

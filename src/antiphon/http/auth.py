@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.core.errors import AuthenticationError
+from antiphon.core.limits import CLIENT
 from antiphon.http.errors import error_response
 
 ANYONE = "anyone"
@@ -43,6 +44,7 @@ class KeyMiddleware:
             await _refuse(scope, receive, send)
             return
         scope.setdefault("state", {})["owner"] = owner
+        CLIENT.set(owner if self._digests else "{}:{}".format(*scope.get("client") or ("", "")))
         await self._app(scope, receive, send)
 
     def _owner(self, scope: Scope) -> str | None:

@@ -4,17 +4,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
-from antiphon.apis.wire import decode
 from antiphon.app import conversations
 from antiphon.app.app import App
 from antiphon.http.auth import owner_of
 from antiphon.http.query import Query
-from antiphon.http.request import app_of, json_response, read_json
+from antiphon.http.request import app_of, json_response, read
 
 
 async def create(request: Request) -> Response:
     """A new conversation."""
-    wire = decode(await read_json(request), CreateConversation)
+    wire = await read(request, CreateConversation)
     return json_response(await conversations.create(app_of(request), owner_of(request), wire))
 
 
@@ -25,7 +24,7 @@ async def retrieve(request: Request) -> Response:
 
 async def update(request: Request) -> Response:
     """Replace the metadata of a conversation."""
-    wire = decode(await read_json(request), UpdateConversation)
+    wire = await read(request, UpdateConversation, "small_body_bytes")
     return json_response(await conversations.update(*_target(request), wire))
 
 
@@ -36,7 +35,7 @@ async def delete(request: Request) -> Response:
 
 async def create_items(request: Request) -> Response:
     """Append items."""
-    wire = decode(await read_json(request), CreateItems)
+    wire = await read(request, CreateItems)
     return json_response(await conversations.create_items(*_target(request), wire))
 
 

@@ -11,6 +11,7 @@ from antiphon.apis.messages import errors as messages
 from antiphon.core.errors import (
     AntiphonError,
     AuthenticationError,
+    ClientBusyError,
     EngineBusyError,
     EngineNotReadyError,
     MethodNotAllowedError,
@@ -29,6 +30,7 @@ ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
 _BY_STATUS: dict[int, type[RequestError]] = {404: NotFoundError, 405: MethodNotAllowedError}
 _HEADERS: dict[type[AntiphonError], dict[str, str]] = {
     AuthenticationError: {"www-authenticate": "Bearer"},
+    ClientBusyError: {"retry-after": "1"},
     EngineBusyError: {"retry-after": "1"},
     EngineNotReadyError: {"retry-after": "1"},
 }

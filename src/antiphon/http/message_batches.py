@@ -7,12 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from antiphon.apis.messages.batch import CreateBatch
-from antiphon.apis.wire import decode
 from antiphon.app import message_batches
 from antiphon.app.app import App
 from antiphon.http.auth import owner_of
 from antiphon.http.query import Query
-from antiphon.http.request import app_of, json_response, read_json
+from antiphon.http.request import app_of, json_response, read
 from antiphon.store.records import Paging, ResponseRecord
 
 MOST_ON_PAGE = 1000
@@ -20,7 +19,7 @@ MOST_ON_PAGE = 1000
 
 async def create(request: Request) -> Response:
     """Create a batch: it is answered in the background."""
-    wire = decode(await read_json(request), CreateBatch)
+    wire = await read(request, CreateBatch)
     return _shown(request, await message_batches.create(app_of(request), wire, owner_of(request)))
 
 

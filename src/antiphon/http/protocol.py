@@ -1,16 +1,30 @@
-"""uvicorn's HTTP protocol with a way past its `send`: streams are written straight to the transport.
+"""uvicorn's protocols with bounds, and a way past `send`: streams are written straight to the transport.
 
 An ASGI `send` costs a coroutine, a dictionary and several checks, for every token of
 every stream. Where this protocol serves a request, its scope has an extension,
 `STREAM`: the connection itself. A response begins and ends by `send` as always, so
 uvicorn knows its state (keep-alive, pipelining, shutting down); what lies between goes
 through `write`, in the chunked framing that uvicorn announced in the head.
+
+A connection may send no more than the limits of the server allow, and not slower.
 """
 
+from asyncio import BaseTransport, TimerHandle
+from http import HTTPStatus
+from typing import Any, ClassVar
+
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
+
+from antiphon.apis.errors import encode_error
+from antiphon.core.errors import RequestError
+from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
 
 STREAM = "antiphon.stream"
 """The ASGI extension."""
+SLICE = 4096
+"""Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
 
 
 class Listener:
@@ -26,15 +40,132 @@ class Listener:
         """It reads on."""
 
 
+class _RefusedError(Exception):
+    """What a connection sends is over a limit."""
+
+
 class StreamProtocol(HttpToolsProtocol):
     """One connection. A connection has one response under way at a time, also if requests are pipelined."""
 
+    limits: ClassVar[Limits] = DEFAULTS
     listener: Listener | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._awaited: str | None = "idle_seconds"  # the limit of what is awaited of the client
+        self._timed: str | None = None  # the limit of the timer that runs
+        self._timer: TimerHandle | None = None
+        self._requests = 0
+        self._head = self._pieces = (
+            0  # bytes of the head that is being read: of what is read, of further pieces
+        )
+        self._refusal: tuple[HTTPStatus, str] | None = None
+
+    # What a connection may send
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Wait for the first request."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._time()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, within the limits."""
+        requests = self._requests
+        super().data_received(data)
+        if self._awaited == "header_seconds" and self._requests == requests and self._refusal is None:
+            self._pieces += len(data)  # all of them are of this head: of one header, it may be
+            try:
+                self._check_head(self._pieces)
+            except _RefusedError:
+                self.send_400_response("")
+        self._time()
+
+    def _check_head(self, size: int) -> None:
+        """Raise _RefusedError for a head that is too long."""
+        if size > self.limits.header_bytes:
+            what = f"The URL and the headers have more than {self.limits.header_bytes} bytes"
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "header_bytes", what)
+
+    def _refuse(self, status: HTTPStatus, limit: str, what: str) -> None:
+        self._refusal = status, f"{what}, the limit '{limit}' of this server."
+        raise _RefusedError
+
+    def _time(self) -> None:
+        """Give the client its time for what is awaited of it. What comes in one piece needs no timer."""
+        if self._awaited == self._timed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timed, self._timer = self._awaited, None
+        if self._timed is not None:
+            self._timer = self.loop.call_later(getattr(self.limits, self._timed), self._late)
+
+    def _late(self) -> None:
+        """The client is too slow, unless it is not read from, or has an answer to wait for."""
+        limit, self._timed = str(self._timed), None
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if self.flow.read_paused or (answering and limit == "header_seconds"):
+            self._time()
+        elif limit == "idle_seconds":
+            self.transport.close()
+        else:
+            what = f"The request took more than {getattr(self.limits, limit)} seconds to come"
+            self._refusal = HTTPStatus.REQUEST_TIMEOUT, f"{what}, the limit '{limit}' of this server."
+            self.send_400_response("")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be read, or is over a limit; a response that is under way ends here."""
+        if self.cycle is not None and not self.cycle.response_complete and self.cycle.response_started:
+            self.transport.abort()
+            return
+        status, message = self._refusal or (HTTPStatus.BAD_REQUEST, msg)
+        code = None if self._refusal is None else LIMIT_EXCEEDED
+        body = encode_error(RequestError(message, code=code))
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         """Offer the extension to the request that begins."""
+        self._requests += 1
+        self._head = self._pieces = 0
+        self._awaited = "header_seconds"
+        if len(self.pipeline) >= self.limits.pipelined:
+            what = f"More than {self.limits.pipelined} requests wait on this connection"
+            self._refuse(HTTPStatus.TOO_MANY_REQUESTS, "pipelined", what)
         super().on_message_begin()
         self.scope["extensions"] = {STREAM: self}  # type: ignore[dict-item]
+
+    def on_url(self, url: bytes) -> None:
+        """Count it."""
+        self._head += len(url)
+        self._check_head(self._head)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count it."""
+        self._head += len(name) + len(value) + 4
+        self._check_head(self._head)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Wait for the body."""
+        self._awaited = "body_seconds"
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Wait for nothing: uvicorn waits for the next request."""
+        self._awaited = None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Read no more requests before those that wait are answered."""
+        super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
+
+    # The response that is under way
 
     @property
     def gone(self) -> bool:
@@ -51,6 +182,8 @@ class StreamProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the listener, too."""
+        self._awaited = None
+        self._time()
         super().connection_lost(exc)
         if self.listener is not None:
             self.listener.on_disconnect()
@@ -66,3 +199,46 @@ class StreamProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self.listener is not None:
             self.listener.on_resume()
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """One WebSocket."""
+
+    limits: ClassVar[Limits] = DEFAULTS
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, until there is too much of it."""
+        for start in range(0, len(data), SLICE):
+            if self.transport.is_closing():
+                return
+            super().data_received(data[start : start + SLICE])
+
+    def handle_cont(self, event: Frame) -> None:
+        """Take a fragment of a message."""
+        if len(self.frames) < self.limits.fragments:
+            super().handle_cont(event)
+        else:
+            self._refuse(f"More than {self.limits.fragments} fragments")
+
+    def handle_ping(self) -> None:
+        """Answer a ping of a client that reads."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self._refuse("Pings without end")
+
+    def _refuse(self, why: str) -> None:
+        if not self.close_sent:
+            self.frames = []
+            self.conn.fail(CloseCode.POLICY_VIOLATION, why)
+            self.handle_parser_exception()
+
+
+def protocols(limits: Limits) -> dict[str, Any]:
+    """The protocols of a server with these limits, as uvicorn takes them."""
+    return {
+        "http": type("StreamProtocol", (StreamProtocol,), {"limits": limits}),
+        "ws": type("SocketProtocol", (SocketProtocol,), {"limits": limits}),
+        "ws_max_size": limits.body_bytes,
+        "timeout_keep_alive": limits.idle_seconds,
+    }

@@ -10,10 +10,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.apis.fields import ParameterNames
-from antiphon.apis.wire import decode_request
+from antiphon.apis.wire import decode, decode_request
 from antiphon.app.app import App
 from antiphon.app.chat import MAX_REQUEST_ID
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
+from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.decode.ids import random_id
 
 log = structlog.get_logger(__name__)
@@ -30,25 +31,38 @@ def app_of(request: HTTPConnection) -> App:
     return app
 
 
-async def read_json(request: Request) -> bytes:
+async def read(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
+    """The body of a request as `type_`, which may have so many bytes. Raises RequestError."""
+    return decode(await read_json(request, limit), type_, app_of(request).options.limits)
+
+
+async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
     """The body of a request that must be JSON. Raises RequestError."""
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise MediaTypeError
-    limit = app_of(request).options.max_body_bytes
+    most: int = getattr(app_of(request).options.limits, limit)
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > most:
+        raise _too_large(limit, most)
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > limit:
-            raise BodyTooLargeError(f"The request body is larger than the limit of {limit} bytes.")
+        if len(body) > most:
+            raise _too_large(limit, most)
     if not body:
         raise RequestError("The request has no body. Send a JSON object.")
     return bytes(body)
 
 
-async def read_request(request: Request, type_: type[T]) -> T:
-    """The body as a request for an answer. Raises RequestError."""
-    return decode_body(request, await read_json(request), type_)
+def _too_large(limit: str, most: int) -> BodyTooLargeError:
+    message = f"The request body has more than {most} bytes, the limit '{limit}' of this server."
+    return BodyTooLargeError(message, code=LIMIT_EXCEEDED)
+
+
+async def read_request(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
+    """The body as a request for an answer, which may have so many bytes. Raises RequestError."""
+    return decode_body(request, await read_json(request, limit), type_)
 
 
 def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
@@ -59,7 +73,8 @@ def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
     connection.state.names = names = ParameterNames()
     app = app_of(connection)
     first = app.models.default_name
-    wire = decode_request(body, type_, names, first, first if app.options.default_model else None)
+    missing = first if app.options.default_model else None
+    wire = decode_request(body, type_, names, first, missing, app.options.limits)
     if names.ignored:
         log.info("unknown parameters ignored", names=names.ignored)
     return wire

@@ -23,12 +23,11 @@ from antiphon.compose import Runtime, compose
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.http.app import build
-from antiphon.http.protocol import StreamProtocol
+from antiphon.http.protocol import StreamProtocol, protocols
 from antiphon.log import configure
+from antiphon.run.bounded import warm
 from antiphon.run.models import Health
 
-KEEP_ALIVE_SECONDS = 75
-"""How long an idle connection stays open. Longer than common clients keep theirs."""
 GC_THRESHOLD = 50_000
 """Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
 SIGNAL_SECONDS = 0.1
@@ -45,15 +44,12 @@ def serve(settings: Settings) -> None:
     runtime = compose(settings)
     config = uvicorn.Config(
         build(runtime.app, settings.api_key),
-        http=StreamProtocol,
         lifespan="off",
         log_level="warning",
         access_log=False,
         proxy_headers=False,  # nothing here depends on the address of the client
-        ws="websockets-sansio",
-        ws_max_size=settings.max_body_bytes,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         server_header=False,
+        **protocols(runtime.app.options.limits),
     )
     server = Server(config, runtime)
     with (
@@ -77,6 +73,7 @@ async def _serve(server: "Server", listener: socket.socket, guarded: bool) -> No
             loading.result()
         if not server.should_exit:
             _tune_gc()
+            warm()
             url = _url(listener)
             curl = _curl(url, runtime.app.models.names[0], guarded)
             print(f"listening on {url}", f"try: {curl}", sep="\n", flush=True)

@@ -4,12 +4,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon.apis.chat.stored import UpdateRequest
-from antiphon.apis.wire import decode
 from antiphon.app import stored_completions
 from antiphon.app.app import App
 from antiphon.http.auth import owner_of
 from antiphon.http.query import Query
-from antiphon.http.request import app_of, json_response, read_json
+from antiphon.http.request import app_of, json_response, read
 from antiphon.store.records import CompletionFilter
 
 
@@ -27,7 +26,7 @@ async def retrieve(request: Request) -> Response:
 
 async def update(request: Request) -> Response:
     """Replace the metadata of a completion."""
-    wire = decode(await read_json(request), UpdateRequest)
+    wire = await read(request, UpdateRequest, "small_body_bytes")
     return json_response(await stored_completions.update(*_target(request), wire))
 
 

@@ -52,7 +52,8 @@ class AnswerSource:
             await self._run(output)
 
     async def _run(self, output: Driver) -> None:
-        prepared = [await prepare(turn, self._model, self._context.prompt) for turn in self._turns]
+        choices = sum(turn.choices for turn in self._turns)
+        prepared = [await prepare(turn, self._model, self._context.prompt, choices) for turn in self._turns]
         output.prompted([each.prompt for each in prepared])
         self._choices = [
             _choice(each, index, self._context) for each in prepared for index in range(each.turn.choices)

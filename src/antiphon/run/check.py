@@ -5,64 +5,107 @@ verdict goes to the client with the end of the answer; the answer itself stays
 as the model wrote it.
 """
 
-from collections.abc import Iterator
-
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.constrain.matcher import matches
 from antiphon.core.chunks import FinishReason
+from antiphon.core.errors import RequestError
 from antiphon.core.events import CallEnded, Event, Finished, TextEnded
 from antiphon.core.items import FunctionCall, Item, Message, Status
 from antiphon.core.turn import Calling, Turn
-from antiphon.run.constraints import ConstraintPlan
+from antiphon.run.bounded import BoundedPool
+from antiphon.run.constraints import ConstraintPlan, demands_of
+from antiphon.run.schemas import Schema
 
 COMMENTARY = "commentary"
 """The phase of a message that only leads to others: the format does not apply to it."""
 
 
+class Checked(Struct, frozen=True):
+    """The parts of an answer that are checked: calls as (source of the schema, name, arguments)."""
+
+    calls: tuple[tuple[str, str, str], ...] = ()
+    text: str | None = None
+    raw: str = ""
+    source: str = ""
+
+
 class OutputCheck:
     """Reads along with the events of one generation, and adds to the last what is unmet."""
 
-    def __init__(self, turn: Turn, plan: ConstraintPlan) -> None:
+    def __init__(self, turn: Turn, plan: ConstraintPlan, pool: BoundedPool) -> None:
         self._turn = turn
         self._plan = plan
+        self._pool = pool
         self._items: list[Item] = []
         self._raw: list[str] = []
+        self._end: Finished | None = None
 
     def push(self, events: list[Event]) -> list[Event]:
-        """The same events, the last one with the verdict."""
+        """The same events, without the last one if it waits for the verdict."""
         for event in events:
             self._raw.append(event.raw)
             if isinstance(event, TextEnded | CallEnded) and event.item is not None:
                 self._items.append(event.item)
         if events and isinstance(end := events[-1], Finished) and end.reason is FinishReason.STOP:
-            return [*events[:-1], replace(end, unmet=tuple(self._violations()))]
+            self._end = end
+            return events[:-1]
         return events
 
-    def _violations(self) -> Iterator[str]:
+    def end(self) -> list[Event]:
+        """The last event, if it still waits."""
+        end, self._end = self._end, None
+        return [] if end is None else [end]
+
+    async def verdict(self) -> list[Event]:
+        """The last event with what is unmet, if it waits for that."""
+        if self._end is None:
+            return []
+        unmet = await self._violations()
+        return [replace(end, unmet=unmet) for end in self.end() if isinstance(end, Finished)]
+
+    async def _violations(self) -> tuple[str, ...]:
         calls = [item for item in self._items if isinstance(item, FunctionCall)]
         whole = [call for call in calls if call.status is Status.COMPLETED]
+        unmet: tuple[str, ...] = ()
         if self._turn.tool_choice.calling is Calling.REQUIRED and not whole:
             called = "its call is incomplete" if calls else "the model called no tool"
-            yield f"tool_choice: {called}."
-        for call in whole:
-            yield from self._violations_by_call(call)
-        if self._turn.format is not None and not whole:
+            unmet = (f"tool_choice: {called}.",)
+        checked = self._checked(whole)
+        try:
+            return unmet + await self._pool.run(checked.source, violations, self._plan, checked)
+        except RequestError as error:
+            return *unmet, f"{checked.source}: the answer could not be checked. {error.message}"
+
+    def _checked(self, calls: list[FunctionCall]) -> Checked:
+        sources = {tool.name: tool.source for tool in self._turn.tools}
+        text = None
+        if self._turn.format is not None and not calls:
             texts = [item for item in self._items if isinstance(item, Message) and item.phase != COMMENTARY]
-            yield from self._violations_by_text("".join(message.text for message in texts))
+            text = "".join(message.text for message in texts)
+        return Checked(
+            tuple((sources.get(call.name, "tools"), call.name, call.arguments) for call in calls),
+            text,
+            "".join(self._raw),
+            "tools" if self._turn.format is None else self._turn.parameter("format"),
+        )
 
-    def _violations_by_call(self, call: FunctionCall) -> Iterator[str]:
-        schema = self._plan.schemas.tools.get(call.name)
-        if schema is not None:
-            source = next(tool.source for tool in self._turn.tools if tool.name == call.name)
-            for fault in schema.faults(call.arguments):
-                yield f"{source}: the arguments of '{call.name}'{fault}"
 
-    def _violations_by_text(self, text: str) -> Iterator[str]:
-        source, schema = self._turn.parameter("format"), self._plan.schemas.format
-        grammar_ir = self._plan.enforced.grammar_ir
-        if schema is not None:
-            for fault in schema.faults(text):
-                yield f"{source}: the answer{fault}"
-        elif grammar_ir is not None and not matches(grammar_ir, "".join(self._raw)):
-            yield f"{source}: the answer does not have the requested form."
+def violations(plan: ConstraintPlan, answer: Checked) -> tuple[str, ...]:
+    """What an answer does not meet of what the engine was not held to. This may not end: see `bounded.py`."""
+    demands = demands_of(plan)
+    found = [
+        f"{source}: the arguments of '{name}'{fault}"
+        for source, name, arguments in answer.calls
+        if name in demands.schemas.tools
+        for fault in Schema(demands.schemas.tools[name], source).faults(arguments)
+    ]
+    if answer.text is not None:
+        grammar_ir = demands.enforced.grammar_ir
+        if demands.schemas.format is not None:
+            faults = Schema(demands.schemas.format, "format").faults(answer.text)
+            found += [f"{answer.source}: the answer{fault}" for fault in faults]
+        elif grammar_ir is not None and not matches(grammar_ir, answer.raw):
+            found.append(f"{answer.source}: the answer does not have the requested form.")
+    return tuple(found)

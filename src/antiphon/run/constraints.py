@@ -4,6 +4,7 @@ What an engine cannot do is refused by its name. What it cannot enforce is
 checked when the answer is there, and its end reports the violations.
 """
 
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,21 +45,22 @@ WIRE_NAMES = {"beam_width": "use_beam_search"}
 
 
 class ConstraintPlan(Struct, frozen=True):
-    """What the answer must be, and what of that the engine is held to: all or nothing of `enforced`.
+    """What an answer is held to: what the engine gets of it, all or nothing.
 
-    `schemas` are what is left to check.
+    `loose`: there is something left to check. `demands` are the `Demands` behind it as the process that
+    compiled them wrote them: only such processes read them, in `plan_after` and `check.violations`.
     """
 
-    enforced: CompiledConstraint = CompiledConstraint()
     constraint: Constraint | None = None
-    schemas: Schemas = Schemas()
+    loose: bool = False
+    demands: bytes = b""
 
-    @property
-    def loose(self) -> bool:
-        """There is something left to check."""
-        return bool(self.enforced.unenforced) or (
-            self.enforced.grammar_ir is not None and self.constraint is None
-        )
+
+class Demands(Struct, frozen=True):
+    """What the answer must be; `schemas` are what is left to check."""
+
+    enforced: CompiledConstraint = CompiledConstraint()
+    schemas: Schemas = Schemas()
 
 
 def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
@@ -95,30 +97,35 @@ def requirements_of(turn: Turn, state: str | None) -> OutputRequirements:
     return OutputRequirements(turn.tools if may_call else (), turn.tool_choice, turn.format, state)
 
 
+# What follows may not end: it is done in processes of its own, see `bounded.py`
+
+
 def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capabilities) -> ConstraintPlan:
     """What an engine of these capabilities can be held to of what is required. Raises RequestError."""
-    plan = plan_of(compile_constraint(required, grammar), capabilities)
-    return replace(plan, schemas=schemas_of(required.format, required.tools)) if plan.loose else plan
+    enforced = compile_constraint(required, grammar)
+    notation = capabilities.constraints[0] if capabilities.constraints else None
+    plan = plan_of(Demands(enforced), notation)
+    return plan if not plan.loose else plan_of(Demands(enforced, schemas_of(required)), notation)
 
 
-def plan_of(enforced: CompiledConstraint, capabilities: Capabilities) -> ConstraintPlan:
-    """What an engine of these capabilities can be held to."""
-    if not capabilities.constraints:
-        return ConstraintPlan(enforced)
-    return ConstraintPlan(enforced, _written(enforced, capabilities.constraints[0]))
+def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPlan:
+    """What an engine can be held to that takes constraints in this notation."""
+    enforced, constraint = demands.enforced, None
+    if notation is not None and enforced.grammar_ir is not None:
+        write = gbnf.write if notation is Gbnf else structural_tag.write
+        constraint = write(enforced.grammar_ir, enforced.triggers)
+    loose = bool(enforced.unenforced) or (enforced.grammar_ir is not None and constraint is None)
+    return ConstraintPlan(constraint, loose, pickle.dumps(demands))
+
+
+def demands_of(plan: ConstraintPlan) -> Demands:
+    """What is behind a plan."""
+    demands: Demands = pickle.loads(plan.demands) if plan.demands else Demands()  # noqa: S301 - our own
+    return demands
 
 
 def plan_after(plan: ConstraintPlan, written: str) -> ConstraintPlan | None:
     """What holds the rest of an answer of which this much is written; None if it broke the rules."""
-    enforced = plan.enforced.after(written)
-    if enforced is None or plan.constraint is None:
-        return None if enforced is None else replace(plan, enforced=enforced)
-    return replace(plan, enforced=enforced, constraint=_written(enforced, type(plan.constraint)))
-
-
-def _written(enforced: CompiledConstraint, notation: type[Constraint]) -> Constraint | None:
-    """What holds an engine that takes this notation."""
-    if enforced.grammar_ir is None:
-        return None
-    write = gbnf.write if notation is Gbnf else structural_tag.write
-    return write(enforced.grammar_ir, enforced.triggers)
+    demands, notation = demands_of(plan), None if plan.constraint is None else type(plan.constraint)
+    enforced = demands.enforced.after(written)
+    return None if enforced is None else plan_of(replace(demands, enforced=enforced), notation)

@@ -20,6 +20,7 @@ from antiphon.core.errors import AntiphonError
 from antiphon.core.events import CallStarted, Event, Malformed
 from antiphon.decode.decoder import Decoder
 from antiphon.engines.engine import Engine, GenerationRequest, Work
+from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
 from antiphon.run.drive import Driver
@@ -50,7 +51,7 @@ class Interceptors(Struct, frozen=True):
     """What may step in between engine and client; most answers need none of it.
 
     `hosted` names the functions that the server runs. `plan` is what a constraint of the
-    generation comes from: an answer that is continued needs it.
+    generation comes from: an answer that is continued needs it, and `pool` to work on it.
     """
 
     replay: ReplayLog | None = None
@@ -59,6 +60,7 @@ class Interceptors(Struct, frozen=True):
     check: OutputCheck | None = None
     hosted: frozenset[str] = frozenset()
     plan: ConstraintPlan = ConstraintPlan()
+    pool: BoundedPool | None = None
 
 
 class GenerationRun:
@@ -85,6 +87,7 @@ class GenerationRun:
         self._check = interceptors.check
         self._hosted = interceptors.hosted
         self._plan = interceptors.plan
+        self._pool = interceptors.pool or BoundedPool()
         self._items = items
         self._pieces = items.pieces
         self._before = 0  # tokens that were written before the engine began its part
@@ -112,13 +115,15 @@ class GenerationRun:
                 self._close_reasoning()
             else:
                 await self._generate(await self._next_request())
+        if self._check is not None and (events := await self._check.verdict()):
+            self._emit(choice, events)
 
     async def _next_request(self) -> GenerationRequest:
         """The request to the engine: for the rest of the answer, if some of it is written already."""
         if self._replay is None or not self._replay.chunks:
             return self._request
         request, self._before = await request_after(
-            self._replay.chunks, self._engine, self._request, self._plan
+            self._replay.chunks, self._engine, self._request, self._plan, self._pool
         )
         return request
 
@@ -186,7 +191,7 @@ class GenerationRun:
     def abandon(self) -> list[Event]:
         """The last events of a generation that came to nothing: its items so far are kept."""
         if self._finished:
-            return []
+            return [] if self._check is None else self._check.end()
         self._finished = True
         decoder = self._decoder
         held = [event for chunk in self._held for event in decoder.feed(chunk)]
@@ -223,8 +228,10 @@ class GenerationRun:
             emitted = events if emitted is None else emitted + events
             if finish is not None:
                 break
+        if emitted and self._check is not None:
+            emitted = self._check.push(emitted)
         if emitted:
-            self._emit(self._choice, emitted if self._check is None else self._check.push(emitted))
+            self._emit(self._choice, emitted)
 
     def _visible(self, events: list[Event]) -> list[Event]:
         """Those of the events that the client may see, numbered, with their items."""

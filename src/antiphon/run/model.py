@@ -1,8 +1,9 @@
 """A model that is being served: an engine, and how to speak with what it runs."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from random import Random
 from types import MappingProxyType
 
@@ -12,24 +13,30 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineError, RequestError, naming
 from antiphon.core.grammar import Grammar, Kind, Span, State
-from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Calling, Function, Turn
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import TEXT, Dialect
-from antiphon.engines.engine import Engine, ModelCard, Prompt
+from antiphon.engines.engine import Engine, ModelCard, Prompt, check_size
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.render.special_tokens import split_at_separators
+from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_after, plan_for, requirements_of
 from antiphon.tools.tool import ServerTool
 
 MANY_ITEMS = 64
 """Items from which on a conversation is rendered beside the event loop: it may take milliseconds."""
+MANY_CHARACTERS = 64 * 1024
+"""Characters from which on it is, too."""
 TEMPLATES = 8
 """Templates of clients that are remembered: to compile and probe one takes long."""
 PLANS = 64
 """Compiled plans that are cached, by what they require; agents repeat themselves."""
+PLAN_BYTES = 512 * 1024
+"""Bytes of a plan that is cached."""
 ANSWER_SHARE = 4
 """One part in so many of the context is kept for the answer where a conversation is shortened to fit."""
 
@@ -42,6 +49,7 @@ class Model:
     `reasons`: the model may begin an answer with reasoning, where its dialect has any.
     With `exclude_tools` a turn that may not call has no tools in its prompt.
     `tools` are those of the server, by type; `stopping` is set when none of them is waited for any more.
+    `limits` bound what a turn may ask for.
     """
 
     def __init__(  # noqa: PLR0913 - what a model is served with
@@ -53,8 +61,11 @@ class Model:
         reasons: bool = True,
         exclude_tools: bool = False,
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
+        limits: Limits = DEFAULTS,
     ) -> None:
         self.engine = engine
+        self.limits = limits
+        self.pool = BoundedPool(limits)
         self.tools = tools
         self.stopping = asyncio.Event()
         self.dialect = dialect
@@ -93,7 +104,16 @@ class Model:
     async def compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
         """The same, however long it is: to be looked at, or counted. Raises RequestError."""
         with naming(turn.parameters):
+            self._check(turn)
             return await self._compose(turn, ids)
+
+    def _check(self, turn: Turn) -> None:
+        """Refuse what is over a limit before any work is put into it. Raises RequestError."""
+        for tool in turn.tools:
+            self.limits.check("name_characters", len(tool.name), tool.source)
+        for stop in turn.stop:
+            self.limits.check("stop_characters", len(stop), "stop")
+        check_size([text for item in turn.items for text in _texts(item)], self.card.context)
 
     async def _compose(self, turn: Turn, ids: tuple[int, ...] | None) -> Prompt:
         prompt = await self._whole(turn)
@@ -111,7 +131,7 @@ class Model:
             return await self._shortened(turn)
         if isinstance(turn.prompt, str):
             return await self._read([turn.prompt])
-        return await self._read(split_at_separators(await self._render(turn)))
+        return await self._read(await self._render(turn))
 
     async def _text(self, ids: tuple[int, ...]) -> str:
         """The text of a prompt that came as ids."""
@@ -137,31 +157,35 @@ class Model:
     async def _shortened(self, turn: Turn) -> Prompt:
         """The prompt with as few of the oldest messages left out as makes it fit, found by halving."""
         limit = self.card.context - _room(turn, self.card.context)
-        prompt = await self._read(split_at_separators(await self._render(turn)))
+        prompt = await self._read(await self._render(turn))
         if len(prompt.ids) <= limit:
             return prompt
         too_few, enough = 0, len(turn.items)
         while enough - too_few > 1:
             dropped = (too_few + enough) // 2
             items = _without(turn.items, dropped)
-            shorter = await self._read(split_at_separators(await self._render(replace(turn, items=items))))
+            shorter = await self._read(await self._render(replace(turn, items=items)))
             if len(shorter.ids) > limit:
                 too_few = dropped
             else:
                 enough, prompt = dropped, shorter
         return prompt
 
-    async def _render(self, turn: Turn) -> str:
-        """Render the turn; in a thread of its own if it is long, so that others do not wait for it."""
+    async def _render(self, turn: Turn) -> Sequence[str]:
+        """Render the turn, in pieces to tokenize; in a thread of its own if it is long: no one waits."""
         if self._exclude_tools and turn.tool_choice.calling is Calling.NONE:
             turn = replace(turn, tools=())
         if turn.template is not None:
             renderer: Renderer = await asyncio.to_thread(self._foreign, turn.template)
         else:
             renderer = self._renderer
-        if len(turn.items) < MANY_ITEMS:
-            return renderer.render(turn)
-        return await asyncio.to_thread(renderer.render, turn)
+
+        def render() -> Sequence[str]:
+            return split_at_separators(renderer.render(turn))
+
+        if len(turn.items) < MANY_ITEMS and _size(turn) < MANY_CHARACTERS:
+            return render()
+        return await asyncio.to_thread(render)
 
     def _compile(self, template: str) -> Renderer:
         bos, eos = self.card.bos, self.card.eos
@@ -197,7 +221,8 @@ class Model:
         plan = await self._plan(turn, table, start.state)
         if not start.call_prefix:
             return plan
-        rest = await asyncio.to_thread(plan_after, plan, start.call_prefix)
+        param = "prefix" if turn.prefix else "conversation"
+        rest = await self.pool.run(param, plan_after, plan, start.call_prefix)
         if rest is None:
             raise _unfitting(turn)
         return rest
@@ -205,15 +230,17 @@ class Model:
     async def _plan(self, turn: Turn, table: Table, state: str | None) -> ConstraintPlan:
         """How an answer is held that begins in this state."""
         required = requirements_of(turn, state)
-        key = msgspec.msgpack.encode((required, turn.prompt is None))
-        if key not in self._plans:
+        key = sha256(msgspec.msgpack.encode((required, turn.prompt is None))).digest()
+        plan = self._plans.get(key)
+        if plan is None:
             grammar = table.grammar if self._reasons else self._without_reasoning(table)
-            # Beside the event loop: many tools, or a large schema, take tens of milliseconds.
-            plan = await asyncio.to_thread(plan_for, required, grammar, self.card.capabilities)
-            if len(self._plans) >= PLANS:
+            param = "tools" if turn.format is None else "format"
+            plan = await self.pool.run(param, plan_for, required, grammar, self.card.capabilities)
+            if len(plan.demands) <= PLAN_BYTES:
+                self._plans[key] = plan
+            if len(self._plans) > PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[key] = plan
-        return self._plans[key]
+        return plan
 
     def _without_reasoning(self, table: Table) -> Grammar:
         """The grammar without reasoning: a constrained model would begin it to avoid the constraint."""
@@ -254,6 +281,21 @@ _PLAIN = Table(TEXT)
 
 def _is_reasoning(state: State) -> bool:
     return isinstance(state, Span) and state.kind is Kind.REASONING
+
+
+def _texts(item: Item) -> Iterator[str]:
+    """The texts of an item."""
+    match item:
+        case FunctionCall(arguments=text) | Reasoning(text=text):
+            yield text
+        case Message(parts=parts) | FunctionOutput(parts=parts):
+            yield from (part.text for part in parts)
+
+
+def _size(turn: Turn) -> int:
+    """Characters of a conversation, and of what else is rendered, about."""
+    others = turn.variables, [tool.parameters for tool in turn.tools]
+    return sum(len(text) for item in turn.items for text in _texts(item)) + len(msgspec.json.encode(others))
 
 
 def _spread(ids: Sequence[int], text: str) -> list[tuple[int, str]]:

@@ -10,6 +10,7 @@ import structlog
 
 from antiphon.core.errors import EngineError, EngineNotReadyError, NotFoundError, RequestError
 from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Turn
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
 from antiphon.dialects.dialect import Dialect
@@ -38,7 +39,8 @@ class Service:
     name from the registry, None to choose by the chat template. `chat_template` replaces the
     model's own. `date` is the one that prompts give, where a family's prompts give one; by
     default, that of the start.
-    `exclude_tools` is that of `Model`. `tools` are those that the server runs for a model that calls them.
+    `exclude_tools` is that of `Model`. `tools` are those that the server runs for a model
+    that calls them, `limits` what a turn may ask for.
     """
 
     def __init__(  # noqa: PLR0913 - what models are served with
@@ -51,6 +53,7 @@ class Service:
         date: str | None = None,
         exclude_tools: bool = False,
         tools: Iterable[ServerTool] = (),
+        limits: Limits = DEFAULTS,
     ) -> None:
         self._engine = engine
         self._tools = by_type(tools)
@@ -58,6 +61,7 @@ class Service:
         self._chat_template = chat_template
         self._date = date
         self._exclude_tools = exclude_tools
+        self._limits = limits
         self._model: Model | None = None
         self.names = tuple(name for name in names if not _is_pattern(name))
         self._patterns = tuple(filter(_is_pattern, names))
@@ -82,6 +86,7 @@ class Service:
                 reasons=reasons,
                 exclude_tools=self._exclude_tools,
                 tools=self._tools,
+                limits=self._limits,
             )
         except RequestError as error:  # as of a request that cannot be rendered
             message = f"The chat template cannot render a message of a user: {error.message.rstrip('.')}. "

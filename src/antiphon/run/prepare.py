@@ -13,6 +13,9 @@ from antiphon.run.generation import GenerationRun, Interceptors, ReasoningLimit
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
 
+TOKEN_BYTES = 100
+"""What a token takes in an answer, about, and a log probability as much again."""
+
 
 class Prepared(Struct, frozen=True):
     """A generation that can begin."""
@@ -30,21 +33,28 @@ class Prepared(Struct, frozen=True):
             context.log,
             _filter(self.turn),
             self.reasoning,
-            OutputCheck(self.turn, self.plan) if self.plan.loose else None,
+            OutputCheck(self.turn, self.plan, self.model.pool) if self.plan.loose else None,
             frozenset(tool.name for tool in self.turn.tools if tool.hosted),
             self.plan,
+            self.model.pool,
         )
         decoder = self.model.decoder(self.turn, self.prompt, context.rng)
         request = _for_choice(self.request, index)
         return GenerationRun(self.model.engine, request, decoder, interceptors, items)
 
 
-async def prepare(turn: Turn, model: Model, ids: tuple[int, ...] | None = None) -> Prepared:
-    """Render the prompt, which is `ids` if it was rendered before. Raises RequestError."""
+async def prepare(
+    turn: Turn, model: Model, ids: tuple[int, ...] | None = None, choices: int | None = None
+) -> Prepared:
+    """Render the prompt, which is `ids` if it was rendered before. Raises RequestError.
+
+    The answer has so many `choices` in all, where it is not to this turn alone.
+    """
+    most = _most_tokens(turn, model, choices or turn.choices)
     sampling = supported(turn.sampling, model.card.capabilities)
     prompt = await model.prompt(turn, ids)
     plan = await model.plan(turn, prompt)
-    room = model.card.context - len(prompt.ids)
+    room = min(model.card.context - len(prompt.ids), most)
     request = GenerationRequest(
         prompt,
         max_tokens=min(room, sampling.max_tokens or room),
@@ -56,6 +66,21 @@ async def prepare(turn: Turn, model: Model, ids: tuple[int, ...] | None = None) 
     closing = None if limit is None else await model.reasoning_end()
     reasoning = ReasoningLimit(limit, closing) if limit is not None and closing else None
     return Prepared(turn, model, prompt, request, plan, reasoning)
+
+
+def _most_tokens(turn: Turn, model: Model, choices: int) -> int:
+    """Tokens that each of so many choices may have: all of an answer is kept until it is sent.
+
+    Raises RequestError if the request wants more of each.
+    """
+    logprobs = turn.sampling.logprobs
+    size = TOKEN_BYTES if logprobs is None else TOKEN_BYTES * (2 + logprobs)
+    most = max(1, model.limits.answer_bytes // (size * choices))
+    wanted = min(turn.sampling.max_tokens or 0, model.card.context)
+    if wanted > most:
+        what = f"{choices} choices of {wanted} tokens may have {choices * wanted * size} bytes"
+        model.limits.refuse("answer_bytes", "max_tokens", what)
+    return most
 
 
 def _filter(turn: Turn) -> CallFilter | None:

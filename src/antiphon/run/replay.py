@@ -9,7 +9,6 @@ An answer that calls the server's tools takes several generations. Between the
 chunks of two of them stand the results of the calls, and the next prompt.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from random import Random
@@ -24,6 +23,7 @@ from antiphon.core.constraint import Constraint
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Engine, GenerationRequest, Prompt
+from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, plan_after
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -121,14 +121,21 @@ class ReplayContext(Struct, frozen=True):
 
 
 async def request_after(
-    chunks: Sequence[Chunk], engine: Engine, request: GenerationRequest, plan: ConstraintPlan
+    chunks: Sequence[Chunk],
+    engine: Engine,
+    request: GenerationRequest,
+    plan: ConstraintPlan,
+    pool: BoundedPool,
 ) -> tuple[GenerationRequest, int]:
     """The request for what follows these chunks of the answer to `request`, and their number of tokens.
 
     `plan` is what the answer is held to. The request has no room left if they have used it up.
     """
     text, ids = await _written(chunks, engine)
-    constraint = await asyncio.to_thread(_constraint_after, plan, text)
+    constraint: Constraint | None = None
+    if plan.constraint is not None:  # what is written may have broken the rules: then nothing holds the rest
+        rest_plan = await pool.run("conversation", plan_after, plan, text)
+        constraint = None if rest_plan is None else rest_plan.constraint
     prompt = Prompt(request.prompt.text + text, request.prompt.ids + ids)
     rest = replace(
         request,
@@ -163,12 +170,6 @@ def _read(entry: Chunk | dict[str, Any]) -> ReplayEntry:
 
 def _may_be_half(entry: ReplayEntry) -> bool:
     return isinstance(entry, Chunk) and not (entry.text or entry.finish)
-
-
-def _constraint_after(plan: ConstraintPlan, written: str) -> Constraint | None:
-    """What holds the engine for the rest of an answer; nothing, if what is written broke the rules."""
-    rest = plan_after(plan, written)
-    return None if rest is None else rest.constraint
 
 
 def _sampling_after(sampling: Sampling, written: int) -> Sampling:

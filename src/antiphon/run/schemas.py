@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from antiphon.core.constraint import Format, JsonObject, JsonSchema
+from antiphon.constrain.compile import OutputRequirements
+from antiphon.core.constraint import JsonObject, JsonSchema
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Function
 
 MAX_FAULTS = 5
 """Faults of one text that are reported."""
@@ -58,19 +58,23 @@ class Schema:
 class Schemas(Struct, frozen=True):
     """What the text of an answer is checked against, and the arguments of calls, by the function's name."""
 
-    format: Schema | None = None
-    tools: Mapping[str, Schema] = {}
+    format: Mapping[str, Any] | None = None
+    tools: Mapping[str, Mapping[str, Any]] = {}
 
 
-def schemas_of(format_: Format | None, tools: tuple[Function, ...]) -> Schemas:
+def schemas_of(required: OutputRequirements) -> Schemas:
     """The schemas of a demand. Raises RequestError, which blames `format` or the source of a function."""
-    strict = {tool.name: Schema(tool.parameters, tool.source) for tool in tools if tool.strict}
-    match format_:
+    strict = {tool.name: tool for tool in required.tools if tool.strict}
+    for tool in strict.values():
+        Schema(tool.parameters, tool.source)
+    tools = {name: tool.parameters for name, tool in strict.items()}
+    match required.format:
         case JsonSchema(schema):
-            return Schemas(Schema(schema, "format"), strict)
+            Schema(schema, "format")
+            return Schemas(schema, tools)
         case JsonObject():
-            return Schemas(Schema({"type": "object"}, "format"), strict)
-    return Schemas(None, strict)
+            return Schemas({"type": "object"}, tools)
+    return Schemas(None, tools)
 
 
 def _message(error: Exception) -> str:

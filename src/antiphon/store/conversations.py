@@ -116,10 +116,10 @@ def _page(connection: Connection, owner: str, conversation_id: str, paging: Pagi
     return items.input_page(connection, conversation_id, paging)
 
 
-def _history(connection: Connection, owner: str, conversation_id: str) -> list[ItemRecord]:
+def _history(connection: Connection, owner: str, conversation_id: str, most: int) -> list[ItemRecord]:
     _require(connection, owner, conversation_id)
     ordered = items.inputs_of(conversation_id).order_by(item_table.c.position)
-    return [items.record(row) for row in connection.execute(ordered)]
+    return [items.record(row) for row in items.within(most, connection.execute(ordered), "conversation")]
 
 
 def _item(connection: Connection, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
@@ -158,7 +158,7 @@ class SqlConversations:
         return await self._database.read(_page, owner, conversation_id, paging)
 
     async def history(self, owner: str, conversation_id: str) -> list[ItemRecord]:
-        return await self._database.read(_history, owner, conversation_id)
+        return await self._database.read(_history, owner, conversation_id, self._database.limits.history)
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
         return await self._database.read(_item, owner, conversation_id, item_id)

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Row, Select, select
 
+from antiphon.core.errors import RequestError
+from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.pages import page
 from antiphon.store.records import ItemRecord, Page, Paging
 from antiphon.store.schema import items
@@ -41,6 +43,18 @@ def input_page(connection: Connection, parent: str, paging: Paging) -> Page[Item
     """Part of what went in."""
     found = page(connection, inputs_of(parent), (items.c.position,), paging)
     return Page([record(row) for row in found.data], found.has_more)
+
+
+def within(most: int, rows: Iterable[Row[Any]], param: str) -> list[Row[Any]]:
+    """Rows with items of so many bytes at most; no more are read. Raises RequestError for `param`."""
+    read, left = [], most
+    for row in rows:
+        left -= len(row.payload or b"")
+        if left < 0:
+            message = f"This history has more than {most} bytes, the limit 'history_bytes' of this server."
+            raise RequestError(message, param=param, code=LIMIT_EXCEEDED)
+        read.append(row)
+    return read
 
 
 def record(row: Sequence[Any]) -> ItemRecord:

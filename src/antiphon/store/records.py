@@ -211,6 +211,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The same for stored completions."""
     chain: int = 10_000
     """The most responses that `previous_id` may link in a row."""
+    history: int = 16 * 1024 * 1024
+    """The most bytes that the items of a conversation, or of linked responses, may have together."""
     entries: int = 1000
     """The most log entries that one read of events gives."""
     sweep: int = 200

@@ -25,6 +25,7 @@ from antiphon.store.pages import page
 from antiphon.store.records import (
     ItemRecord,
     Lease,
+    Limits,
     Page,
     Paging,
     ResponseEnd,
@@ -230,10 +231,10 @@ def _items(connection: Connection, owner: str, item_ids: Collection[str]) -> dic
     }
 
 
-def _history(connection: Connection, owner: str, response_id: str, limit: int) -> list[ItemRecord]:
-    wanted = {"owner": owner, "response_id": response_id, "limit": limit}
-    found = connection.execute(_CHAIN, wanted).all()
-    _check_chain(found[0] if found else None, response_id, limit)
+def _history(connection: Connection, owner: str, response_id: str, limits: Limits) -> list[ItemRecord]:
+    wanted = {"owner": owner, "response_id": response_id, "limit": limits.chain}
+    found = items.within(limits.history, connection.execute(_CHAIN, wanted), "previous_response_id")
+    _check_chain(found[0] if found else None, response_id, limits.chain)
     return [items.record(row[2:]) for row in found if row.id is not None]
 
 
@@ -288,4 +289,4 @@ class SqlResponses:
         return await self._database.read(_items, owner, item_ids)
 
     async def history(self, owner: str, response_id: str) -> list[ItemRecord]:
-        return await self._database.read(_history, owner, response_id, self._database.limits.chain)
+        return await self._database.read(_history, owner, response_id, self._database.limits)

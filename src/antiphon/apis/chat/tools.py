@@ -3,7 +3,7 @@
 A tool that the server runs is named by its type; the model may know it as several functions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -37,6 +37,17 @@ _UNKNOWN_CHOICE = (
     "Unknown tool choice. Use 'none', 'auto', 'required', "
     "or an object of type 'function', 'custom', 'allowed_tools', or of a tool that the server runs."
 )
+
+
+class _Names:
+    """What the model knows tools by: the client's, and those of the server by their type."""
+
+    def __init__(self, offered: Iterable[Function]) -> None:
+        self.clients = set[str]()
+        self.hosted: dict[str, set[str]] = {}
+        for tool in offered:
+            names = self.hosted.setdefault(tool.hosted.type, set()) if tool.hosted else self.clients
+            names.add(tool.name)
 
 
 class Tools(Struct, frozen=True):
@@ -97,7 +108,7 @@ def _legacy(request: ChatOptions) -> Tools:
     _refuse_duplicates(functions)
     match request.function_call:
         case NamedTool(name=name):
-            only = frozenset({_known(name, functions, "function_call.name")})
+            only = frozenset({_known(name, _Names(functions), "function_call.name")})
             wanted = ToolChoice(Calling.REQUIRED, only, named=True)
         case None | "auto":
             wanted = ToolChoice()
@@ -190,13 +201,14 @@ def _choice(wanted: str | ToolChoiceObject | None, offered: tuple[Function, ...]
         raise RequestError(message, param="tool_choice")
     if isinstance(wanted, str):
         return ToolChoice(_MODES[wanted])
+    known = _Names(offered)
     if wanted.type == "allowed_tools" and wanted.allowed_tools:
-        names = frozenset(_allowed(wanted.allowed_tools, offered, hosts))
+        names = frozenset(_allowed(wanted.allowed_tools, known, hosts))
         return ToolChoice(_MODES[wanted.allowed_tools.mode], names)
-    return ToolChoice(Calling.REQUIRED, _named(wanted, offered, hosts), named=True)
+    return ToolChoice(Calling.REQUIRED, _named(wanted, known, hosts), named=True)
 
 
-def _named(wanted: ToolChoiceObject, offered: tuple[Function, ...], hosts: Hosts) -> frozenset[str]:
+def _named(wanted: ToolChoiceObject, offered: _Names, hosts: Hosts) -> frozenset[str]:
     """What the model knows the one tool by that must be called."""
     match wanted:
         case ToolChoiceObject(type="function", function=NamedTool(name=name)):
@@ -212,13 +224,12 @@ def _named(wanted: ToolChoiceObject, offered: tuple[Function, ...], hosts: Hosts
     return hosted
 
 
-def _hosted(type_: str | None, offered: tuple[Function, ...], hosts: Hosts) -> frozenset[str]:
+def _hosted(type_: str | None, offered: _Names, hosts: Hosts) -> frozenset[str]:
     """What the model knows a tool of the server by: nothing, if it is not offered."""
-    wanted = hosts.type_of(type_ or "")
-    return frozenset(tool.name for tool in offered if tool.hosted and tool.hosted.type == wanted)
+    return frozenset(offered.hosted.get(hosts.type_of(type_ or ""), ()))
 
 
-def _allowed(allowed: AllowedTools, offered: tuple[Function, ...], hosts: Hosts) -> Iterator[str]:
+def _allowed(allowed: AllowedTools, offered: _Names, hosts: Hosts) -> Iterator[str]:
     for index, tool in enumerate(allowed.tools):
         where = f"tool_choice.allowed_tools.tools[{index}]"
         match tool:
@@ -233,8 +244,8 @@ def _allowed(allowed: AllowedTools, offered: tuple[Function, ...], hosts: Hosts)
                 raise RequestError(message, param=where)
 
 
-def _known(name: str, offered: tuple[Function, ...], param: str) -> str:
+def _known(name: str, offered: _Names, param: str) -> str:
     """The name of one of the client's tools."""
-    if not any(tool.name == name and not tool.hosted for tool in offered):
+    if name not in offered.clients:
         raise RequestError(f"There is no tool with the name '{name}' in the request.", param=param)
     return name

@@ -59,6 +59,11 @@ class Toolbox:
         self._tools = tools
         self._hosts = hosts
         self.left_out = left_out  # types of tools that were requested, and are not offered
+        self._by_type: dict[str, list[Function]] = {}
+        self._by_plain_name: dict[tuple[str, str], list[str]] = {}
+        for flat, tool in tools.items():
+            self._by_type.setdefault(tool.type, []).append(tool.function)
+            self._by_plain_name.setdefault((tool.type, tool.name), []).append(flat)
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -71,8 +76,7 @@ class Toolbox:
 
     def hosted(self, type_: str) -> tuple[Function, ...]:
         """What the model is offered of a tool that the server runs."""
-        wanted = self._hosts.type_of(type_)
-        return tuple(tool.function for tool in self._tools.values() if tool.type == wanted)
+        return tuple(self._by_type.get(self._hosts.type_of(type_), ()))
 
     def offered(self, type_: str) -> Function:
         """The function that the model knows a tool of the server by; without one, what others call it."""
@@ -81,12 +85,12 @@ class Toolbox:
     def named(self, choice: Given) -> str:
         """The flat name of the tool that a tool choice names. Raises RequestError without exactly one."""
         name, space = choice.text("name"), choice.text_or_none("namespace")
-        named = {flat: tool.name for flat, tool in self._tools.items() if tool.type == choice.value["type"]}
-        wanted = flat_name(space, name)
-        # A plain name will do for a tool of a namespace, where no other has it.
-        found = [flat for flat in named if flat == wanted] or [
-            flat for flat, plain in named.items() if space is None and plain == name
-        ]
+        type_, wanted = choice.value["type"], flat_name(space, name)
+        tool, found = self._tools.get(wanted), []
+        if tool is not None and tool.type == type_:
+            found = [wanted]
+        elif space is None:  # a plain name will do for a tool of a namespace, where no other has it
+            found = self._by_plain_name.get((type_, name), [])
         if not found:
             raise choice.wrong("name", f"There is no such tool in 'tools': '{name}'.")
         if len(found) > 1:

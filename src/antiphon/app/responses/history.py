@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import structlog
 from msgspec import Struct
@@ -64,18 +65,29 @@ async def read_context(
 ) -> ReadContext:
     """What a request is read with: the items that it continues, and those that it refers to."""
     app.check_template(request.chat_template)
-    wanted = references(request.input)
     return ReadContext(
         response_id,
         owner,
-        await _history(app.storage.store, request, owner, earlier) if _has_past(request) else (),
-        await app.storage.store.responses.items(owner, wanted) if wanted else {},
+        await _history(app, request, owner, earlier) if _has_past(request) else (),
+        await referred(app, owner, request.input, "input"),
         partial(app.sealer.unseal, owner),
         app.options.reasoning_form,
         await app.hosts(request.model, requested_tools(request.tools)),
         app.presenters,
         app.models.model(request.model).card.defaults,
     )
+
+
+async def referred(app: App, owner: str, given: str | list[Any] | None, param: str) -> Mapping[str, bytes]:
+    """The payloads of the stored items that items of a request refer to, by id. Raises RequestError."""
+    wanted, limits = references(given), app.options.limits
+    if not wanted:
+        return {}
+    limits.check("references", len(wanted), param)
+    found = await app.storage.store.responses.items(owner, {*wanted})
+    if (size := sum(len(found.get(id_, b"")) for id_ in wanted)) > limits.history_bytes:
+        limits.refuse("history_bytes", param, f"The items that '{param}' refers to have {size} bytes")
+    return found
 
 
 async def count_input_tokens(app: App, request: CountTokens, owner: str) -> int:
@@ -88,11 +100,16 @@ def _has_past(request: Prompting) -> bool:
     return request.previous_response_id is not None or request.conversation is not None
 
 
-async def _history(store: Store, request: Prompting, owner: str, earlier: Earlier) -> Sequence[bytes]:
+async def _history(app: App, request: Prompting, owner: str, earlier: Earlier) -> Sequence[bytes]:
     """The payloads of the items that come before those of the request."""
+    store, limits = app.storage.store, app.options.limits
     previous, conversation = request.previous_response_id, request.conversation_id
+    if previous is not None and previous in earlier:
+        if (size := sum(map(len, earlier[previous]))) > limits.history_bytes:
+            limits.refuse("history_bytes", "previous_response_id", f"This history has {size} bytes")
+        return earlier[previous]
     if previous is not None:
-        return earlier[previous] if previous in earlier else await _of_response(store, owner, previous)
+        return await _of_response(store, owner, previous)
     assert conversation is not None
     try:
         return _payloads(await store.conversations.history(owner, conversation))

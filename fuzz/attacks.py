@@ -1,0 +1,507 @@
+"""Single clients that try to stop a server for everybody else, and what each of them does.
+
+    python fuzz/attacks.py [NAME …]
+
+Starts `antiphon serve` with the scripted engine, as a user would. While an attack runs, another client
+sends a small request again and again. The table says for each attack how long that client had to wait
+at most, how much the server's memory grew meanwhile and after it, and the answers that the attacker got.
+Exits with 1 if the other client ever waited for longer than `MAX_WAIT`, if memory did not come back, or
+if anything was answered with 500 or above.
+"""
+
+import argparse
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+MAX_WAIT = 1.0
+"""Seconds that another client may wait: generous, for machines that are shared."""
+MAX_KEPT = 50
+"""MB that a server may keep."""
+SECONDS = 12
+"""What an attack takes at most; what is not answered then counts as `no answer`."""
+MEMORY = 6 * 1024**3
+"""Bytes of address space that the server may use: an attack must not stop the machine."""
+PARALLEL = 16
+SCRIPT = [
+    {"when": "count", "output": "one two ", "tokens": 5000},
+    {"when": "stop strings", "output": "a" * 4000, "split": 100},
+    {"output": '{"a": 1}'},
+]
+
+Answers = Counter[str]
+Attack = Callable[["Server"], Answers]
+ATTACKS: dict[str, Attack] = {}
+
+
+class Server:
+    """A server in a process of its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        script = folder / "script.jsonl"
+        script.write_text("\n".join(map(json.dumps, SCRIPT)))
+        store = f"sqlite:///{folder / 'store.db'}"
+        command = [sys.executable, "-m", "antiphon", "serve", "--port", "0", "--engine", "scripted"]
+        command += ["--script", str(script), "--parallel", str(PARALLEL), "--store", store, *options]
+        self._process = subprocess.Popen(  # noqa: S603
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"XDG_DATA_HOME": str(folder)},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),  # noqa: PLW1509
+        )
+        assert self._process.stdout  # noqa: S101
+        line = self._process.stdout.readline().decode().split()
+        parts = urlsplit(line[-1])
+        self.host, self.port = parts.hostname or "", parts.port or 0
+
+    def memory(self) -> float:
+        """MB in use, with those of its own processes."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return sum(map(_resident, [str(self._process.pid), *children]))
+
+    def connection(self, timeout: float = SECONDS) -> socket.socket:
+        """A connection of its own."""
+        return socket.create_connection((self.host, self.port), timeout)
+
+    def post(self, path: str, body: Any, timeout: float = SECONDS) -> str:
+        """The status of the answer to this body, which is read to its end."""
+        connection = HTTPConnection(self.host, self.port, timeout=timeout)
+        try:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may answer before it has read all
+                connection.request("POST", path, data, {"content-type": "application/json"})
+            response = connection.getresponse()
+            size = sum(len(piece) for piece in iter(lambda: response.read(65536), b""))
+            return f"{response.status}" if size < 10_000_000 else f"{response.status} ({size >> 20} MB)"
+        except (OSError, HTTPException) as error:
+            return "no answer" if isinstance(error, TimeoutError) else "closed"
+        finally:
+            connection.close()
+
+    def posts(self, path: str, *bodies: Any) -> Answers:
+        """The same for several, at the same time."""
+        answers = Answers()
+
+        def one(body: Any) -> None:
+            answers[self.post(path, body)] += 1
+
+        threads = [threading.Thread(target=one, args=(body,), daemon=True) for body in bodies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS + 1)
+        return answers
+
+    def created(self, path: str, body: Any) -> Any:
+        """What was created."""
+        connection = HTTPConnection(self.host, self.port, timeout=SECONDS)
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        return json.loads(data) if response.status == 200 else None
+
+    def send(self, *pieces: bytes, pause: float = 0.0, seconds: float = SECONDS) -> Answers:
+        """What is answered to bytes as they are: the first line, or that there was none."""
+        deadline = time.monotonic() + seconds
+        with self.connection(1) as connection:
+            try:
+                for piece in pieces:
+                    connection.sendall(piece)
+                    time.sleep(pause)
+                    if time.monotonic() > deadline:
+                        return Answers(["takes all"])
+            except TimeoutError:
+                pass  # it reads no more for now
+            except OSError:
+                return Answers(["closed"])
+            connection.settimeout(max(0.1, deadline - time.monotonic()))
+            try:
+                first = connection.recv(64)
+            except TimeoutError:
+                return Answers(["no answer"])
+            except OSError:
+                return Answers(["closed"])
+        return Answers([first.split()[1].decode() if first.startswith(b"HTTP") else "closed"])
+
+    def stop(self) -> None:
+        """Stop it at once."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _resident(pid: str) -> float:
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except OSError:  # it has ended meanwhile
+        return 0.0
+    return int(pages) * resource.getpagesize() / 1e6
+
+
+class Witness(threading.Thread):
+    """The other client. `longest` is the longest that it waited, `memory` the most that it saw."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self._over = threading.Event()
+        self.longest = 0.0
+        self.memory = 0.0
+
+    def run(self) -> None:
+        body = ask("Hello")
+        while not self._over.is_set():
+            began = time.monotonic()
+            status = self._server.post("/v1/chat/completions", body, 2 * SECONDS)
+            waited = time.monotonic() - began if status == "200" else 2.0 * SECONDS
+            self.longest = max(self.longest, waited)
+            self.memory = max(self.memory, self._server.memory())
+            self._over.wait(0.05)
+
+    def end(self) -> None:
+        self._over.set()
+        self.join(3 * SECONDS)
+        if self.is_alive():
+            self.longest = 3.0 * SECONDS
+
+
+def attack(function: Attack) -> Attack:
+    """Note an attack under its name."""
+    ATTACKS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def ask(content: Any = "Hello", **more: Any) -> dict[str, Any]:
+    return {"model": "scripted", "messages": [{"role": "user", "content": content}], **more}
+
+
+def schema(body: Any, **more: Any) -> dict[str, Any]:
+    """A request for an answer of this schema."""
+    named = {"name": "answer", "schema": body, "strict": False}
+    return ask(response_format={"type": "json_schema", "json_schema": named}, **more)
+
+
+def respond(given: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "scripted", "input": given, **more}
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+CHAT = "/v1/chat/completions"
+OPTIONS = {
+    "slow-header": ("--limit", "header_seconds=3"),
+    "slow-body": ("--limit", "body_seconds=3"),
+    "readers-that-do-not-read": ("--stall-seconds", "3"),
+}
+"""Less time than servers give, so that an attack takes seconds."""
+MB = 1_000_000
+
+
+@attack
+def recursive_one_of(server: Server) -> Answers:
+    node = {"oneOf": [{"$ref": "#"}, {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#"}]}]}
+    body = {
+        "$defs": {"a": {"oneOf": [{"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}, node]}},
+        **node,
+    }
+    return server.posts(CHAT, *[schema(body)] * 6)
+
+
+@attack
+def nested_one_of(server: Server) -> Answers:
+    body: Any = {"$ref": "#"}
+    for _ in range(6):
+        body = {"oneOf": [body, {"type": "object", "properties": {"a": body}}]}
+    return server.posts(CHAT, *[schema(body)] * 6)
+
+
+@attack
+def enum_values(server: Server) -> Answers:
+    return server.posts(CHAT, schema({"enum": [f"value {i}" for i in range(300_000)]}))
+
+
+@attack
+def patterns(server: Server) -> Answers:
+    body = {"patternProperties": {f"^(a|b|c{i}){{1,40}}x*$": {"type": "string"} for i in range(3900)}}
+    return server.posts(CHAT, schema({"type": "object", **body}))
+
+
+@attack
+def one_of_branches(server: Server) -> Answers:
+    return server.posts(
+        CHAT, schema({"oneOf": [{"type": "object", "required": [f"a{i}"]} for i in range(5000)]})
+    )
+
+
+@attack
+def wrong_schemas(server: Server) -> Answers:
+    wrong = [
+        {"required": True},
+        {"prefixItems": True},
+        {"properties": 1},
+        {"enum": 1},
+        {"type": 1},
+        {"$ref": 1},
+    ]
+    return server.posts(CHAT, *map(schema, wrong), *(schema({"type": "object", **each}) for each in wrong))
+
+
+@attack
+def regular_expressions(server: Server) -> Answers:
+    wide = ["(a|b)*a" + "(a|b)" * 24, "(" * 3000 + "a" + ")" * 3000, "[a-z]{1000}{1000}", "(a*)*" * 200]
+    return server.posts(CHAT, *(ask(structured_outputs={"regex": each}) for each in wide))
+
+
+@attack
+def grammars(server: Server) -> Answers:
+    rules = "root ::= " + " ".join(f"r{i}" for i in range(3000)) + "\n"
+    rules += "\n".join(f'r{i} ::= "a" r{(i * 7 + 1) % 3000}? | r{(i + 1) % 3000} "b"?' for i in range(3000))
+    return server.posts(CHAT, ask(structured_outputs={"grammar": rules}))
+
+
+@attack
+def allowed_tools(server: Server) -> Answers:
+    tools = [tool(f"f{i}") for i in range(60_000)]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+    flat = [{"type": "function", "name": f"f{i}"} for i in range(60_000)]
+    body = respond("Hello", tools=flat, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": flat})
+    return server.posts(CHAT, ask(tools=tools, tool_choice=choice)) + server.posts("/v1/responses", body)
+
+
+@attack
+def allowed_tools_within_limits(server: Server) -> Answers:
+    tools = [tool(f"f{i}") for i in range(1000)]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+    return server.posts(CHAT, *[ask(tools=tools, tool_choice=choice)] * 2)
+
+
+@attack
+def long_conversation(server: Server) -> Answers:
+    made = server.created("/v1/conversations", {})
+    text = "word " * 480_000
+    item = {"type": "message", "role": "user", "content": text}
+    path = f"/v1/conversations/{made['id']}/items"
+    answers = Answers(server.post(path, {"items": [item]}) for _ in range(15))
+    body = {"model": "scripted", "conversation": made["id"], "input": "Hello"}
+    answers += server.posts("/v1/responses", body, {**body, "truncation": "auto"})
+    return answers + server.posts("/v1/responses/input_tokens", body)
+
+
+@attack
+def references(server: Server) -> Answers:
+    made = server.created("/v1/responses", respond("word " * 250_000, store=True, truncation="auto"))
+    made = made or server.created("/v1/responses", respond("word " * 20_000, store=True))
+    listed = HTTPConnection(server.host, server.port, timeout=SECONDS)
+    listed.request("GET", f"/v1/responses/{made['id']}/input_items")
+    item = json.loads(listed.getresponse().read())["data"][0]["id"]
+    return server.posts("/v1/responses", respond([{"type": "item_reference", "id": item}] * 2000, store=True))
+
+
+@attack
+def much_text(server: Server) -> Answers:
+    return server.posts(CHAT, ask("word " * 6 * MB), ask("<|im_end|>" * 3 * MB)) + server.posts(
+        "/tokenize", {"model": "scripted", "prompt": "word " * 5 * MB}
+    )
+
+
+@attack
+def much_text_within_limits(server: Server) -> Answers:
+    return server.posts(CHAT, ask("word " * 700_000), ask("<|im_end|>" * 350_000)) + server.posts(
+        "/tokenize", {"model": "scripted", "prompt": "word " * 700_000, "return_token_strs": True}
+    )
+
+
+@attack
+def many_parts(server: Server) -> Answers:
+    return server.posts(
+        CHAT, ask([{"type": "text", "text": ""}] * 900_000), ask([{"type": "text", "text": ""}] * 120_000)
+    )
+
+
+@attack
+def many_items(server: Server) -> Answers:
+    message = {"role": "user", "content": ""}
+    return server.posts(CHAT, {"model": "scripted", "messages": [message] * 400_000}) + server.posts(
+        "/v1/responses", respond([message] * 400_000), respond([message] * 100_000)
+    )
+
+
+@attack
+def many_tools(server: Server) -> Answers:
+    wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(20_000)}}
+    tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": wide}} for i in range(4)]
+    return server.posts(CHAT, ask(tools=tools), ask(tools=tools, tool_choice="required"))
+
+
+@attack
+def template_variables(server: Server) -> Answers:
+    return server.posts(CHAT, ask(chat_template_kwargs={f"v{i}": "word " * 10 for i in range(400_000)}))
+
+
+@attack
+def many_choices(server: Server) -> Answers:
+    return server.posts(CHAT, ask("count", n=128, logprobs=True, top_logprobs=20))
+
+
+@attack
+def stop_strings(server: Server) -> Answers:
+    stops = ["a" * 20_000 + chr(98 + i) for i in range(16)]
+    return server.posts(
+        CHAT, ask("stop strings", stop=stops), ask("stop strings", stop=[s[:100] for s in stops])
+    )
+
+
+@attack
+def endless_header(server: Server) -> Answers:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nx: "
+    return server.send(head, *[b"a" * MB] * 300)
+
+
+@attack
+def endless_url(server: Server) -> Answers:
+    return server.send(b"GET /", *[b"a" * MB] * 300)
+
+
+@attack
+def many_headers(server: Server) -> Answers:
+    return server.send(b"GET /health HTTP/1.1\r\n", *[b"x: y\r\n" * 100_000] * 50)
+
+
+@attack
+def pipelined(server: Server) -> Answers:
+    return server.send(*[b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n" * 20_000] * 100)
+
+
+@attack
+def slow_header(server: Server) -> Answers:
+    return server.send(b"GET /health HTTP/1.1\r\n", *[b"x: y\r\n"] * 400, pause=0.1, seconds=25)
+
+
+@attack
+def slow_body(server: Server) -> Answers:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10000\r\n\r\n"
+    return server.send(head, *[b" "] * 400, pause=0.1, seconds=40)
+
+
+@attack
+def socket_messages(server: Server) -> Answers:
+    answers = Answers()
+    texts = ["[" + "1," * 15_000_000 + "1]", "[" + " " * 3_000_000 + "]"]
+    for compression in (None, "deflate"):
+        for text in texts * 2:
+            try:
+                with connect(f"ws://{server.host}:{server.port}/v1/responses", compression=compression) as ws:
+                    ws.send(text)
+                    ws.recv(SECONDS)
+                    answers["answered"] += 1
+            except (WebSocketException, OSError) as error:
+                code = getattr(getattr(error, "rcvd", None), "code", type(error).__name__)
+                answers[f"closed {code}"] += 1
+    return answers
+
+
+@attack
+def socket_fragments(server: Server) -> Answers:
+    try:
+        with connect(f"ws://{server.host}:{server.port}/v1/responses", compression=None) as ws:
+            ws.send(" " for _ in range(300_000))
+            ws.recv(SECONDS)
+            return Answers(["answered"])
+    except (WebSocketException, OSError) as error:
+        return Answers([f"closed {getattr(getattr(error, 'rcvd', None), 'code', type(error).__name__)}"])
+
+
+@attack
+def readers_that_do_not_read(server: Server) -> Answers:
+    body = json.dumps(ask("count", stream=True, logprobs=True, top_logprobs=20)).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+    connections = [server.connection() for _ in range(2 * PARALLEL)]
+    for each in connections:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        each.sendall(head + body)
+    time.sleep(SECONDS)
+    for each in connections:
+        each.close()
+    return Answers({"not read": len(connections)})
+
+
+@attack
+def nested(server: Server) -> Answers:
+    deep = [
+        b'{"model": "scripted", "x": ' + b"[" * n + b"12345678901234567890" + b"]" * n + b"}"
+        for n in (900, 990, 1500, 100_000)
+    ]
+    return sum(
+        (server.posts(path, *deep) for path in (CHAT, "/v1/responses", "/v1/conversations")), Answers()
+    )
+
+
+@contextmanager
+def started(*options: str) -> Iterator[Server]:
+    """A server, while the block runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder), *options)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def measure(name: str, *options: str) -> bool:
+    """Print the line of an attack. Whether the server held."""
+    with started(*options, *OPTIONS.get(name, ())) as server:
+        server.post(CHAT, schema({"type": "object"}))
+        server.post(CHAT, ask())
+        before = server.memory()
+        witness = Witness(server)
+        witness.start()
+        began = time.monotonic()
+        answers = ATTACKS[name](server)
+        seconds = time.monotonic() - began
+        witness.end()
+        time.sleep(0.5)
+        peak, kept = max(witness.memory - before, 0), server.memory() - before
+    shown = ", ".join(f"{answer} x {count}" for answer, count in sorted(answers.items()))
+    failed = any(answer.startswith("5") or answer in ("no answer", "takes all") for answer in answers)
+    held = witness.longest <= MAX_WAIT and kept <= MAX_KEPT and not failed
+    print(
+        f"{name:28} {seconds:6.1f} s  others wait {witness.longest:5.2f} s +{peak:5.0f} MB, keeps {kept:4.0f}"
+        f"  {shown}{'' if held else '   <--'}",
+        flush=True,
+    )
+    return held
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", choices=[*ATTACKS, []], metavar="NAME", help=", ".join(ATTACKS))
+    parser.add_argument("--option", action="append", default=[], help="an option for the server")
+    arguments = parser.parse_args()
+    held = [measure(name, *arguments.option) for name in arguments.names or ATTACKS]
+    print(f"{sum(held)} of {len(held)} held")
+    return int(not all(held))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

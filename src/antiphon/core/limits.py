@@ -1,0 +1,192 @@
+"""What one request, one connection or one client may ask of a server: one table of named limits.
+
+What is over a limit is refused before any work is put into it, by an error that names the limit and the
+parameter. `docs/limits.md` has the table for operators; `--limit NAME=VALUE` changes a value.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import Struct, inspect
+
+from antiphon.core.errors import RequestError
+
+KIB, MIB = 1024, 1024 * 1024
+
+CLIENT: ContextVar[str] = ContextVar("client", default="")
+"""Whose request is worked on: the identity of its key or, where there are none, its connection."""
+
+LIMIT_EXCEEDED = "limit_exceeded"
+"""The code of every error that names a limit."""
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """The value of each limit."""
+
+    # A body, and what is in it
+    body_bytes: int = 4 * MIB
+    small_body_bytes: int = 64 * KIB
+    values: int = 100_000
+    depth: int = 100
+    items: int = 10_000
+    parts: int = 2_000
+    tools: int = 1_000
+    name_characters: int = 256
+    stop_characters: int = 1_000
+
+    # A schema
+    schema_values: int = 20_000
+    enum_values: int = 5_000
+    alternatives: int = 500
+    patterns: int = 100
+
+    # What is stored, and what is answered
+    references: int = 500
+    history_bytes: int = 16 * MIB
+    answer_bytes: int = 32 * MIB
+
+    # Work that may not end: see `run/bounded.py`
+    work_seconds: int = 10
+    work_bytes: int = 1024 * MIB
+    work_result_bytes: int = 8 * MIB
+    work_processes: int = 2
+    work_waiting: int = 16
+
+    # Connections
+    header_bytes: int = 32 * KIB
+    header_seconds: int = 10
+    body_seconds: int = 60
+    idle_seconds: int = 75
+    pipelined: int = 64
+    fragments: int = 1_000
+
+    def refuse(self, name: str, param: str, what: str) -> NoReturn:
+        """Raise the RequestError for a parameter that is over a limit."""
+        message = f"{what}: more than {getattr(self, name)}, the limit '{name}' of this server."
+        raise RequestError(message, param=param, code=LIMIT_EXCEEDED)
+
+    def check(self, name: str, count: int, param: str) -> None:
+        """Raise RequestError if a parameter has more of something than its limit allows."""
+        if count > getattr(self, name):
+            self.refuse(name, param, f"'{param}' has {count}")
+
+
+DEFAULTS = Limits()
+
+
+def read_limits(given: Iterable[str]) -> Limits:
+    """The limits with the values that are given as NAME=VALUE. Raises ValueError."""
+    values: dict[str, str] = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        if name not in Limits.__struct_fields__:
+            raise ValueError(f"there is no limit '{name}'. There are: {', '.join(Limits.__struct_fields__)}.")
+        if not value.isdecimal() or int(value) < 1:
+            raise ValueError(f"a limit is written NAME=NUMBER, with a number from 1 on, not '{each}'.")
+        values[name] = value
+    return msgspec.convert(values, Limits, strict=False)
+
+
+_COUNTED: Mapping[str, str] = {
+    "messages": "items",
+    "input": "items",
+    "items": "items",
+    "content": "parts",
+    "tools": "tools",
+    "functions": "tools",
+    "enum": "enum_values",
+    "allOf": "alternatives",
+    "anyOf": "alternatives",
+    "oneOf": "alternatives",
+    "patternProperties": "patterns",
+}
+"""What the list, or the object, in a field of this name is counted by."""
+_SCHEMAS = frozenset({"parameters", "schema", "json", "guided_json"})
+"""Fields that hold a schema."""
+_NUMBERS = frozenset({int, float})
+_HOLDERS = (dict, list, Struct)
+"""What may hold values."""
+_SCALAR_TYPES = (
+    inspect.StrType,
+    inspect.IntType,
+    inspect.FloatType,
+    inspect.BoolType,
+    inspect.NoneType,
+    inspect.LiteralType,
+)
+
+_Place = tuple[Any, str | int] | None
+"""A value in a body: where what holds it is, and its name or index there."""
+
+
+def check_body(body: Any, limits: Limits) -> None:
+    """Refuse a body, as it was decoded, that has more of something than is allowed. Raises RequestError."""
+    _Counter(limits, "values", limits.values).visit(body, None, None, 0)
+
+
+class _Counter:
+    """Visits objects and lists, and counts the values in them: in all so many of the limit `name`."""
+
+    def __init__(self, limits: Limits, name: str, left: int) -> None:
+        self._limits = limits
+        self._name = name
+        self._left = left
+
+    def visit(self, value: Any, place: _Place, counted: str | None, depth: int) -> None:
+        """Visit a value that is counted by a limit of its own, or None."""
+        limits = self._limits
+        if depth > limits.depth:
+            limits.refuse("depth", _written(place), f"'{_written(place)}' is nested too deeply")
+        if not isinstance(value, Struct):
+            if counted is not None:
+                limits.check(counted, len(value), _written(place))
+            if isinstance(value, list) and set(map(type, value)) <= _NUMBERS:
+                return
+            self._left -= len(value)
+            if self._left < 0:
+                limits.refuse(
+                    self._name, _written(place), f"There are too many values in '{_written(place)}'"
+                )
+        for key, each in _members(value):
+            if not isinstance(each, _HOLDERS):
+                continue
+            inner = _COUNTED.get(key) if isinstance(key, str) else counted  # a list of lists
+            if key in _SCHEMAS and self._name == "values":
+                schema = _Counter(limits, "schema_values", limits.schema_values)
+                schema.visit(each, (place, key), inner, depth + 1)
+                self._left -= limits.schema_values - schema._left
+            else:
+                self.visit(each, (place, key), inner, depth + 1)
+
+
+def _members(value: Any) -> Iterable[tuple[str | int, Any]]:
+    """The members of an object, a list or a struct, as far as they may hold others."""
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list):
+        return enumerate(value)
+    return [(name, getattr(value, name)) for name in _holders(type(value))]  # type: ignore[arg-type]
+
+
+@cache
+def _holders(type_: type[Struct]) -> tuple[str, ...]:
+    """The fields of a struct that may hold objects, lists or structs."""
+    fields = inspect.type_info(type_).fields  # type: ignore[attr-defined]
+    return tuple(field.name for field in fields if not _is_scalar(field.type))
+
+
+def _is_scalar(type_: inspect.Type) -> bool:
+    if isinstance(type_, inspect.UnionType):
+        return all(map(_is_scalar, type_.types))
+    return isinstance(type_, _SCALAR_TYPES)
+
+
+def _written(place: _Place) -> str:
+    """A place as errors name it: `tools[0].function.name`."""
+    if place is None:
+        return ""
+    outer, key = _written(place[0]), place[1]
+    return f"{outer}[{key}]" if isinstance(key, int) else f"{outer}.{key}".lstrip(".")

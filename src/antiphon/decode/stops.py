@@ -1,0 +1,86 @@
+"""Finds stop strings in visible text that comes in pieces, reading each character once.
+
+Strategy: Knuth, Morris and Pratt's, for each string: how much of it the text read so far ends with. The stop
+string that begins first is found, and of those that begin together the longest; so what may still become an
+earlier or a longer one is waited for.
+"""
+
+import re
+from collections.abc import Iterable
+
+
+class StopMatcher:
+    """Finds where visible text ends: before the first stop string, or after it with `include_stop`."""
+
+    def __init__(self, strings: Iterable[str], include_stop: bool) -> None:
+        self._stops = [(string, _borders(string)) for string in dict.fromkeys(strings)]
+        self._include_stop = include_stop
+        self._begins = re.compile(f"[{''.join({re.escape(stop[0]) for stop, _ in self._stops})}]")
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing is held back any more: what comes next goes on after no stop string's beginning."""
+        self._begun = [0] * len(self._stops)  # how much of each the text ends with
+        self._found: tuple[int, int, str] | None = None  # where one begins, less its length, and itself
+        self._read = 0  # characters of the next text that were read before
+
+    def find(self, text: str) -> tuple[int, str | None]:
+        """How many characters of `text` are visible for certain, and the stop string that was found.
+
+        `text` begins with what was not visible for certain before.
+        """
+        at, waits = self._read, bool(self._read)
+        while at < len(text):
+            if not waits:
+                begins = self._begins.search(text, at)
+                if begins is None:
+                    break
+                at = begins.start()
+            waits = self._step(text[at], at + 1)
+            at += 1
+            if self._found is not None and not waits:
+                start, length, stop = self._found
+                return start - length * self._include_stop, stop
+        visible = min(self._starts(len(text)), default=len(text))
+        self._read = len(text) - visible
+        if self._found is not None:
+            self._found = (self._found[0] - visible, *self._found[1:])
+        return visible, None
+
+    def _step(self, char: str, end: int) -> bool:
+        """Read a character, which ends there; whether what is to be found is still open."""
+        begun = self._begun
+        for index, (stop, borders) in enumerate(self._stops):
+            length = begun[index]
+            while length and stop[length : length + 1] != char:
+                length = borders[length]
+            if stop[length] == char:
+                length += 1
+            begun[index] = length
+            if length == len(stop):
+                found = end - length, -length, stop
+                self._found = found if self._found is None else min(self._found, found)
+        if self._found is None:
+            return any(begun)
+        return any(
+            length < len(stop) and (end - length, -len(stop)) < self._found[:2]
+            for length, (stop, _) in zip(begun, self._stops, strict=True)
+            if length
+        )
+
+    def _starts(self, end: int) -> list[int]:
+        """Where what may be a stop string begins, in text that ends there."""
+        starts = [end - length for length in self._begun if length]
+        return starts if self._found is None else [*starts, self._found[0]]
+
+
+def _borders(string: str) -> list[int]:
+    """For each length of a beginning of the string: the longest shorter one that it also ends with."""
+    borders = [0, 0]
+    length = 0
+    for char in string[1:]:
+        while length and string[length] != char:
+            length = borders[length]
+        length += string[length] == char
+        borders.append(length)
+    return borders

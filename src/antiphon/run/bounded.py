@@ -1,0 +1,247 @@
+"""Runs what may not end in processes of its own, which are killed when it takes too long or too much.
+
+Schemas, patterns and grammars of clients are short, and may need any amount of time and memory. A process
+does one piece of such work after the other; the operating system holds each to its limits, whatever code it
+is in.
+Who waits for a process is served in turn with other clients, and one client never has all of them.
+"""
+
+import asyncio
+import atexit
+import io
+import pickle
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar
+
+from antiphon.core.errors import ClientBusyError, RequestError
+from antiphon.core.limits import CLIENT, DEFAULTS, LIMIT_EXCEEDED, Limits
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class BoundedPool:
+    """Gives work to processes, within the limits whose names begin with `work_`."""
+
+    def __init__(self, limits: Limits = DEFAULTS) -> None:
+        self._limits = limits
+        self._running = Counter[str]()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of whose turn it is
+
+    async def run(self, param: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `call` returns, or raises, in another process.
+
+        Raises RequestError, which blames `param`, for what is over a limit, and ClientBusyError for a
+        client that has too much work waiting.
+        """
+        client = CLIENT.get()
+        await self._admitted(client)
+        try:
+            done, result = await self._run((call, args, kwargs, self._limits))
+        finally:
+            self._leave(client)
+        if isinstance(result, _OverLimit):
+            what = _TOO_MUCH[result.limit].format(getattr(self._limits, result.limit))
+            raise RequestError(_MESSAGE.format(what, result.limit), param=param, code=LIMIT_EXCEEDED)
+        if not done:
+            raise result
+        found: T = result
+        return found
+
+    async def _run(self, job: Any) -> tuple[bool, Any]:
+        process = _next_process()
+        try:
+            done, result = await asyncio.to_thread(process.run, job)
+        except BaseException:  # the client has left
+            asyncio.get_running_loop().run_in_executor(None, process.kill)
+            raise
+        if not isinstance(result, _OverLimit):
+            _idle.append(process)
+        return done, result
+
+    async def _admitted(self, client: str) -> None:
+        """Wait for a process."""
+        if self._may_run(client):
+            self._running[client] += 1
+            return
+        queue = self._waiting.setdefault(client, deque())
+        if len(queue) >= self._limits.work_waiting:
+            raise ClientBusyError
+        admitted = asyncio.get_running_loop().create_future()
+        queue.append(admitted)
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if admitted.cancelled():
+                queue.remove(admitted)
+            else:
+                self._leave(client)
+            raise
+
+    def _may_run(self, client: str) -> bool:
+        """One process at least is left for others, where there are several."""
+        processes = self._limits.work_processes
+        return self._running.total() < processes and self._running[client] < max(1, processes - 1)
+
+    def _leave(self, client: str) -> None:
+        """A process is free: for the client that was served the longest ago."""
+        self._running[client] -= 1
+        if not self._running[client]:
+            del self._running[client]
+        for each, queue in [*self._waiting.items()]:
+            if not queue:
+                del self._waiting[each]
+            elif self._may_run(each):
+                self._running[each] += 1
+                queue.popleft().set_result(None)
+                self._waiting[each] = self._waiting.pop(each)
+
+
+class _OverLimit(Exception):
+    """The work was over this limit."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
+_TOO_MUCH = {
+    "work_seconds": "takes more than {} seconds to compute",
+    "work_bytes": "takes more than {} bytes of memory",
+    "work_result_bytes": "compiles to more than {} bytes",
+    "depth": "needs more than {} levels",
+}
+_MESSAGE = "This {}, the limit '{}' of this server. Make the schema, the pattern or the grammar simpler."
+
+
+class _Unsent:
+    """Stands for a function that cannot be sent: how a dialect reads, where it is only written."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *_: Any) -> Any:
+        raise NotImplementedError(f"{self._name} was not sent")
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, FunctionType) and "<" in value.__qualname__:
+            return _Unsent, (value.__qualname__,)
+        return NotImplemented
+
+
+def _written(job: Any) -> bytes:
+    out = io.BytesIO()
+    _Pickler(out).dump(job)
+    return out.getvalue()
+
+
+class _Process:
+    """A process that works. It ends with this one."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - ourselves
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for the server
+            )
+        self._connection = Connection(ours.detach())
+
+    def run(self, job: Any) -> tuple[bool, Any]:
+        """Whether a piece of work was done, and what it returned, or raised. Over a limit, it ends."""
+        try:
+            self._connection.send_bytes(_written(job))
+            answer: tuple[bool, Any] = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own
+        except (EOFError, OSError):
+            limit = "work_seconds" if self._process.wait() == -signal.SIGPROF else "work_bytes"
+            return False, _OverLimit(limit)
+        if isinstance(answer[1], _OverLimit):
+            self.kill()
+        return answer
+
+    @property
+    def alive(self) -> bool:
+        """Nobody has ended it."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+_idle: list[_Process] = []
+"""Processes without work: for every pool."""
+
+
+def _next_process() -> _Process:
+    while _idle:
+        if (process := _idle.pop()).alive:
+            return process
+    return _Process()
+
+
+def warm() -> None:
+    """Start a process, so that the first work does not wait for that."""
+    if not _idle:
+        _idle.append(_Process())
+
+
+@atexit.register
+def _kill_idle() -> None:
+    while _idle:
+        _idle.pop().kill()
+
+
+# In the process
+
+
+def work(connection: Connection) -> None:
+    """Do what comes, until nobody is there any more."""
+    import antiphon.run.check  # noqa: F401, PLC0415 - so that no work has to wait for it
+
+    with suppress(EOFError, OSError):
+        while True:
+            connection.send_bytes(_answer(*pickle.loads(connection.recv_bytes())))  # noqa: S301 - our own
+
+
+def _answer(call: Callable[..., Any], args: Any, kwargs: Any, limits: Limits) -> bytes:
+    """What a piece of work returned, or raised. The process ends if it takes too long."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (limits.work_bytes, hard))
+    signal.setitimer(signal.ITIMER_PROF, limits.work_seconds)  # of computing, however busy the machine is
+    try:
+        answer = True, call(*args, **kwargs)
+        written = pickle.dumps(answer)
+    except MemoryError:
+        written = pickle.dumps((False, _OverLimit("work_bytes")))
+    except RecursionError:
+        written = pickle.dumps((False, _OverLimit("depth")))
+    except Exception as error:
+        if not isinstance(error, RequestError):
+            error.add_note(traceback.format_exc())
+        written = pickle.dumps((False, error))
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    if len(written) > limits.work_result_bytes:
+        return pickle.dumps((False, _OverLimit("work_result_bytes")))
+    return written
+
+
+if __name__ == "__main__":
+    from antiphon.run.bounded import work as _work  # under the name that others know it by
+
+    _work(Connection(int(sys.argv[1])))

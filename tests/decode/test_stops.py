@@ -1,0 +1,66 @@
+"""Stop strings: the first one, and of those the longest, however the text is cut; each character costs the same."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.decode.stops import StopMatcher
+from tests.counting import lines
+
+END = "\0"
+"""Comes behind a text: nothing is waited for any more."""
+
+
+def first(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """What is visible of a text, and the stop string that ends it."""
+    for start in range(len(text)):
+        found = [stop for stop in stops if text.startswith(stop, start)]
+        if found:
+            return text[:start], max(found, key=len)
+    return text, None
+
+
+def read(pieces: Sequence[str], stops: Sequence[str], *, include: bool = False) -> tuple[str, str | None]:
+    matcher, visible, held = StopMatcher(stops, include), "", ""
+    for piece in pieces:
+        text = held + piece
+        end, found = matcher.find(text)
+        visible, held = visible + text[:end], text[end:]
+        if found is not None:
+            return visible, found
+    return visible, None
+
+
+@given(
+    st.text("ab", max_size=30),
+    st.lists(st.text("ab", min_size=1, max_size=6), min_size=1),
+    st.lists(st.integers(0, 30)),
+)
+def test_the_first_and_longest_is_found_whatever_the_cuts(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    text += END
+    ends = sorted({*(cut for cut in cuts if cut < len(text)), len(text)})
+    pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    assert read(pieces, stops) == first(text, stops)
+    assert read([*text], stops) == first(text, stops)
+
+
+def test_a_stop_string_may_be_shown() -> None:
+    assert read(["one ST", "OP two"], ["STOP"], include=True) == ("one STOP", "STOP")
+    assert read(["one ST", "OP two"], ["STOP"]) == ("one ", "STOP")
+
+
+def test_after_a_reset_nothing_has_begun() -> None:
+    matcher = StopMatcher(["STOP"], include_stop=False)
+    assert matcher.find("one ST") == (4, None)
+    matcher.reset()
+    assert matcher.find("OP two") == (6, None)
+
+
+def test_the_cost_of_a_character_does_not_depend_on_the_length_of_the_stop_strings() -> None:
+    text = ["a"] * 3000
+    short, long = (lines(partial(read, text, ["a" * length + "b"])) for length in (10, 2000))
+    assert long < 1.5 * short

@@ -1,0 +1,142 @@
+"""What a connection may send, and how slowly."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosedError
+
+from antiphon.core.limits import Limits
+from tests.server import Running, running
+
+SCRIPT: list[dict[str, Any]] = [
+    {"when": "slow", "output": "word ", "tokens": 10_000, "delay_ms": 50},
+    {"output": "Hello"},
+]
+HEALTH = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def serving(**limits: int) -> AsyncIterator[Running]:
+    async with running(SCRIPT, limits=Limits(**limits)) as server:
+        yield server
+
+
+@asynccontextmanager
+async def connected(server: Running) -> AsyncIterator[Streams]:
+    parts = urlsplit(server.url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def sent(server: Running, *pieces: bytes) -> bytes:
+    """What is answered to these pieces until the connection is closed."""
+    async with connected(server) as (reader, writer):
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            return await reader.read()
+
+
+def refusal(answer: bytes, status: int, limit: str) -> None:
+    """The answer is an error that names the limit, and no more."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    error = json.loads(body)["error"]
+    assert error["code"] == "limit_exceeded"
+    assert f"the limit '{limit}' of this server" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"GET /health HTTP/1.1\r\nx: ", *[b"a" * 300] * 4],  # one that does not end
+        [b"GET /", *[b"a" * 300] * 4],
+        [b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 300],
+        [b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n"],
+    ],
+)
+async def test_a_head_that_is_too_long(pieces: list[bytes]) -> None:
+    async with serving(header_bytes=1000) as server:
+        refusal(await sent(server, *pieces), 431, "header_bytes")
+        assert b" 200 " in await sent(server, HEALTH.replace(b"host: a", b"connection: close"))
+
+
+async def test_heads_of_several_requests_are_counted_each() -> None:
+    async with serving(header_bytes=100) as server, connected(server) as (reader, writer):
+        for _ in range(5):
+            writer.write(HEALTH * 2 + HEALTH[:10])
+            writer.write(HEALTH[10:])
+        for _ in range(15):
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(18)
+
+
+@pytest.mark.parametrize(
+    ("piece", "limit"),
+    [
+        (b"GET /health HTTP/1.1\r\n", "header_seconds"),
+        (b"POST /v1/responses HTTP/1.1\r\ncontent-length: 10\r\n\r\n{", "body_seconds"),
+    ],
+)
+async def test_who_sends_too_slowly(piece: bytes, limit: str) -> None:
+    async with serving(**{limit: 1}) as server:
+        refusal(await sent(server, piece), 408, limit)
+
+
+async def test_who_sends_nothing() -> None:
+    async with serving(idle_seconds=1) as server:
+        assert await sent(server) == b""
+
+
+async def test_a_slow_answer_is_no_slow_request() -> None:
+    async with (
+        serving(header_seconds=1, body_seconds=1, idle_seconds=1) as server,
+        connected(server) as streams,
+    ):
+        reader, writer = streams
+        body = json.dumps({"model": "scripted", "input": "slow", "stream": True, "store": False}).encode()
+        head = b"POST /v1/responses HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+        writer.write(head + body + HEALTH[:20])
+        async with asyncio.timeout(10):
+            seen = b""
+            while seen.count(b"word") < 40:  # two seconds
+                seen += await reader.readuntil(b"\n")
+
+
+async def test_requests_that_wait_on_a_connection() -> None:
+    async with serving(pipelined=4) as server:
+        answers = await sent(server, HEALTH * 3, HEALTH.replace(b"host: a", b"connection: close"))
+        assert answers.count(b" 200 ") == 4
+        # The first is answered after it was read: those behind it are too many.
+        assert (await sent(server, HEALTH * 50)).count(b" 200 ") < 50
+
+
+@asynccontextmanager
+async def socket_of(server: Running) -> AsyncIterator[ClientConnection]:
+    async with connect(server.url.replace("http", "ws") + "/v1/responses", compression="deflate") as socket:
+        yield socket
+
+
+async def test_a_websocket_message_of_too_many_fragments() -> None:
+    async with serving(fragments=10) as server, socket_of(server) as socket:
+        with pytest.raises(ConnectionClosedError, match="10 fragments"):
+            await asyncio.gather(socket.send(" " for _ in range(20)), socket.recv())
+
+
+async def test_a_websocket_message_that_is_too_large_when_it_is_unpacked() -> None:
+    async with serving(body_bytes=1000) as server, socket_of(server) as socket:
+        with pytest.raises(ConnectionClosedError, match="1009"):
+            await asyncio.gather(socket.send(" " * 2000), socket.recv())

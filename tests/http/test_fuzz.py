@@ -1,0 +1,41 @@
+"""Every endpoint, with bodies made from its own types and spoiled: only what a client did wrong is refused."""
+
+import json
+
+import httpx2 as httpx
+import pytest
+from starlette.routing import Route
+
+from antiphon.http.app import ROUTES
+from tests.server import NO_TLS, running
+from tests.wire_cases import ENDPOINTS, cases
+
+SCRIPT = [{"output": 'Hello!\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'}]
+NUMBER = 500
+
+
+def test_every_endpoint_that_takes_a_body_is_tried() -> None:
+    taking = [route.path for route in ROUTES if isinstance(route, Route) and route.methods == {"POST"}]
+    without_body = {"/v1/responses/{response_id}/cancel"}
+    tried = {
+        path.replace("conv_1", "{conversation_id}").replace("chatcmpl-1", "{completion_id}")
+        for path in ENDPOINTS
+    }
+    assert set(taking) - without_body == tried
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_whatever_comes_is_answered_or_refused(seed: int) -> None:
+    answered = 0
+    async with (
+        running(SCRIPT) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url, timeout=30) as client,
+    ):
+        for path, body in cases(seed, NUMBER):
+            response = await client.post(path, content=body, headers={"content-type": "application/json"})
+            assert response.status_code < 500, (path, body, response.text)
+            if response.status_code == 200:
+                answered += 1
+            else:
+                assert json.loads(response.content)["error"]["message"], (path, body)
+    assert answered > NUMBER / 50  # not all of them are spoiled

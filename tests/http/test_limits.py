@@ -1,0 +1,170 @@
+"""What is over a limit is refused by its name, before any work."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import httpx2 as httpx
+import msgspec
+from websockets.asyncio.client import connect
+
+from antiphon.apis.chat.schema import ChatRequest
+from antiphon.apis.chat.tools import tools_of as chat_tools_of
+from antiphon.apis.responses.tools import tool_choice, toolbox
+from antiphon.apis.wire import decode
+from antiphon.core.hosts import Hosts
+from antiphon.core.limits import Limits
+from antiphon.engines.scripted import ScriptedEngine
+from antiphon.store.open import open_store
+from antiphon.store.records import Limits as StoreLimits
+from tests.counting import lines
+from tests.http.api import Api, ask, user
+from tests.server import NO_TLS, Running, running
+
+SCRIPT = [{"output": "one two three four five six"}]
+SMALL = Limits(
+    references=2,
+    history_bytes=5_000,
+    answer_bytes=1_000,
+    name_characters=8,
+    stop_characters=8,
+    small_body_bytes=200,
+    tools=10_000,
+)
+
+
+@asynccontextmanager
+async def serving(limits: Limits = SMALL) -> AsyncIterator[tuple[Running, Api]]:
+    store = partial(open_store, "memory", StoreLimits(history=limits.history_bytes))
+    async with (
+        running(SCRIPT, limits=limits, store=store) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as http,
+    ):
+        yield server, Api(http)
+
+
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}], **fields}
+
+
+async def refused(api: Api, path: str, body: Any, limit: str, status: int = 400) -> Any:
+    error = (await api.post(path, body, status))["error"]
+    assert error["code"] == "limit_exceeded"
+    assert f"the limit '{limit}' of this server" in error["message"]
+    return error["param"]
+
+
+async def test_a_history_that_weighs_too_much() -> None:
+    async with serving() as (server, api):
+        path = await api.conversation(user("x" * 3000))
+        name = path.rpartition("/")[2]
+        await api.create("Hi", conversation=name)
+        first = await api.create("x" * 3000)
+        second = await api.create("x" * 3000, previous_response_id=first["id"])
+        await api.post(f"{path}/items", {"items": [user("x" * 3000)]})
+        asked = server.engine.steps
+        over = ask("Hi", conversation=name)
+        assert await refused(api, "/responses", over, "history_bytes") == "conversation"
+        assert await refused(api, "/responses/input_tokens", over, "history_bytes") == "conversation"
+        over = ask("Hi", previous_response_id=second["id"])
+        assert await refused(api, "/responses", over, "history_bytes") == "previous_response_id"
+        assert server.engine.steps == asked
+
+
+async def test_references() -> None:
+    async with serving() as (_, api):
+        path = await api.conversation(user("x" * 3000))
+        [item] = (await api.get(f"{path}/items"))["data"]
+        reference = {"type": "item_reference", "id": item["id"]}
+        await api.create([reference])
+        assert await refused(api, "/responses", ask([reference] * 2), "history_bytes") == "input"
+        assert await refused(api, "/responses", ask([reference] * 3), "references") == "input"
+        items = {"items": [reference] * 3}
+        assert await refused(api, "/conversations", items, "references") == "items"
+
+
+async def test_an_answer_has_no_more_tokens_than_there_is_room_for() -> None:
+    async with serving() as (_, api):
+        answer = await api.post("/chat/completions", chat(n=2))
+        assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 2
+        assert answer["usage"]["completion_tokens"] == 10
+        wanted = chat(n=2, max_tokens=6)
+        assert await refused(api, "/chat/completions", wanted, "answer_bytes") == "max_tokens"
+        scored = chat(logprobs=True, top_logprobs=3, max_tokens=3)
+        assert await refused(api, "/chat/completions", scored, "answer_bytes") == "max_tokens"
+        batch = {"model": "scripted", "messages": [chat()["messages"]] * 2, "max_tokens": 6}
+        assert await refused(api, "/chat/completions/batch", batch, "answer_bytes") == "max_tokens"
+
+
+async def test_names_and_stop_strings() -> None:
+    async with serving() as (_, api):
+        tool = {"type": "function", "function": {"name": "f" * 9}}
+        assert (await refused(api, "/chat/completions", chat(tools=[tool]), "name_characters")).startswith(
+            "tools[0]"
+        )
+        assert await refused(api, "/chat/completions", chat(stop=["x" * 9]), "stop_characters") == "stop"
+        await api.post("/chat/completions", chat(stop=["x" * 8], max_tokens=1))
+
+
+async def test_a_body_that_only_has_metadata() -> None:
+    async with serving() as (_, api):
+        path = await api.conversation()
+        metadata = {"metadata": {"a": "x" * 300}}
+        await refused(api, path, metadata, "small_body_bytes", 413)
+
+
+async def test_a_conversation_that_no_context_can_hold_is_not_rendered() -> None:
+    engine = ScriptedEngine(SCRIPT, context=10)
+    async with (
+        running(engine) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as http,
+    ):
+        messages = [{"role": "user", "content": "x" * 800}] * 2
+        error = (await Api(http).post("/chat/completions", chat(messages=messages), 400))["error"]
+        assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
+        assert "1600 characters" in error["message"]  # those of the messages, without the template's
+
+
+async def test_tools_that_are_named_one_by_one_cost_the_same_each() -> None:
+    def choice(count: int) -> None:
+        tools = [{"type": "function", "function": {"name": f"f{each}"}} for each in range(count)]
+        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+        body = msgspec.json.encode(chat(tools=tools, tool_choice=allowed))
+        chat_tools_of(decode(body, ChatRequest), Hosts())
+
+    def responses_choice(count: int) -> None:
+        tools = [{"type": "function", "name": f"f{each}"} for each in range(count)]
+        tool_choice({"type": "allowed_tools", "tools": tools}, toolbox(tools, Hosts()), None)
+
+    for choose in (choice, responses_choice):
+        few, many = (lines(partial(choose, count)) for count in (100, 400))
+        assert many < 6 * few
+
+
+async def test_turns_that_only_a_websocket_knows_weigh_the_same() -> None:
+    async with (
+        serving() as (server, _),
+        connect(server.url.replace("http", "ws") + "/v1/responses") as socket,
+    ):
+
+        async def turn(**fields: Any) -> Any:
+            create = {
+                "type": "response.create",
+                **ask("x" * 3000, store=False, max_output_tokens=1, **fields),
+            }
+            await socket.send(json.dumps(create))
+            async with asyncio.timeout(10):
+                while (event := json.loads(await socket.recv()))["type"] not in ENDS:
+                    pass
+            return event
+
+        first = await turn()
+        second = await turn(previous_response_id=first["response"]["id"])
+        error = (await turn(previous_response_id=second["response"]["id"]))["error"]
+        assert (error["code"], error["param"]) == ("limit_exceeded", "previous_response_id")
