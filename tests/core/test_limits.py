@@ -57,10 +57,10 @@ def function(**parameters: Any) -> dict[str, Any]:
             "tools[0].parameters.not.oneOf",
         ),
         (
-            {"messages": [MESSAGE], "guided_json": {"patternProperties": {"a": 1, "b": 2, "c": 3}}},
+            {"messages": [MESSAGE], "structured_outputs": {"json": {"patternProperties": {"a": 1, "b": 2, "c": 3}}}},
             ChatRequest,
             "patterns",
-            "guided_json.patternProperties",
+            "structured_outputs.json.patternProperties",
         ),
     ],
 )  # fmt: skip

@@ -104,7 +104,7 @@ _COUNTED: Mapping[str, str] = {
     "patternProperties": "patterns",
 }
 """What the list, or the object, in a field of this name is counted by."""
-_SCHEMAS = frozenset({"parameters", "schema", "json", "guided_json"})
+_SCHEMAS = frozenset({"parameters", "schema", "json"})
 """Fields that hold a schema."""
 _NUMBERS = frozenset({int, float})
 _HOLDERS = (dict, list, Struct)
