@@ -71,6 +71,7 @@ async def test_the_card_is_what_the_server_says(engine):
     assert "<|im_start|>" in card.chat_template
     assert (card.bos, card.eos) == ("<|im_start|>", "<|im_end|>")
     assert card.opening is None
+    assert (card.defaults["temperature"], card.defaults["top_p"]) == (0.8, 0.95)
 
 
 async def test_it_answers_as_the_embedded_engine_does(engine):

@@ -36,7 +36,7 @@ from antiphon.engines.engine import (
     check_size,
 )
 from antiphon.engines.gguf import names, read_metadata
-from antiphon.engines.llama_request import SUPPORTED, check, check_ids, request_of
+from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_server import LlamaServer
 from antiphon.engines.llama_stream import CachedTokenizer, ChunkReader, reader_of
 from antiphon.engines.models import resolve, response_template
@@ -44,10 +44,6 @@ from antiphon.engines.thread_bridge import ThreadBridge
 
 DEFAULT_CONTEXT = 8192
 """Tokens, if the model was trained for so many: memory grows with context times slots."""
-
-
-_SHOWN_DEFAULTS = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})
-"""Of llama.cpp's settings those that answers may show."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +140,7 @@ class LlamaCppEngine:
             response_template=response_template(self._path),
             opening=server.opening_token(),
             capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,)),
-            # They are of 32 bits: 0.8 comes as 0.800000011920929.
-            defaults={
-                name: round(value, 6)
-                for name, value in props.default_generation_settings.params.items()
-                if name in _SHOWN_DEFAULTS
-            },
+            defaults=defaults_of(props.default_generation_settings.params),
         )
         self._vocabulary = server.vocabulary()
         self._tokenizer = CachedTokenizer(server)

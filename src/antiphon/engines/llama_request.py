@@ -38,6 +38,8 @@ _SAME = (
 )
 """The fields of `Sampling` that llama.cpp knows by the same names and values."""
 
+_SHOWN_DEFAULTS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+
 SUPPORTED = frozenset(
     {
         *_SAME,
@@ -80,6 +82,11 @@ _PATTERN = 2  # how llama.cpp numbers a trigger that is a regular expression
 # is optional, so that no beginning is looked at twice.
 _OPAQUE = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]*', re.DOTALL)
 _SPECIAL_IN_PATTERNS = re.compile(r"[.^$|()\[\]{}*+?\\]")
+
+
+def defaults_of(params: Mapping[str, Any]) -> dict[str, float]:
+    """Of the settings those that answers may show. They have 32 bits: 0.8 is 0.800000011920929."""
+    return {name: round(params[name], 6) for name in _SHOWN_DEFAULTS if name in params}
 
 
 def request_of(request: GenerationRequest) -> bytes:

@@ -19,7 +19,7 @@ from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
-from antiphon.engines.llama_request import SUPPORTED, check, check_ids, request_of
+from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_server import Piece
 from antiphon.engines.llama_stream import ChunkReader, Message, Scored, ScoredReader
 from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, ask
@@ -164,6 +164,7 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Lla
             await _tokenize(client, {"content": "a", "add_special": True}),
         ),
         capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,)),
+        defaults=defaults_of(props["default_generation_settings"].get("params", {})),
     )
     slots = min(props["total_slots"], wanted.parallel or 2**31)
     return LlamaServer(client, card, slots, model["meta"]["n_vocab"])
