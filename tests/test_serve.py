@@ -224,7 +224,7 @@ def test_options_come_from_the_file_and_the_environment(tmp_path: Path, script: 
         assert refusal(chat(server.url, ask("Hi", "file"), **key)) == UNKNOWN_MODEL
         assert refusal(chat(server.url, ask("Hi", "variable"))) == NO_KEY
         too_large = chat(server.url, ask("x" * 300, "variable"), **key)
-        assert refusal(too_large) == (413, "invalid_request_error", None, None)
+        assert refusal(too_large) == (413, "invalid_request_error", "limit_exceeded", None)
 
 
 def test_a_model_has_all_its_names(tmp_path: Path, scripted: tuple[str, ...]) -> None:

@@ -11,6 +11,8 @@ from antiphon.apis.chat.schema import BatchRequest, ChatRequest
 from antiphon.apis.chat.stored import UpdateRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
+from antiphon.apis.messages import schema as messages
+from antiphon.apis.messages.batch import CreateBatch
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.apis.tokens import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 
@@ -25,6 +27,9 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/responses": (CreateResponse,),
     "/v1/responses/input_tokens": (CountTokens,),
     "/v1/responses/compact": (CompactRequest,),
+    "/v1/messages": (messages.CreateMessage,),
+    "/v1/messages/count_tokens": (messages.CountTokens,),
+    "/v1/messages/batches": (CreateBatch,),
     "/v1/conversations": (CreateConversation,),
     "/v1/conversations/conv_1": (UpdateConversation,),
     "/v1/conversations/conv_1/items": (CreateItems,),

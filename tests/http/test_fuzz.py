@@ -16,7 +16,7 @@ NUMBER = 500
 
 def test_every_endpoint_that_takes_a_body_is_tried() -> None:
     taking = [route.path for route in ROUTES if isinstance(route, Route) and route.methods == {"POST"}]
-    without_body = {"/v1/responses/{response_id}/cancel"}
+    without_body = {"/v1/responses/{response_id}/cancel", "/v1/messages/batches/{batch_id}/cancel"}
     tried = {
         path.replace("conv_1", "{conversation_id}").replace("chatcmpl-1", "{completion_id}")
         for path in ENDPOINTS

@@ -36,6 +36,7 @@ OTHERS = TEMPLATE.replace("ChatGPT", "someone else")
 WHERE_IT_IS_KNOWN = {
     "dialects/openai.py",
     "dialects/detection/families.py",  # which models are of the family
+    "apis/responses/previous.py",  # which of vLLM's messages are the family's
     "decode/headers.py",  # how its headers are read
     "render/harmony.py",
     "render/harmony_tools.py",

@@ -34,7 +34,8 @@ class AhoCorasick:
         return next((self._numbers[text[at:]] for at in range(len(text)) if text[at:] in self._numbers), 0)
 
     def _ways(self, begun: str) -> dict[str, int | str]:
-        letters = {marker[at] for marker in self._whole for at in range(len(marker))}
+        # Sorted, so that every process writes the same grammar.
+        letters = sorted({marker[at] for marker in self._whole for at in range(len(marker))})
         ways = {char: self._next(begun + char) for char in letters}
         return {char: to for char, to in ways.items() if to != 0}
 
