@@ -19,6 +19,9 @@ _UNNAMED = (Raw(b"null"), Raw(b'""'))
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
 def decode_request(  # noqa: PLR0913, PLR0917 - what a body is read with
     body: bytes,
     type_: type[T],
@@ -32,10 +35,12 @@ def decode_request(  # noqa: PLR0913, PLR0917 - what a body is read with
     `names` gets those that were used. A model that is null or empty is `unnamed`, one that is left out is
     `missing`. Raises RequestError, also above one of the `limits`.
     """
-    given = decode(body, dict[str, Raw], limits)
     try:
+        given = _decode_members(body)
         found = to_fields(given, type_.__struct_fields__, names)  # type: ignore[attr-defined]
-    except (UnicodeDecodeError, RecursionError) as error:
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from error
     model = missing if "model" not in found else unnamed if found["model"] in _UNNAMED else None
     if model is not None:
