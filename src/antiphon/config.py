@@ -149,7 +149,7 @@ class Settings:
 
     lease_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 3
     """Seconds after which other servers take over the background responses of one that is
-    not heard of any more."""
+    does not renew its leases any more."""
 
     secret: Keys = field(default=(), repr=False)
     """A secret that seals what clients keep for the server, such as encrypted reasoning,
@@ -157,10 +157,10 @@ class Settings:
     Without any, one is made and kept in the user's data folder."""
 
     reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
-    """The field of chat answers that holds what the model thought."""
+    """The field of chat answers that holds the reasoning."""
 
     reasoning_events: Literal["openai", "open-responses"] = "openai"
-    """The names of the events of the Responses API that tell what the model thought: OpenAI's,
+    """The names of the events of the Responses API that show the reasoning: OpenAI's,
     response.reasoning_text.…, or those of Open Responses, response.reasoning.…"""
 
     code_interpreter: bool = False

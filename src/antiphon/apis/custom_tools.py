@@ -36,7 +36,7 @@ _PIECES = re.compile(
 def as_function(name: str, description: str | None, format_: InputFormat | None, source: str) -> Function:
     """The function that stands for a custom tool, whose format came as the parameter `source`.
 
-    A regular expression becomes part of the schema, so that an engine can be held to it;
+    A regular expression becomes part of the schema, so that an engine can enforce it;
     a grammar becomes part of the description, which is all that can be done inside a JSON string.
     """
     text: dict[str, Any] = {"type": "string", "description": "The input of the tool, as plain text."}

@@ -26,7 +26,7 @@ from antiphon.store.records import Append, Lease, LogEntry, Verdict
 from antiphon.store.store import Store
 
 LEASE = 3.0
-"""Seconds after which the responses of a server that was not heard of are taken over."""
+"""Seconds after which the responses of a server that did not renew its leases are taken over."""
 TICK = 0.025
 """Seconds in which the server collects events before it writes them."""
 FOREGROUND_TICK = 0.25

@@ -201,7 +201,7 @@ class _Parser:
 
     def _triggered(self, spec: TriggeredTags, end: str, depth: int) -> Expr:
         if end:
-            raise RequestError("Text behind triggered tags cannot be told from theirs.", param="format")
+            raise RequestError("Text behind triggered tags is ambiguous. Put it into them.", param="format")
         name = f"tags {len(self._rules)}"
         self._rules[name] = EMPTY
         again = EMPTY if spec.stop_after_first else Ref(name)

@@ -1,4 +1,4 @@
-"""Whether an answer is what the request demanded, where the engine could not be held to it.
+"""Whether an answer is what the request demanded, where the engine could not enforce it.
 
 An answer that was cut is not judged: its end shows already that it is not whole. The
 verdict goes to the client with the end of the answer; the answer itself stays
@@ -93,7 +93,7 @@ class OutputCheck:
 
 
 def violations(plan: ConstraintPlan, answer: Checked) -> tuple[str, ...]:
-    """What an answer does not meet of what the engine was not held to. This may not end: see `bounded.py`."""
+    """What an answer does not meet of what the engine did not enforce. This may not end: see `bounded.py`."""
     demands = demands_of(plan)
     found = [
         f"{source}: the arguments of '{name}'{fault}"

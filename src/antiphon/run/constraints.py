@@ -45,7 +45,7 @@ WIRE_NAMES = {"beam_width": "use_beam_search"}
 
 
 class ConstraintPlan(Struct, frozen=True):
-    """What an answer is held to: what the engine gets of it, all or nothing.
+    """What is enforced of an answer: what the engine gets of it, all or nothing.
 
     `loose`: there is something left to check. `demands` are the `Demands` behind it as the process that
     compiled them wrote them: only such processes read them, in `plan_after` and `check.violations`.
@@ -101,7 +101,7 @@ def requirements_of(turn: Turn, state: str | None) -> OutputRequirements:
 
 
 def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capabilities) -> ConstraintPlan:
-    """What an engine of these capabilities can be held to of what is required. Raises RequestError."""
+    """What an engine of these capabilities can enforce of what is required. Raises RequestError."""
     enforced = compile_constraint(required, grammar)
     notation = capabilities.constraints[0] if capabilities.constraints else None
     plan = plan_of(Demands(enforced), notation)
@@ -109,7 +109,7 @@ def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capab
 
 
 def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPlan:
-    """What an engine can be held to that takes constraints in this notation."""
+    """What an engine can enforce that takes constraints in this notation."""
     enforced, constraint = demands.enforced, None
     if notation is not None and enforced.grammar_ir is not None:
         write = gbnf.write if notation is Gbnf else structural_tag.write

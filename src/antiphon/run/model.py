@@ -213,7 +213,7 @@ class Model:
         return decoder
 
     async def plan(self, turn: Turn, prompt: Prompt) -> ConstraintPlan:
-        """How the answer to this prompt is held to what the turn demands. Raises RequestError."""
+        """What enforces the demands of the turn on the answer to this prompt. Raises RequestError."""
         if is_free(turn):
             return ConstraintPlan()
         table = self.table(turn)

@@ -129,7 +129,7 @@ async def request_after(
 ) -> tuple[GenerationRequest, int]:
     """The request for what follows these chunks of the answer to `request`, and their number of tokens.
 
-    `plan` is what the answer is held to. The request has no room left if they have used it up.
+    `plan` is what is enforced. The request has no room left if they have used it up.
     """
     text, ids = await _written(chunks, engine)
     constraint: Constraint | None = None

@@ -54,7 +54,7 @@ async def discover(
             if functions and type_ in trained:
                 functions = tuple(_described(trained[type_], functions))
             found[where] = tuple(_placed(function, where, settings) for function in functions)
-    return Hosts(_told_apart(found), types)
+    return Hosts(_labelled(found), types)
 
 
 def _described(trained: Iterable[Function], functions: Iterable[Function]) -> Iterator[Function]:
@@ -69,7 +69,7 @@ def _placed(function: Function, where: str, settings: Mapping[str, Any]) -> Func
     return replace(function, source=where, hosted=replace(_hosted(function), settings=settings))
 
 
-def _told_apart(found: Mapping[str, tuple[Function, ...]]) -> Mapping[str, tuple[Function, ...]]:
+def _labelled(found: Mapping[str, tuple[Function, ...]]) -> Mapping[str, tuple[Function, ...]]:
     """The functions, each tool's label before names that several tools share."""
     tools: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     for function in chain.from_iterable(found.values()):
