@@ -425,6 +425,18 @@ def test_a_signal_lets_a_running_stream_end(tmp_path: Path, scripted: tuple[str,
         assert server.stderr == ""
 
 
+def test_a_client_that_leaves_is_no_error(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    body = {"model": "scripted", "input": "endless", "stream": True}
+    with serving(tmp_path, *scripted) as server:
+        with httpx.stream("POST", f"{server.url}/v1/responses", json=body) as response:
+            next(line for line in response.iter_lines() if "output_text.delta" in line)
+        # Its item is closed, for the store: a closed transport raises for what is written to it.
+        assert said(chat(server.url, ask("Hi"))) == "Hello there, friend!"
+        server.send(signal.SIGTERM)
+        assert server.ended() in CODES[signal.SIGTERM]
+        assert server.stderr == ""
+
+
 def test_a_hangup_changes_nothing(tmp_path: Path, scripted: tuple[str, ...]) -> None:
     with serving(tmp_path, *scripted) as server:
         url = server.url

@@ -267,7 +267,10 @@ class EventStream(_Delivery):
             return
         headers = [*EVENT_STREAM, *self._headers.items()]
         start = {"type": "http.response.start", "status": 200, "headers": headers}
-        self._out = await self._connection.open(start)
+        out = await self._connection.open(start)
+        if self._connection.gone:
+            return
+        self._out = out
         if self._early:
             self._out(b"".join(self._early))
 
@@ -278,6 +281,11 @@ class EventStream(_Delivery):
             self._out(self.silence)
         self._silent = True
         self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
+
+    def on_disconnect(self) -> None:
+        """See `Listener`. What the answer still has to say is for the journal alone."""
+        self._out = _discard
+        super().on_disconnect()
 
     def on_pause(self) -> None:
         """See `Listener`."""
@@ -306,6 +314,10 @@ class LogStream(EventStream):
         super().attach(driver)
         self.started = True
         self._out(_COMMENT)
+
+
+def _discard(body: bytes) -> None:
+    """Nobody reads it: a closed transport raises for what is written to it."""
 
 
 def frame(payloads: list[bytes]) -> bytes:

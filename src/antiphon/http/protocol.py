@@ -56,9 +56,8 @@ class StreamProtocol(HttpToolsProtocol):
         self._timed: str | None = None  # the limit of the timer that runs
         self._timer: TimerHandle | None = None
         self._requests = 0
-        self._head = self._pieces = (
-            0  # bytes of the head that is being read: of what is read, of further pieces
-        )
+        self._head = 0  # bytes of the URL and the headers that are read
+        self._pieces = 0  # bytes of further pieces of this head, which may be one header
         self._refusal: tuple[HTTPStatus, str] | None = None
 
     # What a connection may send
