@@ -7,7 +7,8 @@ import httpx2 as httpx
 import pytest
 from starlette.requests import Request
 
-from antiphon.http.auth import ANYONE, KeyMiddleware, owner_of
+from antiphon.http.auth import ANYONE, KeyMiddleware
+from antiphon.http.request import owner_of
 from tests.server import NO_TLS, running
 
 SCRIPT = [{"output": "Hi"}]

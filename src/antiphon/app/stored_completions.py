@@ -5,7 +5,7 @@ import msgspec
 from antiphon.apis.chat.stored import Deleted, UpdateRequest, page, with_metadata
 from antiphon.app.app import App
 from antiphon.core.errors import NotFoundError
-from antiphon.store.records import CompletionFilter, CompletionRecord, Paging
+from antiphon.store.records import CompletionFilter, Paging
 
 
 async def list_completions(app: App, owner: str, only: CompletionFilter, paging: Paging) -> bytes:
@@ -14,18 +14,18 @@ async def list_completions(app: App, owner: str, only: CompletionFilter, paging:
     return page([(record.id, record.body) for record in found.data], has_more=found.has_more)
 
 
-async def retrieve(app: App, owner: str, completion_id: str) -> CompletionRecord:
+async def retrieve(app: App, owner: str, completion_id: str) -> bytes:
     """One completion. Raises NotFoundError."""
     record = await app.storage.store.completions.get(owner, completion_id)
     if record is None:
         raise _not_found(completion_id)
-    return record
+    return record.body
 
 
 async def update(app: App, owner: str, completion_id: str, wire: UpdateRequest) -> bytes:
     """Replace the metadata. Raises NotFoundError."""
     metadata = wire.metadata or {}
-    body = with_metadata((await retrieve(app, owner, completion_id)).body, metadata)
+    body = with_metadata(await retrieve(app, owner, completion_id), metadata)
     return (await app.storage.store.completions.update(owner, completion_id, metadata, body)).body
 
 

@@ -7,21 +7,18 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Route, WebSocketRoute
 
+from antiphon.apis.chat.stored import UpdateRequest
+from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
+from antiphon.app import conversations, stored_completions
+from antiphon.app import message_batches as batches
 from antiphon.app.app import App
+from antiphon.app.responses import stored
 from antiphon.core.errors import AntiphonError
-from antiphon.http import (
-    chat,
-    completions,
-    conversations,
-    message_batches,
-    messages,
-    responses,
-    stored_completions,
-)
+from antiphon.http import chat, completions, message_batches, messages, responses
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.errors import on_antiphon_error, on_exception, on_http_exception
 from antiphon.http.models import health, list_models, reachable, retrieve_model, version
-from antiphon.http.request import RequestIdMiddleware
+from antiphon.http.request import RequestIdMiddleware, body, handler, paging
 from antiphon.http.socket import converse
 
 GET, POST, DELETE = ["GET"], ["POST"], ["DELETE"]
@@ -32,15 +29,20 @@ _CONVERSATION = "/v1/conversations/{conversation_id}"
 _ITEM = _CONVERSATION + "/items/{item_id}"
 _BATCH = "/v1/messages/batches/{batch_id}"
 
+_COMPLETION_CHANGE = body(UpdateRequest, "small_body_bytes")
+_CONVERSATION_CHANGE = body(UpdateConversation, "small_body_bytes")
+
+_list_completions = handler(stored_completions.list_completions, chat.stored_filter, paging("asc"))
+
 ROUTES = [
     Route("/v1/chat/completions", chat.create, methods=POST),
-    Route("/v1/chat/completions", stored_completions.list_completions, methods=GET),
+    Route("/v1/chat/completions", _list_completions, methods=GET),
     Route("/v1/chat/completions/render", chat.render, methods=POST),
     Route("/v1/chat/completions/batch", chat.create_batch, methods=POST),
-    Route(_COMPLETION, stored_completions.retrieve, methods=GET),
-    Route(_COMPLETION, stored_completions.update, methods=POST),
-    Route(_COMPLETION, stored_completions.delete, methods=DELETE),
-    Route(_COMPLETION + "/messages", stored_completions.list_messages, methods=GET),
+    Route(_COMPLETION, handler(stored_completions.retrieve), methods=GET),
+    Route(_COMPLETION, handler(stored_completions.update, _COMPLETION_CHANGE), methods=POST),
+    Route(_COMPLETION, handler(stored_completions.delete), methods=DELETE),
+    Route(_COMPLETION + "/messages", handler(stored_completions.list_messages, paging("asc")), methods=GET),
     Route("/v1/completions", completions.create, methods=POST),
     Route("/tokenize", completions.tokenize, methods=POST),
     Route("/detokenize", completions.detokenize, methods=POST),
@@ -49,23 +51,23 @@ ROUTES = [
     Route("/v1/responses/input_tokens", responses.count_input_tokens, methods=POST),
     Route("/v1/responses/compact", responses.compact, methods=POST),
     Route(_RESPONSE, responses.retrieve, methods=GET),
-    Route(_RESPONSE, responses.delete, methods=DELETE),
-    Route(_RESPONSE + "/cancel", responses.cancel, methods=POST),
-    Route(_RESPONSE + "/input_items", responses.list_input_items, methods=GET),
-    Route("/v1/conversations", conversations.create, methods=POST),
-    Route(_CONVERSATION, conversations.retrieve, methods=GET),
-    Route(_CONVERSATION, conversations.update, methods=POST),
-    Route(_CONVERSATION, conversations.delete, methods=DELETE),
-    Route(_CONVERSATION + "/items", conversations.create_items, methods=POST),
-    Route(_CONVERSATION + "/items", conversations.list_items, methods=GET),
-    Route(_ITEM, conversations.retrieve_item, methods=GET),
-    Route(_ITEM, conversations.delete_item, methods=DELETE),
+    Route(_RESPONSE, handler(stored.delete), methods=DELETE),
+    Route(_RESPONSE + "/cancel", handler(stored.cancel), methods=POST),
+    Route(_RESPONSE + "/input_items", handler(stored.list_input_items, paging()), methods=GET),
+    Route("/v1/conversations", handler(conversations.create, body(CreateConversation)), methods=POST),
+    Route(_CONVERSATION, handler(conversations.retrieve), methods=GET),
+    Route(_CONVERSATION, handler(conversations.update, _CONVERSATION_CHANGE), methods=POST),
+    Route(_CONVERSATION, handler(conversations.delete), methods=DELETE),
+    Route(_CONVERSATION + "/items", handler(conversations.create_items, body(CreateItems)), methods=POST),
+    Route(_CONVERSATION + "/items", handler(conversations.list_items, paging()), methods=GET),
+    Route(_ITEM, handler(conversations.retrieve_item), methods=GET),
+    Route(_ITEM, handler(conversations.delete_item), methods=DELETE),
     Route("/v1/messages", messages.create, methods=POST),
     Route("/v1/messages/count_tokens", messages.count_tokens, methods=POST),
     Route("/v1/messages/batches", message_batches.create, methods=POST),
     Route("/v1/messages/batches", message_batches.list_batches, methods=GET),
     Route(_BATCH, message_batches.retrieve, methods=GET),
-    Route(_BATCH, message_batches.delete, methods=DELETE),
+    Route(_BATCH, handler(batches.delete), methods=DELETE),
     Route(_BATCH + "/cancel", message_batches.cancel, methods=POST),
     Route(_BATCH + "/results", message_batches.results, methods=GET),
     Route("/v1/models", list_models),

@@ -10,7 +10,6 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Iterator
 
-from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.core.errors import AuthenticationError
@@ -62,12 +61,6 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await error_response(AuthenticationError(), scope["path"])(scope, receive, send)
     else:  # a socket that is closed before it is accepted: the server answers 403
         await send({"type": "websocket.close", "code": POLICY_VIOLATION})
-
-
-def owner_of(request: HTTPConnection) -> str:
-    """The identity that a request acts as."""
-    owner: str = request.state.owner
-    return owner
 
 
 def _keys(scope: Scope) -> Iterator[str]:

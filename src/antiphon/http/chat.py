@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, with its batches and its prompts."""
+"""POST /v1/chat/completions, with its batches and its prompts; what a list of stored ones is asked for."""
 
 import msgspec
 from starlette.requests import Request
@@ -6,9 +6,17 @@ from starlette.responses import Response
 
 from antiphon.apis.chat.schema import BatchRequest, ChatRequest
 from antiphon.app import chat
-from antiphon.http.auth import owner_of
 from antiphon.http.delivery import EventStream, FullAnswer, frame
-from antiphon.http.request import REQUEST_ID, app_of, json_response, read_request, request_id_headers
+from antiphon.http.request import (
+    REQUEST_ID,
+    Query,
+    app_of,
+    json_response,
+    owner_of,
+    read_request,
+    request_id_headers,
+)
+from antiphon.store.records import CompletionFilter
 
 
 async def create(request: Request) -> EventStream | FullAnswer:
@@ -32,3 +40,9 @@ async def render(request: Request) -> Response:
     """The prompt that a request would give."""
     wire = await read_request(request, ChatRequest)
     return json_response(msgspec.json.encode(await chat.render(app_of(request), wire, owner_of(request))))
+
+
+async def stored_filter(request: Request) -> CompletionFilter:
+    """Which stored completions a list is to have: those of a `model`, with these `metadata[KEY]`."""
+    query = Query(request.query_params)
+    return CompletionFilter(query.text("model"), query.prefixed("metadata"))

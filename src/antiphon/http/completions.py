@@ -7,13 +7,13 @@ from starlette.responses import Response
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.tokens import DetokenizeRequest, tokenize_type
 from antiphon.app import completions
-from antiphon.http.auth import owner_of
 from antiphon.http.delivery import EventStream, FullAnswer, frame
 from antiphon.http.request import (
     REQUEST_ID,
     app_of,
     decode_body,
     json_response,
+    owner_of,
     read_json,
     read_request,
     request_id_headers,

@@ -9,9 +9,7 @@ from starlette.responses import Response, StreamingResponse
 from antiphon.apis.messages.batch import CreateBatch
 from antiphon.app import message_batches
 from antiphon.app.app import App
-from antiphon.http.auth import owner_of
-from antiphon.http.query import Query
-from antiphon.http.request import app_of, json_response, read
+from antiphon.http.request import Query, app_of, json_response, owner_of, read_body
 from antiphon.store.records import Paging, ResponseRecord
 
 MOST_ON_PAGE = 1000
@@ -19,7 +17,7 @@ MOST_ON_PAGE = 1000
 
 async def create(request: Request) -> Response:
     """Create a batch: it is answered in the background."""
-    wire = await read(request, CreateBatch)
+    wire = await read_body(request, CreateBatch)
     return _shown(request, await message_batches.create(app_of(request), wire, owner_of(request)))
 
 
@@ -46,11 +44,6 @@ async def results(request: Request) -> Response:
     """The results of a batch that has ended, one a line."""
     lines = await message_batches.results(*_target(request))
     return StreamingResponse(lines, media_type="application/x-jsonl")
-
-
-async def delete(request: Request) -> Response:
-    """Delete a batch that has ended."""
-    return json_response(await message_batches.delete(*_target(request)))
 
 
 def _shown(request: Request, record: ResponseRecord) -> Response:

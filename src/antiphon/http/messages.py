@@ -7,9 +7,8 @@ from starlette.responses import Response
 from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import PING
 from antiphon.app import messages
-from antiphon.http.auth import owner_of
 from antiphon.http.delivery import EventStream, FullAnswer
-from antiphon.http.request import REQUEST_ID, app_of, json_response, read_request
+from antiphon.http.request import REQUEST_ID, app_of, json_response, owner_of, read_request
 
 
 class MessageEvents(EventStream):

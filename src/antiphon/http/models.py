@@ -7,8 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from antiphon import __version__
-from antiphon.http.query import Query
-from antiphon.http.request import app_of
+from antiphon.http.request import Query, app_of
 from antiphon.run.models import Health, Service
 
 

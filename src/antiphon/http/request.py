@@ -1,7 +1,11 @@
-"""What handlers take from a request, and the plain answers they give. Bodies are JSON, under a limit."""
+"""What handlers take from a request, and the plain answers they give. Bodies are JSON, under a limit.
 
-from collections.abc import Mapping
-from typing import TypeVar
+What does not fit becomes a 400 that names the parameter. A use case that needs no more of HTTP than this has
+no handler of its own: `handler` makes one, in the table of routes.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal, TypeVar, cast
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,13 +20,24 @@ from antiphon.app.chat import MAX_REQUEST_ID
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.decode.ids import random_id
+from antiphon.store.records import Paging
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+Order = Literal["asc", "desc"]
+Reader = Callable[[Request], Awaitable[object]]
+Handler = Callable[[Request], Awaitable[Response]]
+
 REQUEST_ID = "x-request-id"
 ANTHROPIC_REQUEST_ID = "request-id"
 """The same id, where Anthropic's clients look for it."""
+MOST_ON_PAGE = 100
+"""The most entries of a list that one request gets, as OpenAI has it."""
+MOST_DIGITS = 18
+"""Digits of a number that every database holds."""
+
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def app_of(request: HTTPConnection) -> App:
@@ -31,8 +46,42 @@ def app_of(request: HTTPConnection) -> App:
     return app
 
 
-async def read(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
-    """The body of a request as `type_`, which may have so many bytes. Raises RequestError."""
+def owner_of(request: HTTPConnection) -> str:
+    """The identity that a request acts as."""
+    owner: str = request.state.owner
+    return owner
+
+
+def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Handler:
+    """Handles requests for a use case that gives a JSON body.
+
+    Its arguments are the app, the owner, the ids in the path, and what the readers take from the request.
+    """
+
+    async def handle(request: Request) -> Response:
+        read = [await reader(request) for reader in readers]
+        ids = request.path_params.values()
+        return json_response(await use_case(app_of(request), owner_of(request), *ids, *read))
+
+    return handle
+
+
+def body(type_: type[object], limit: str = "body_bytes") -> Reader:
+    """Reads the body as `read_body` does."""
+    return lambda request: read_body(request, type_, limit)
+
+
+def paging(order: Order = "desc") -> Reader:
+    """Reads which part of a list is wanted, by default in this order. Raises RequestError."""
+
+    async def read(request: Request) -> Paging:
+        return Query(request.query_params).paging(order)
+
+    return read
+
+
+async def read_body(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
+    """A body that is no request for an answer, which may have so many bytes. Raises RequestError."""
     return decode(await read_json(request, limit), type_, app_of(request).options.limits)
 
 
@@ -78,6 +127,58 @@ def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
     if names.ignored:
         log.info("unknown parameters ignored", names=names.ignored)
     return wire
+
+
+class Query:
+    """The parameters of one request."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def text(self, name: str) -> str | None:
+        """The parameter as it is; None if it is missing or empty."""
+        value = self._given.get(name)
+        if value and "\0" in value:
+            raise _wrong(name, "No text holds U+0000 here.")
+        return value or None
+
+    def flag(self, name: str) -> bool:
+        """True or false; false if it is missing."""
+        value = self._given.get(name, "false").lower()
+        if value not in _TRUTH:
+            raise _wrong(name, "Use true or false.")
+        return _TRUTH[value]
+
+    def number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
+        """A whole number between `least` and `most`."""
+        value = self._given.get(name)
+        if value is None:
+            return default
+        number = int(value) if value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS else -1
+        if number < least or (most and number > most):
+            to = f" to {most}" if most else " on"
+            raise _wrong(name, f"Use a number from {least}{to}.")
+        return number
+
+    def paging(self, order: Order = "desc") -> Paging:
+        """Which part of a list is wanted: `order`, by default this one, `after`, `before` and `limit`."""
+        wanted = self._given.get("order", order)
+        if wanted not in ("asc", "desc"):
+            raise _wrong("order", "Use asc or desc.")
+        limit = self.number("limit", Paging().limit, least=1, most=MOST_ON_PAGE)
+        return Paging(cast(Order, wanted), self.text("after"), self.text("before"), limit)
+
+    def prefixed(self, prefix: str) -> dict[str, str]:
+        """The parameters of the form `prefix[KEY]`, by key."""
+        return {
+            name[len(prefix) + 1 : -1]: value
+            for name, value in self._given.items()
+            if name.startswith(f"{prefix}[") and name.endswith("]")
+        }
+
+
+def _wrong(name: str, remedy: str) -> RequestError:
+    return RequestError(f"Invalid value for '{name}': {remedy}", param=name)
 
 
 def request_id_headers(request: Request, answer: str) -> Mapping[bytes, bytes]:

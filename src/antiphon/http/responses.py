@@ -12,10 +12,16 @@ from antiphon.app.app import App
 from antiphon.app.responses import compaction, history, stored
 from antiphon.app.responses.create import Creation, response_id
 from antiphon.core.errors import RequestError
-from antiphon.http.auth import owner_of
 from antiphon.http.delivery import EventStream, Frame, FullAnswer, LogStream
-from antiphon.http.query import Query
-from antiphon.http.request import REQUEST_ID, app_of, json_response, read_request, request_id_headers
+from antiphon.http.request import (
+    REQUEST_ID,
+    Query,
+    app_of,
+    json_response,
+    owner_of,
+    read_request,
+    request_id_headers,
+)
 
 Answer = FullAnswer | EventStream | Response
 
@@ -50,22 +56,6 @@ async def retrieve(request: Request) -> Answer:
     if after >= 0:
         raise RequestError("starting_after requires stream=true.", param="starting_after")
     return json_response(await stored.retrieve(*target))
-
-
-async def delete(request: Request) -> Response:
-    """Delete a response."""
-    return json_response(await stored.delete(*_target(request)))
-
-
-async def cancel(request: Request) -> Response:
-    """Stop a background response."""
-    return json_response(await stored.cancel(*_target(request)))
-
-
-async def list_input_items(request: Request) -> Response:
-    """The input of a response."""
-    paging = Query(request.query_params).paging()
-    return json_response(await stored.list_input_items(*_target(request), paging))
 
 
 async def count_input_tokens(request: Request) -> Response:

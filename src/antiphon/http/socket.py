@@ -20,9 +20,9 @@ from antiphon.app.journal import as_records
 from antiphon.app.responses.create import Creation, response_id
 from antiphon.app.responses.history import ResponseRequest, understand
 from antiphon.core.errors import RequestError, public_error
-from antiphon.http.auth import ANYONE, POLICY_VIOLATION, owner_of
+from antiphon.http.auth import ANYONE, POLICY_VIOLATION
 from antiphon.http.delivery import MAX_UNSENT
-from antiphon.http.request import app_of, decode_body
+from antiphon.http.request import app_of, decode_body, owner_of
 from antiphon.log import log_failure
 from antiphon.run.drive import CLIENT, Client, Driver
 from antiphon.run.endings import ClientLeftError, ClientStalledError
