@@ -18,6 +18,7 @@ from antiphon.run.answer_source import AnswerSource
 from antiphon.run.model import Model
 from antiphon.run.models import Service
 from antiphon.run.replay import ReplayContext
+from antiphon.run.token_model import TokenModel
 
 PATIENCE = 20.0
 """Seconds until a condition that must come true counts as missed."""
@@ -168,15 +169,17 @@ class _Held:
         self._engine.working.discard(self._number)
 
 
-async def scripted(*lines: dict[str, Any], **options: Any) -> Model:
+async def scripted(*lines: dict[str, Any], **options: Any) -> TokenModel:
     """A model that plays these lines."""
     return await served(ScriptedEngine(lines, **options))
 
 
-async def served(engine: Engine) -> Model:
+async def served(engine: Engine) -> TokenModel:
     service = Service(engine, names=("scripted",), dialect="hermes")
     await service.start()
-    return service.model("scripted")
+    model = service.model("scripted")
+    assert isinstance(model, TokenModel)
+    return model
 
 
 # What keeps events

@@ -19,7 +19,6 @@ from antiphon.core.turn import Calling, Ending, Function, Sampling, ToolChoice, 
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.model import Model
 from antiphon.run.models import Service
-from antiphon.run.prepare import prepare
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.run.tool_loop import ToolLoop
 from tests.acting import PYTHON, ActingTool, TakingTurns, hermes_turns
@@ -296,7 +295,7 @@ async def test_what_was_used_before_a_failure_is_counted_once() -> None:
     engine, heard = Forgetful(RUN, "Never."), Breaking()
     service = Service(engine, names=("scripted",), dialect="hermes", tools=[ActingTool()])
     await service.start()
-    loop = ToolLoop(await prepare(asking(), service.model("scripted")), 0, ReplayContext())
+    loop = ToolLoop(await service.model("scripted").prepare(asking()), 0, ReplayContext())
     with pytest.raises(EngineError):
         await loop.run(heard, 0)
     [end] = loop.abandon()
@@ -314,7 +313,7 @@ async def test_a_failure_in_the_second_generation_keeps_what_the_first_has_said(
     heard = Heard()
     service = Service(Failing(RUN, "It is 42."), names=("scripted",), dialect="hermes", tools=[ActingTool()])
     await service.start()
-    loop = ToolLoop(await prepare(asking(), service.model("scripted")), 0, ReplayContext())
+    loop = ToolLoop(await service.model("scripted").prepare(asking()), 0, ReplayContext())
     with pytest.raises(EngineError, match="The script says"):
         await loop.run(heard, 0)
     output = fold([*heard.events, *loop.abandon()])

@@ -48,10 +48,10 @@ async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest,
     ids = (await model.compose(turn)).ids
     tokens = Tokenized(len(ids), model.card.context, ids)
     if request.return_token_strs:
-        tokens.token_strs = await model.engine.token_texts(ids)
+        tokens.token_strs = await model.token_texts(ids)
     return tokens
 
 
 async def detokenize(app: App, request: DetokenizeRequest) -> Detokenized:
     """The text of tokens. Raises RequestError."""
-    return Detokenized(await app.models.model(request.model).engine.detokenize(request.tokens))
+    return Detokenized(await app.models.model(request.model).detokenize(request.tokens))

@@ -32,7 +32,7 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     model = app.models.model(request.model)
     turn = prompting(request, await _context(app, request, owner))
-    return TokenCount(len((await model.compose(turn)).ids))
+    return TokenCount(await model.count(turn))
 
 
 async def _context(app: App, request: CountTokens, owner: str) -> Context:

@@ -16,8 +16,7 @@ from antiphon.core.turn import Turn
 from antiphon.run.drive import Driver
 from antiphon.run.endings import ClientLeftError
 from antiphon.run.generation import GenerationRun
-from antiphon.run.model import Model
-from antiphon.run.prepare import Prepared, prepare
+from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import ReplayContext
 from antiphon.run.tool_loop import ToolLoop, hosts_tools
 
@@ -53,7 +52,7 @@ class AnswerSource:
 
     async def _run(self, output: Driver) -> None:
         choices = sum(turn.choices for turn in self._turns)
-        prepared = [await prepare(turn, self._model, self._context.prompt, choices) for turn in self._turns]
+        prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
         output.prompted([each.prompt for each in prepared])
         self._choices = [
             _choice(each, index, self._context) for each in prepared for index in range(each.turn.choices)

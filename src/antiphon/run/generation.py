@@ -8,6 +8,7 @@ reasoning that has become too long is closed, and the engine continues after it.
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 from msgspec import Struct
@@ -18,7 +19,6 @@ from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import Chunk, Finish, FinishReason, merge_chunks
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import CallStarted, Event, Malformed
-from antiphon.decode.decoder import Decoder
 from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
@@ -38,6 +38,30 @@ Emit = Callable[[int, list[Event]], None]
 
 MAX_CLOSINGS = 16
 """How often the reasoning of a generation is closed; a model that opens it once more has said all it will."""
+
+
+class AnswerDecoder(Protocol):
+    """Chunks of one generation → events. `stopped`: the engine has nothing more to do."""
+
+    stopped: bool
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether the next text is reasoning."""
+        ...
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Reasoning tokens so far."""
+        ...
+
+    def feed(self, chunk: Chunk) -> list[Event]:
+        """The events that this chunk completes."""
+        ...
+
+    def finish(self, finish: Finish) -> list[Event]:
+        """The last events."""
+        ...
 
 
 class ReasoningLimit(Struct, frozen=True):
@@ -73,7 +97,7 @@ class GenerationRun:
         self,
         engine: Engine,
         request: GenerationRequest,
-        decoder: Decoder,
+        decoder: AnswerDecoder,
         interceptors: Interceptors,
         items: Accumulator,
     ) -> None:

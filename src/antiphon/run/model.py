@@ -1,353 +1,137 @@
-"""A model that is being served: an engine, and how to speak with what it runs."""
+"""What answers turns: a model, whatever is behind it, and a generation of it that is ready to begin.
+
+Everything above knows no more of a model than this. `TokenModel` renders a prompt, has an engine continue
+it, and decodes what that writes.
+"""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from hashlib import sha256
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from types import MappingProxyType
+from typing import Protocol
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Chunk, Token
-from antiphon.core.errors import EngineError, RequestError, naming
-from antiphon.core.grammar import Grammar, Kind, Span, State
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
-from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.accumulator import Accumulator
+from antiphon.core.call_filter import CallFilter
+from antiphon.core.limits import Limits
 from antiphon.core.turn import Calling, Function, Turn
-from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
-from antiphon.decode.ids import ids_by
-from antiphon.decode.table import Table
-from antiphon.dialects.dialect import TEXT, Dialect
-from antiphon.engines.engine import Engine, ModelCard, Prompt, check_size
-from antiphon.render.renderer import ChatTemplateRenderer, Renderer
-from antiphon.render.special_tokens import split_at_separators
+from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt
 from antiphon.run.bounded import BoundedPool
-from antiphon.run.constraints import ConstraintPlan, is_free, plan_after, plan_for, requirements_of
+from antiphon.run.check import OutputCheck
+from antiphon.run.constraints import ConstraintPlan
+from antiphon.run.generation import AnswerDecoder, GenerationRun, Interceptors, ReasoningLimit
+from antiphon.run.replay import ReplayContext
 from antiphon.tools.tool import ServerTool
 
-MANY_ITEMS = 64
-"""Items from which on a conversation is rendered beside the event loop: it may take milliseconds."""
-MANY_CHARACTERS = 64 * 1024
-"""Characters from which on it is, too."""
-TEMPLATES = 8
-"""Templates of clients that are remembered: to compile and probe one takes long."""
-PLANS = 64
-"""Compiled plans that are cached, by what they require; agents repeat themselves."""
-PLAN_BYTES = 512 * 1024
-"""Bytes of a plan that is cached."""
-ANSWER_SHARE = 4
-"""One part in so many of the context is kept for the answer where a conversation is shortened to fit."""
-
-_FIRST = frozenset({Role.SYSTEM, Role.DEVELOPER})
+TOKEN_BYTES = 100
+"""What a token takes in an answer, about, and a log probability as much again."""
 
 
-class Model:
-    """Knows how a turn becomes a prompt, and how what the engine answers is decoded.
+class Model(Protocol):
+    """Answers turns.
 
-    `reasons`: the model may begin an answer with reasoning, where its dialect has any.
-    With `exclude_tools` a turn that may not call has no tools in its prompt.
     `tools` are those of the server, by type; `stopping` is set when none of them is waited for any more.
-    `limits` bound what a turn may ask for.
     """
-
-    def __init__(  # noqa: PLR0913 - what a model is served with
-        self,
-        engine: Engine,
-        renderer: Renderer,
-        dialect: Dialect,
-        *,
-        reasons: bool = True,
-        exclude_tools: bool = False,
-        tools: Mapping[str, ServerTool] = MappingProxyType({}),
-        limits: Limits = DEFAULTS,
-    ) -> None:
-        self.engine = engine
-        self.limits = limits
-        self.pool = BoundedPool(limits)
-        self.tools = tools
-        self.stopping = asyncio.Event()
-        self.dialect = dialect
-        self.markers = dialect.grammar.markers
-        self._renderer = renderer
-        self._table = Table(dialect.grammar)
-        self._table_without_calls = (
-            self._table if dialect.grammar.has_message_headers else Table(dialect.grammar.without_calls())
-        )
-        self._answer_header = _answer_header(renderer, dialect.grammar)
-        self._reasons = reasons
-        self._exclude_tools = exclude_tools
-        self._plans: dict[bytes, ConstraintPlan] = {}
-        self._foreign = lru_cache(TEMPLATES)(self._compile)
-
-    @property
-    def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
-        """The functions that the model was trained with, by type of the server's tool that runs them."""
-        return self._renderer.native_tools
 
     @property
     def card(self) -> ModelCard:
-        """The engine's model."""
-        return self.engine.card
+        """What is known of it."""
+        ...
 
-    async def prompt(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
-        """The turn as the model wants to read it: these `ids`, if it was rendered before.
+    @property
+    def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
+        """The functions that it was trained with, by type of the server's tool that runs them."""
+        ...
 
-        Raises RequestError if it leaves no room to answer.
+    @property
+    def tools(self) -> Mapping[str, ServerTool]: ...  # noqa: D102
+
+    @property
+    def stopping(self) -> asyncio.Event: ...  # noqa: D102
+
+    async def prepare(
+        self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
+    ) -> "Prepared":
+        """Make everything ready to answer the turn; its prompt is `ids` if it was rendered before.
+
+        The answer has so many `choices` in all, where it is not to this turn alone. Raises RequestError.
         """
-        prompt = await self.compose(turn, ids)
-        if len(prompt.ids) >= self.card.context:
-            raise _too_long(len(prompt.ids), self.card.context)
-        return prompt
+        ...
 
-    async def compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
-        """The same, however long it is: to be looked at, or counted. Raises RequestError."""
-        with naming(turn.parameters):
-            self._check(turn)
-            return await self._compose(turn, ids)
+    async def count(self, turn: Turn) -> int:
+        """How many tokens the prompt of the turn has, however long it is. Raises RequestError."""
+        ...
 
-    def _check(self, turn: Turn) -> None:
-        """Refuse what is over a limit before any work is put into it. Raises RequestError."""
-        for tool in turn.tools:
-            self.limits.check("name_characters", len(tool.name), tool.source)
-        for stop in turn.stop:
-            self.limits.check("stop_characters", len(stop), "stop")
-        check_size([text for item in turn.items for text in _texts(item)], self.card.context)
+    async def compose(self, turn: Turn) -> Prompt:
+        """The prompt of the turn, however long it is. Raises RequestError."""
+        ...
 
-    async def _compose(self, turn: Turn, ids: tuple[int, ...] | None) -> Prompt:
-        prompt = await self._whole(turn)
-        if ids is not None and ids != prompt.ids:  # templates may contain the time
-            return Prompt(await self.engine.detokenize(ids), ids)
-        if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
-            last = prompt.ids[-self._limit(turn) :]
-            prompt = Prompt(await self.engine.detokenize(last), last)
-        return prompt
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each of these tokens of a prompt. Raises RequestError."""
+        ...
 
-    async def _whole(self, turn: Turn) -> Prompt:
-        if isinstance(turn.prompt, tuple):
-            return Prompt(await self._text(turn.prompt), turn.prompt)
-        if turn.shorten:
-            return await self._shortened(turn)
-        if isinstance(turn.prompt, str):
-            return await self._read([turn.prompt])
-        return await self._read(await self._render(turn))
-
-    async def _text(self, ids: tuple[int, ...]) -> str:
-        """The text of a prompt that came as ids."""
-        try:
-            return await self.engine.detokenize(ids)
-        except RequestError as error:
-            raise RequestError(error.message, param="prompt") from error
-
-    async def _read(self, texts: Sequence[str]) -> Prompt:
-        """The prompt made of these texts, each read for itself."""
-        ids = await self.engine.tokenize(texts)
-        opening = self.card.opening
-        if opening is not None and ids[:1] != [opening]:
-            ids = [opening, *ids]
-        return Prompt("".join(texts), tuple(ids))
-
-    def _limit(self, turn: Turn) -> int:
-        """The most tokens of the prompt that are wanted."""
-        if turn.prompt_limit == -1:
-            return self.card.context - _room(turn, self.card.context)
-        return turn.prompt_limit or 1
-
-    async def _shortened(self, turn: Turn) -> Prompt:
-        """The prompt with as few of the oldest messages left out as makes it fit, found by halving."""
-        limit = self.card.context - _room(turn, self.card.context)
-        prompt = await self._read(await self._render(turn))
-        if len(prompt.ids) <= limit:
-            return prompt
-        too_few, enough = 0, len(turn.items)
-        while enough - too_few > 1:
-            dropped = (too_few + enough) // 2
-            items = _without(turn.items, dropped)
-            shorter = await self._read(await self._render(replace(turn, items=items)))
-            if len(shorter.ids) > limit:
-                too_few = dropped
-            else:
-                enough, prompt = dropped, shorter
-        return prompt
-
-    async def _render(self, turn: Turn) -> Sequence[str]:
-        """Render the turn, in pieces to tokenize; in a thread of its own if it is long: no one waits."""
-        if self._exclude_tools and turn.tool_choice.calling is Calling.NONE:
-            turn = replace(turn, tools=())
-        if turn.template is not None:
-            renderer: Renderer = await asyncio.to_thread(self._foreign, turn.template)
-        else:
-            renderer = self._renderer
-
-        def render() -> Sequence[str]:
-            return split_at_separators(renderer.render(turn))
-
-        if len(turn.items) < MANY_ITEMS and _size(turn) < MANY_CHARACTERS:
-            return render()
-        return await asyncio.to_thread(render)
-
-    def _compile(self, template: str) -> Renderer:
-        bos, eos = self.card.bos, self.card.eos
-        try:
-            return ChatTemplateRenderer(template, bos=bos, eos=eos, tool_prompt=self.dialect.tool_prompt)
-        except EngineError as error:
-            raise RequestError(error.message, param="template") from error
-
-    def decoder(self, turn: Turn, prompt: Prompt, dice: Random | None = None) -> Decoder:
-        """A decoder for one answer to this prompt. `dice` make the ids of its calls."""
-        table = self.table(turn)
-        calls = sum(isinstance(item, FunctionCall) for item in turn.items)
-        start = self.begun(table, prompt.text)
-        decoder = Decoder(
-            table,
-            state=start.state,
-            stop=turn.stop,
-            include_stop=turn.stop_shown,
-            ids=ids_by(self.dialect.ids, calls, dice),
-            tools={tool.name: tool.parameters for tool in turn.tools},
-            call_prefix=start.call_prefix,
-        )
-        if start.mid_text:
-            decoder.keep_space()
-        return decoder
-
-    async def plan(self, turn: Turn, prompt: Prompt) -> ConstraintPlan:
-        """What enforces the demands of the turn on the answer to this prompt. Raises RequestError."""
-        if is_free(turn):
-            return ConstraintPlan()
-        table = self.table(turn)
-        start = self.begun(table, prompt.text)
-        plan = await self._plan(turn, table, start.state)
-        if not start.call_prefix:
-            return plan
-        param = "prefix" if turn.prefix else "conversation"
-        rest = await self.pool.run(param, plan_after, plan, start.call_prefix)
-        if rest is None:
-            raise _unfitting(turn)
-        return rest
-
-    async def _plan(self, turn: Turn, table: Table, state: str | None) -> ConstraintPlan:
-        """How an answer is held that begins in this state."""
-        required = requirements_of(turn, state)
-        key = sha256(msgspec.msgpack.encode((required, turn.prompt is None))).digest()
-        plan = self._plans.get(key)
-        if plan is None:
-            grammar = table.grammar if self._reasons else self._without_reasoning(table)
-            param = "tools" if turn.format is None else "format"
-            plan = await self.pool.run(param, plan_for, required, grammar, self.card.capabilities)
-            if len(plan.demands) <= PLAN_BYTES:
-                self._plans[key] = plan
-            if len(self._plans) > PLANS:
-                del self._plans[next(iter(self._plans))]
-        return plan
-
-    def _without_reasoning(self, table: Table) -> Grammar:
-        """The grammar without reasoning: a constrained model would begin it to avoid the constraint."""
-        calls = self.dialect.calls
-        return table.grammar if table is _PLAIN else calls if table is self._table else calls.without_calls()
-
-    def table(self, turn: Turn) -> Table:
-        """How answers to the turn are read."""
-        if turn.prompt is not None:
-            return _PLAIN
-        reads_calls = self._exclude_tools or turn.tool_choice.calling is not Calling.NONE
-        return self._table if turn.tools and reads_calls else self._table_without_calls
-
-    def begun(self, table: Table, prompt: str) -> Start:
-        """Where the answer begins: a template may have written its first markers, a client some text."""
-        if not self._answer_header or table is _PLAIN:
-            return Start()
-        _, found, tail = prompt.rpartition(self._answer_header)
-        return start_after(table, tail) if found and tail else Start()
-
-    async def reasoning_end(self) -> Chunk | None:
-        """What ends reasoning and begins the answer; None for a model without reasoning.
-
-        Raises RequestError if the dialect does not say how its reasoning ends.
-        """
-        text = self.dialect.reasoning_end
-        if text is None:
-            if not any(map(_is_reasoning, self.dialect.grammar.states.values())):
-                return None
-            message = "The reasoning of this model cannot be ended by the server. Leave it out."
-            raise RequestError(message, param="reasoning_limit")
-        ids = await self.engine.tokenize([text])
-        return Chunk(text, tuple(Token(token, piece) for token, piece in _spread(ids, text)))
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of these tokens. Raises RequestError."""
+        ...
 
 
-_PLAIN = Table(TEXT)
+class Prepared(Struct, frozen=True):
+    """A generation that can begin, the same for all choices of a turn.
 
-
-def _is_reasoning(state: State) -> bool:
-    return isinstance(state, Span) and state.kind is Kind.REASONING
-
-
-def _texts(item: Item) -> Iterator[str]:
-    """The texts of an item."""
-    match item:
-        case FunctionCall(arguments=text) | Reasoning(text=text):
-            yield text
-        case Message(parts=parts) | FunctionOutput(parts=parts):
-            yield from (part.text for part in parts)
-
-
-def _size(turn: Turn) -> int:
-    """Characters of a conversation, and of what else is rendered, about."""
-    others = turn.variables, [tool.parameters for tool in turn.tools]
-    return sum(len(text) for item in turn.items for text in _texts(item)) + len(msgspec.json.encode(others))
-
-
-def _spread(ids: Sequence[int], text: str) -> list[tuple[int, str]]:
-    """The ids of a text, of which the last stands for it."""
-    return [*((token, "") for token in ids[:-1]), *((token, text) for token in ids[-1:])]
-
-
-def _room(turn: Turn, context: int) -> int:
-    """Tokens to keep for the answer."""
-    share = context // ANSWER_SHARE
-    return min(turn.sampling.max_tokens or share, share) or 1
-
-
-def _without(items: tuple[Item, ...], dropped: int) -> tuple[Item, ...]:
-    """The conversation without so many of its oldest items; instructions stay."""
-    return tuple(item for item in items[:dropped] if _stays(item)) + items[dropped:]
-
-
-def _stays(item: Item) -> bool:
-    return isinstance(item, Message) and item.role in _FIRST
-
-
-def _too_long(tokens: int, context: int) -> RequestError:
-    message = (
-        f"The prompt is too long: it has {tokens} tokens, but the context of this model is "
-        f"{context} tokens, answer included. Shorten the conversation."
-    )
-    return RequestError(message, param="conversation", code="context_length_exceeded")
-
-
-def _unfitting(turn: Turn) -> RequestError:
-    message = (
-        f"{turn.parameter('prefix')} starts a call that tool_choice, or the strict schema of its tool, "
-        "does not allow. Start another call, or leave it to the model."
-    )
-    return RequestError(message, param="prefix" if turn.prefix else "conversation")
-
-
-_HELLO = "Hello"
-
-
-def _answer_header(renderer: Renderer, grammar: Grammar) -> str:
-    """What the template writes before every answer, up to the first marker of the dialect.
-
-    It is what a prompt has and a transcript has not; or, if a template writes it without being
-    asked, what follows the message, up to a marker there.
+    `decoder` makes a decoder for one answer, whose ids of calls come from random numbers if there are any.
     """
-    turn = Turn("", (Message(Role.USER, (TextPart(_HELLO),)),))
-    prompt, transcript = renderer.render(turn), renderer.transcript(turn)
-    added = prompt[len(transcript) :] if prompt.startswith(transcript) else ""
-    if header := answer_header(added, grammar):
-        return header
-    follows = prompt.rpartition(_HELLO)[2]
-    header = answer_header(follows, grammar)
-    return header if header != follows else ""
+
+    turn: Turn
+    model: Model
+    prompt: Prompt
+    engine: Engine
+    request: GenerationRequest
+    decoder: Callable[[Random | None], AnswerDecoder]
+    pool: BoundedPool
+    plan: ConstraintPlan = ConstraintPlan()
+    reasoning: ReasoningLimit | None = None
+
+    def generation(self, index: int, context: ReplayContext, items: Accumulator) -> GenerationRun:
+        """The generation for one of the choices; `items` builds those of its answer."""
+        interceptors = Interceptors(
+            context.log,
+            _filter(self.turn),
+            self.reasoning,
+            OutputCheck(self.turn, self.plan, self.pool) if self.plan.loose else None,
+            frozenset(tool.name for tool in self.turn.tools if tool.hosted),
+            self.plan,
+            self.pool,
+        )
+        request = _for_choice(self.request, index)
+        return GenerationRun(self.engine, request, self.decoder(context.rng), interceptors, items)
+
+
+def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
+    """Tokens that each of so many choices may have: all of an answer is kept until it is sent.
+
+    No choice has more than `context`. Raises RequestError if the request wants more of each.
+    """
+    logprobs = turn.sampling.logprobs
+    size = TOKEN_BYTES if logprobs is None else TOKEN_BYTES * (2 + logprobs)
+    most = max(1, limits.answer_bytes // (size * choices))
+    wanted = min(turn.sampling.max_tokens or 0, context)
+    if wanted > most:
+        what = f"{choices} choices of {wanted} tokens may have {choices * wanted * size} bytes"
+        limits.refuse("answer_bytes", "max_tokens", what)
+    return most
+
+
+def _filter(turn: Turn) -> CallFilter | None:
+    """What keeps calls from the client that it does not allow; most turns need none."""
+    choice = turn.tool_choice
+    free = choice.most is None and choice.names is None and choice.calling is not Calling.NONE
+    return None if free else CallFilter(choice)
+
+
+def _for_choice(request: GenerationRequest, index: int) -> GenerationRequest:
+    """Choices differ: each has its own seed, counted up from the client's."""
+    seed = request.sampling.seed
+    if seed is None or index == 0:
+        return request
+    return replace(request, sampling=replace(request.sampling, seed=seed + index))

@@ -17,6 +17,7 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.model import Model
+from antiphon.run.token_model import TokenModel
 from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import ServerTool
 
@@ -79,7 +80,7 @@ class Service:
         reasons = self._dialect is not None or _reasons(dialect, template)
         try:
             renderer = self._renderer(dialect, card)
-            self._model = Model(
+            self._model = TokenModel(
                 self._engine,
                 renderer,
                 dialect,

@@ -18,7 +18,7 @@ from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Tex
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Calling, Ending, ToolChoice, Turn
 from antiphon.run.drive import Driver
-from antiphon.run.prepare import Prepared, prepare
+from antiphon.run.model import Prepared
 from antiphon.run.replay import PromptEntry, ReplayContext, ToolResultEntry
 from antiphon.run.tool_sessions import ToolSessions
 
@@ -130,7 +130,7 @@ class ToolLoop:
         log = self._context.log
         recorded = log.next_prompt() if log else None
         try:
-            self._prepared = await prepare(turn, self._prepared.model, recorded)
+            self._prepared = await self._prepared.model.prepare(turn, recorded)
         except RequestError as error:
             if error.code != "context_length_exceeded":
                 raise

@@ -104,7 +104,7 @@ class CompactedSource:
 
     async def _is_due(self) -> bool:
         limit = self._accepted.compact_from
-        return limit is not None and len((await self._model.prompt(self._accepted.turn)).ids) >= limit
+        return limit is not None and await self._model.count(self._accepted.turn) >= limit
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
         """See `Source`."""

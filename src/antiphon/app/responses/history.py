@@ -93,7 +93,7 @@ async def referred(app: App, owner: str, given: str | list[Any] | None, param: s
 async def count_input_tokens(app: App, request: CountTokens, owner: str) -> int:
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     context = await read_context(app, request, owner, random_id("resp_", 48))
-    return len((await app.models.model(request.model).compose(prompting(request, context))).ids)
+    return await app.models.model(request.model).count(prompting(request, context))
 
 
 def _has_past(request: Prompting) -> bool:
