@@ -330,11 +330,11 @@ class ResponseProjection:
             self._count(Usage())
         return [self._terminal_event("cancelled", wire.Incomplete)]
 
-    def _terminal_event(self, status: str, event: type[wire.ResponseEvent]) -> bytes:
+    def _terminal_event(self, status: str, event: wire.Event) -> bytes:
         self.status = status
         return self._response_event(event)
 
-    def _response_event(self, event: type[wire.ResponseEvent]) -> bytes:
+    def _response_event(self, event: wire.Event) -> bytes:
         return self._numbers.encode(event, self._response())
 
     def _response(self) -> Response:

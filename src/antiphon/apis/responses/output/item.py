@@ -7,13 +7,12 @@ marks. So a delta comes from the same wire type as every other event.
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
-from antiphon.apis.responses.events import ItemAdded, ItemDone
+from antiphon.apis.responses.events import Event, ItemAdded, ItemDone
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core import items
 from antiphon.core.events import Delta
@@ -44,7 +43,7 @@ class SequenceNumbers:
     def __init__(self) -> None:
         self.next = 0
 
-    def encode(self, event: Callable[..., Struct], *fields: object) -> bytes:
+    def encode(self, event: Event, *fields: object) -> bytes:
         """The next event of the stream, with these fields."""
         payload = encode(event(self.next, *fields))
         self.next += 1
@@ -57,7 +56,7 @@ class SequenceNumbers:
         return b"%b%d%b%b%b" % (frame.head, number, frame.middle, encode(text), frame.tail)
 
 
-def frame(event: Callable[..., Struct], *fields: object) -> Frame:
+def frame(event: Event, *fields: object) -> Frame:
     """The frame of events like this one, whose text comes after these fields."""
     before, tail = encode(event(0, *fields, _MARK)).split(_ENCODED_MARK)
     head, number, middle = before.partition(_NUMBER)

@@ -17,10 +17,10 @@ class ReasoningForm(NamedTuple):
 
     field: str
     part: type[ReasoningText] | type[SummaryText]
-    added: type[wire.Event]
-    delta: type[wire.Event]
-    done: type[wire.Event]
-    part_done: type[wire.Event]
+    added: wire.Event
+    delta: wire.Event
+    done: wire.Event
+    part_done: wire.Event
 
 
 RAW = ReasoningForm(

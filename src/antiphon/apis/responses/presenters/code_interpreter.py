@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from antiphon.apis.custom_tools import InputReader, to_input
 from antiphon.apis.given import Given, json_text
-from antiphon.apis.responses.events import CallEvent
+from antiphon.apis.responses.events import CALL, event
 from antiphon.apis.responses.kinds import container_id
 from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item
@@ -20,16 +20,8 @@ ARGUMENT = "code"
 """The one argument of the tool's function."""
 
 
-class CodeDelta(CallEvent, tag="response.code_interpreter_call_code.delta"):
-    """More of a program."""
-
-    delta: str
-
-
-class CodeDone(CallEvent, tag="response.code_interpreter_call_code.done"):
-    """The whole program."""
-
-    code: str
+CodeDelta = event("response.code_interpreter_call_code.delta", *CALL, "delta")
+CodeDone = event("response.code_interpreter_call_code.done", *CALL, "code")
 
 
 class Logs(Struct, tag_field="type", tag="logs"):

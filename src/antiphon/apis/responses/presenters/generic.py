@@ -12,23 +12,14 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.apis.given import Given, json_text
-from antiphon.apis.responses.events import CallEvent
+from antiphon.apis.responses.events import CALL, event
 from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.items import FunctionCall, Item
 
-
-class McpArgumentsDelta(CallEvent, tag="response.mcp_call_arguments.delta"):
-    """More arguments."""
-
-    delta: str
-
-
-class McpArgumentsDone(CallEvent, tag="response.mcp_call_arguments.done"):
-    """All arguments."""
-
-    arguments: str
+McpArgumentsDelta = event("response.mcp_call_arguments.delta", *CALL, "delta")
+McpArgumentsDone = event("response.mcp_call_arguments.done", *CALL, "arguments")
 
 
 class McpText(Struct, tag_field="type", tag="text"):

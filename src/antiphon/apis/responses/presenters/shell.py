@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.apis.given import Given, json_text
-from antiphon.apis.responses.events import CallEvent, Event
+from antiphon.apis.responses.events import CALL, ITEM, event
 from antiphon.apis.responses.kinds import container_id
 from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item
@@ -28,29 +28,12 @@ _SHELLS = frozenset({"bash", "sh"})
 _SCRIPTS = frozenset({"-c", "-lc"})
 
 
-class CommandEvent(Event):
-    """Something happened to a command of a shell call. Its item is that of the index."""
-
-    output_index: int
-    command_index: int
-
-
-class CommandAdded(CommandEvent, tag="response.shell_call_command.added"):
-    """A command begins."""
-
-    command: str
-
-
-class CommandDelta(CommandEvent, tag="response.shell_call_command.delta"):
-    """More of a command."""
-
-    delta: str
-
-
-class CommandDone(CommandEvent, tag="response.shell_call_command.done"):
-    """The whole command."""
-
-    command: str
+# A command has no id: it is found by the index of its item, and its own
+CommandAdded = event("response.shell_call_command.added", *ITEM, "command_index", "command")
+CommandDelta = event("response.shell_call_command.delta", *ITEM, "command_index", "delta")
+CommandDone = event("response.shell_call_command.done", *ITEM, "command_index", "command")
+ShellOutputDelta = event("response.shell_call_output_content.delta", *CALL, "command_index", "delta")
+ShellOutputDone = event("response.shell_call_output_content.done", *CALL, "command_index", "output")
 
 
 class OutputDelta(Struct):
@@ -58,13 +41,6 @@ class OutputDelta(Struct):
 
     stdout: str
     stderr: str
-
-
-class ShellOutputDelta(CallEvent, tag="response.shell_call_output_content.delta"):
-    """More output of a command."""
-
-    command_index: int
-    delta: OutputDelta
 
 
 class ShellAction(Struct):
@@ -117,13 +93,6 @@ class ShellOutputItem(Struct, tag_field="type", tag="shell_call_output"):
     call_id: str
     output: tuple[ShellOutput, ...]
     max_output_length: int | None
-
-
-class ShellOutputDone(CallEvent, tag="response.shell_call_output_content.done"):
-    """All output of a command."""
-
-    command_index: int
-    output: tuple[ShellOutput, ...]
 
 
 class ShellPresenter(Presenter):
