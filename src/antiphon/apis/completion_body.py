@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from antiphon.core.chunks import FinishReason
 from antiphon.core.events import Usage
 
 
@@ -62,3 +63,24 @@ def total(prompt_tokens: int, usages: Iterable[Usage]) -> CompletionUsage:
         prompt_tokens_details=PromptTokensDetails(max((u.cached_tokens for u in seen), default=0)),
         completion_tokens_details=CompletionTokensDetails(sum(u.reasoning_tokens for u in seen)),
     )
+
+
+_FINISH_REASONS = {
+    # (why the engine stopped, are calls shown): finish_reason
+    (FinishReason.STOP, False): "stop",
+    (FinishReason.STOP, True): "tool_calls",
+    (FinishReason.LENGTH, False): "length",
+    (FinishReason.LENGTH, True): "length",
+    # Not OpenAI's: other choices of the answer may be whole, so this one cannot be an error status.
+    (FinishReason.ERROR, False): "error",
+    (FinishReason.ERROR, True): "error",
+}
+
+
+def finish_reason(reason: FinishReason, calls: int) -> str:
+    """OpenAI's `finish_reason` for a choice that shows this many calls.
+
+    `length` always wins: a client must never take a cut call for a whole one. A call that is broken is a
+    call, too: client loops go on at that word, and have their handling of bad arguments there.
+    """
+    return _FINISH_REASONS[reason, calls > 0]

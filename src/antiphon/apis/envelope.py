@@ -7,10 +7,15 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
+from antiphon.apis.request import Request
 from antiphon.core.chunks import Token
 
 REASONING_NAMES = ("reasoning_content", "reasoning")
 """Clients know reasoning by one of two names. Answers have both."""
+
+
+SERVICE_TIER = "default"
+"""The one tier that there is, whichever was requested."""
 
 
 class RenderedPrompt(Struct, frozen=True):
@@ -80,3 +85,29 @@ class PresentationOptions(Struct, frozen=True):
 
 DEFAULT_PRESENTATION = PresentationOptions()
 """How answers are shown unless someone says otherwise."""
+
+
+def shared_presentation(
+    request: Request, defaults: PresentationOptions, logprobs: int | None
+) -> PresentationOptions:
+    """What every request may change of the presentation that the server begins with."""
+    options = request.stream_options
+    by_id = request.return_tokens_as_token_ids
+    return replace(
+        defaults,
+        logprobs=logprobs,
+        tokens_as_ids=defaults.tokens_as_ids if by_id is None else by_id,
+        token_ids=bool(request.return_token_ids),
+        prompt_text=bool(request.return_prompt_text),
+        prompt_logprobs=request.prompt_logprobs is not None,
+        usage=max(defaults.usage, _usage(request)),
+        padded=options is not None and bool(options.include_obfuscation),
+        service_tier=UNSET if request.service_tier is None else SERVICE_TIER,
+    )
+
+
+def _usage(request: Request) -> UsageReports:
+    options = request.stream_options
+    if options is None or not options.include_usage:
+        return UsageReports.NONE
+    return UsageReports.EACH if options.continuous_usage_stats else UsageReports.LAST

@@ -1,10 +1,17 @@
 """Payloads of wire events → server-sent events with a type.
 
-Every payload begins with its `type`, so the `event:` line that has to equal it
-can be read off.
+Every payload begins with its `type`, so the `event:` line, which equals it, can be read off. Obfuscation is
+added here and not where payloads are made: a stored event has none, and each reader may ask for it.
 """
 
 from collections.abc import Iterable
+from itertools import cycle, islice
+
+_BLOCK = 64
+_PADDING = bytes(islice(cycle(b"k7Qv2ZpXw9TfLm4RcJd8"), _BLOCK))
+
+DONE = b"data: [DONE]\n\n"
+"""What ends every stream, behind the terminal event. Open Responses wants it; OpenAI's clients take it."""
 
 _TYPE = len(b'{"type":"')
 
@@ -22,3 +29,13 @@ def event(payload: bytes) -> bytes:
 def frame(payloads: Iterable[bytes]) -> bytes:
     """Payloads as server-sent events."""
     return b"".join([event(payload) for payload in payloads])
+
+
+def obfuscate(payloads: Iterable[bytes]) -> list[bytes]:
+    """The same events, with deltas of one length: who sees only lengths cannot tell the tokens apart."""
+    return [_padded(payload) if event_type(payload).endswith(b".delta") else payload for payload in payloads]
+
+
+def _padded(payload: bytes) -> bytes:
+    """Pad to a multiple of the block. What the padding is does not matter: it is hidden with the rest."""
+    return b'%b,"obfuscation":"%b"}' % (payload[:-1], _PADDING[: -len(payload) % _BLOCK])

@@ -6,9 +6,8 @@ from time import time
 import structlog
 from msgspec import UNSET
 
-from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept
+from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept, accept_batch
 from antiphon.apis.chat.answer import ChatCompletionBuilder
-from antiphon.apis.chat.batch import accept_batch
 from antiphon.apis.chat.schema import BatchRequest, ChatOptions, ChatRequest, RequestMessage
 from antiphon.apis.chat.stored import stored_messages
 from antiphon.apis.chat.stream import ChatCompletionStream

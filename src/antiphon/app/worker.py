@@ -20,7 +20,7 @@ from antiphon.app import message_batches
 from antiphon.app.app import App
 from antiphon.app.journal import BackgroundJournal
 from antiphon.app.log_writer import LEASE
-from antiphon.app.responses.background import prepare
+from antiphon.app.responses.create import prepare
 from antiphon.app.responses.record import finish_from_record
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, StoreError
 from antiphon.log import log_failure

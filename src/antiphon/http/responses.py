@@ -4,8 +4,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.apis.framing import frame
-from antiphon.apis.responses.framing import DONE, obfuscate
+from antiphon.apis.framing import DONE, frame, obfuscate
 from antiphon.apis.responses.resource import TokenCounts
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.app.app import App

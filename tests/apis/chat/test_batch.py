@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.apis.chat.batch import AcceptedBatch, accept_batch
+from antiphon.apis.chat.accept import AcceptedBatch, accept_batch
 from antiphon.apis.chat.schema import BatchRequest
 from antiphon.apis.envelope import PresentationOptions
 from antiphon.apis.wire import decode

@@ -5,8 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.apis.framing import event_type, frame
-from antiphon.apis.responses.framing import DONE, obfuscate
+from antiphon.apis.framing import DONE, event_type, frame, obfuscate
 from antiphon.core.events import TextDelta, TextStarted
 from tests.apis.responses.support import answering_to, streamed
 from tests.apis.responses.test_stream import CALL, CUSTOM, STOP, SUMMARISED, TEXT, THOUGHT

@@ -7,8 +7,7 @@ import httpx2
 import openai
 import pytest
 
-from antiphon.apis.framing import frame
-from antiphon.apis.responses.framing import DONE, obfuscate
+from antiphon.apis.framing import DONE, frame, obfuscate
 from antiphon.core.errors import EngineError
 from antiphon.core.events import Event
 from tests.apis.responses.support import answering_to, streamed

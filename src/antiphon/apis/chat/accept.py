@@ -7,16 +7,17 @@ from msgspec.structs import replace
 
 from antiphon.apis.chat.errors import PARAMETERS
 from antiphon.apis.chat.history import History
-from antiphon.apis.chat.schema import ChatOptions, ChatRequest, RequestMessage
+from antiphon.apis.chat.schema import BatchRequest, ChatOptions, ChatRequest, RequestMessage
 from antiphon.apis.chat.tools import Tools, tools_of
-from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions
+from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
-from antiphon.apis.presentation import shared_presentation
 from antiphon.apis.sampling import check, sampling, stops, token_limit, variables
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.items import Item, Message, Role
 from antiphon.core.turn import Ending, Turn
+
+_NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_search")
 
 
 class Accepted(Struct, frozen=True):
@@ -30,6 +31,15 @@ class Accepted(Struct, frozen=True):
     presentation: PresentationOptions = DEFAULT_PRESENTATION
     repairs: tuple[str, ...] = ()
     store: bool = False
+    request_id: str | None = None
+
+
+class AcceptedBatch(Struct, frozen=True):
+    """Conversations that can be answered: choices of the answer are those of the turns, in their order."""
+
+    turns: tuple[Turn, ...]
+    presentation: PresentationOptions
+    repairs: tuple[str, ...] = ()
     request_id: str | None = None
 
 
@@ -93,6 +103,25 @@ def accept_messages(
     if ending is Ending.TRANSCRIPT:
         presentation = replace(presentation, role=messages[-1].role)
     return Accepted(turn, presentation, tuple(repairs), bool(options.store), options.request_id)
+
+
+def accept_batch(request: BatchRequest, owner: str, defaults: ServerDefaults = NO_DEFAULTS) -> AcceptedBatch:
+    """What the request asks for, on behalf of `owner`. Raises RequestError."""
+    for name in _NOT_IN_BATCHES:
+        if getattr(request, name):
+            raise RequestError(f"'{name}' is not available in batches. Leave it out.", param=name)
+    if request.n not in (None, 1):
+        raise RequestError("In a batch each conversation has one answer. Leave out 'n'.", param="n")
+    accepted = [
+        accept_messages(request, messages, f"messages[{index}]", owner, defaults)
+        for index, messages in enumerate(request.messages)
+    ]
+    return AcceptedBatch(
+        turns=tuple(one.turn for one in accepted),
+        presentation=accepted[0].presentation,
+        repairs=tuple(what for one in accepted for what in one.repairs),
+        request_id=request.request_id,
+    )
 
 
 def _logprobs(options: ChatOptions) -> int | None:

@@ -1,18 +1,26 @@
 """The events of an answer → the body of the full answer."""
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import UNSET
 
 from antiphon.apis.chat.calls import add_calls, reason_shown
-from antiphon.apis.chat.logprobs import choice_logprobs
-from antiphon.apis.chat.schema import AnswerMessage, ChatCompletion, Choice
-from antiphon.apis.completion_body import ChoiceError, total
+from antiphon.apis.chat.schema import (
+    AnswerMessage,
+    ChatCompletion,
+    Choice,
+    ChoiceLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
+from antiphon.apis.completion_body import ChoiceError, finish_reason, total
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
-from antiphon.apis.logprobs import prompt_logprobs
+from antiphon.apis.logprobs import bytes_of, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult
 from antiphon.core.accumulator import Output
+from antiphon.core.chunks import Token
 from antiphon.core.events import Event, ReasoningDelta
-from antiphon.core.finish import finish_reason
 
 
 class ChatCompletionBuilder(BodyProjection):
@@ -93,3 +101,19 @@ def _show_prompt(
         completion.prompt_token_ids = prompt.ids
     if presentation.prompt_text:
         completion.prompt_text = prompt.text
+
+
+def choice_logprobs(tokens: Iterable[Token], presentation: PresentationOptions) -> ChoiceLogprobs:
+    """The entries of these tokens, each with as many alternatives as were asked for."""
+    name, most = namer(presentation), presentation.logprobs or 0
+    return ChoiceLogprobs(
+        [
+            TokenLogprob(
+                name(token),
+                logprob_of(token),
+                bytes_of(token),
+                [TopLogprob(name(top), logprob_of(top), bytes_of(top)) for top in token.top[:most]],
+            )
+            for token in tokens
+        ]
+    )

@@ -11,11 +11,11 @@ from typing import assert_never
 
 from msgspec import UNSET
 
+from antiphon.apis.chat.answer import choice_logprobs
 from antiphon.apis.chat.calls import encoder_of, reason_shown
-from antiphon.apis.chat.logprobs import choice_logprobs
 from antiphon.apis.chat.schema import ChatCompletionChunk, ChunkChoice, Delta
 from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
-from antiphon.apis.completion_body import ChoiceError
+from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.projection import StreamProjection
 from antiphon.core.accumulator import PARAGRAPH
@@ -38,7 +38,6 @@ from antiphon.core.events import (
     ToolResultReceived,
     Usage,
 )
-from antiphon.core.finish import finish_reason
 
 
 class _ChoiceState:

@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from antiphon.apis.completions.errors import PARAMETERS
 from antiphon.apis.completions.schema import CompletionRequest
-from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions
+from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
-from antiphon.apis.presentation import shared_presentation
 from antiphon.apis.request import MAX_CHOICES
 from antiphon.apis.sampling import check, sampling, stops, token_limit
 from antiphon.core.errors import RequestError

@@ -1,19 +1,19 @@
 """The events of completions → the body of the full answer."""
 
+from collections.abc import Iterable
 from statistics import fmean
 
 import msgspec
 from msgspec import UNSET
 
-from antiphon.apis.completion_body import ChoiceError, total
+from antiphon.apis.completion_body import ChoiceError, finish_reason, total
 from antiphon.apis.completions.accept import Shape
-from antiphon.apis.completions.logprobs import completion_logprobs
-from antiphon.apis.completions.schema import Completion, CompletionChoice
+from antiphon.apis.completions.schema import Completion, CompletionChoice, CompletionLogprobs
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
-from antiphon.apis.logprobs import LEAST_LOGPROB, logprob_of, prompt_logprobs
+from antiphon.apis.logprobs import LEAST_LOGPROB, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult
+from antiphon.core.chunks import Token
 from antiphon.core.events import Event
-from antiphon.core.finish import finish_reason
 
 _NO_PROMPT = RenderedPrompt("", ())
 
@@ -83,3 +83,27 @@ class CompletionBuilder(BodyProjection):
 def _score(choice: ChoiceResult) -> float:
     """How likely the text is, token by token."""
     return fmean(map(logprob_of, choice.tokens)) if choice.tokens else LEAST_LOGPROB
+
+
+def completion_logprobs(
+    tokens: Iterable[Token], presentation: PresentationOptions, offset: int
+) -> CompletionLogprobs:
+    """The lists for these tokens, the first of which stands behind `offset` characters."""
+    name = namer(presentation)
+    lists = CompletionLogprobs([], [], [], [])
+    for token in tokens:
+        lists.tokens.append(name(token))
+        lists.token_logprobs.append(None if token.logprob is None else logprob_of(token))
+        lists.top_logprobs.append(_top(token, presentation))
+        lists.text_offset.append(offset)
+        offset += len(token.text)
+    return lists
+
+
+def _top(token: Token, presentation: PresentationOptions) -> dict[str, float] | None:
+    """The most likely tokens, and the one that was drawn if it is not among them."""
+    if token.logprob is None or not presentation.logprobs:
+        return None
+    name = namer(presentation)
+    top = {name(other): logprob_of(other) for other in token.top[: presentation.logprobs]}
+    return {name(token): logprob_of(token)} | top

@@ -3,15 +3,14 @@
 from msgspec import UNSET, Struct
 
 from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
-from antiphon.apis.completion_body import ChoiceError
+from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.completions.accept import Shape
-from antiphon.apis.completions.logprobs import completion_logprobs
+from antiphon.apis.completions.answer import completion_logprobs
 from antiphon.apis.completions.schema import Completion, CompletionChoice
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.projection import StreamProjection
 from antiphon.core.chunks import FinishReason
 from antiphon.core.events import Event, Finished, TextDelta, Usage
-from antiphon.core.finish import finish_reason
 
 
 class _ChoiceState(Struct):

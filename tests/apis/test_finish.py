@@ -2,8 +2,8 @@
 
 import pytest
 
+from antiphon.apis.completion_body import finish_reason
 from antiphon.core.chunks import FinishReason
-from antiphon.core.finish import finish_reason
 
 
 @pytest.mark.parametrize(
