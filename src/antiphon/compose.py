@@ -110,7 +110,8 @@ def _options(settings: Settings) -> Options:
 
 def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
     """Opens the store that the settings name. If that fails, the server does not start, and says why."""
-    limits = Limits(history=read_limits(settings.limit).history_bytes)
+    given = read_limits(settings.limit)
+    limits = Limits(history=given.history_bytes, stored=given.stored_bytes)
 
     async def opened() -> Store:
         try:

@@ -20,6 +20,7 @@ from antiphon.store.records import (
     Verdict,
 )
 from antiphon.store.store import JOBS, Store, cancel_of, events_of
+from tests.store.parts.blobs import BlobsContract
 from tests.store.parts.completions import CompletionsContract, SweepContract
 from tests.store.parts.conversations import ConversationsContract
 from tests.store.parts.jobs import JobsContract
@@ -51,6 +52,7 @@ class StoreContract(
     JobsContract,
     ConversationsContract,
     CompletionsContract,
+    BlobsContract,
     SweepContract,
 ):
     """Inherit, and give it a `url` of nothing yet."""

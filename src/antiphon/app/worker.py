@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 import structlog
+from msgspec.structs import asdict, astuple
 
 from antiphon.app import message_batches
 from antiphon.app.app import App
@@ -213,8 +214,8 @@ class Worker:
 
     async def _sweep(self) -> None:
         swept = await self._app.storage.store.sweep(time.time())
-        if swept.responses or swept.completions:
-            log.info("swept", responses=swept.responses, completions=swept.completions)
+        if any(astuple(swept)):
+            log.info("swept", **asdict(swept))
 
 
 def _is_batch(record: ResponseRecord) -> bool:

@@ -47,6 +47,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     references: int = 500
     history_bytes: int = 16 * MIB
     answer_bytes: int = 32 * MIB
+    stored_bytes: int = 4096 * MIB
 
     # Work that may not end: see `run/bounded.py`
     work_seconds: int = 10

@@ -6,9 +6,18 @@ comes first and its rows are deleted too, or it finds no parent.
 
 from collections.abc import Collection
 
-from sqlalchemy import delete
+from sqlalchemy import ColumnElement, delete, select, update
 
-from antiphon.store.schema import completion_metadata, completions, conversations, items, log, responses
+from antiphon.store.schema import (
+    blob_holders,
+    blobs,
+    completion_metadata,
+    completions,
+    conversations,
+    items,
+    log,
+    responses,
+)
 from antiphon.store.store import cancel_of, events_of
 from antiphon.store.transaction import Transaction
 
@@ -18,6 +27,7 @@ def delete_responses(transaction: Transaction, ids: Collection[str]) -> None:
     transaction.execute(delete(responses).where(responses.c.id.in_(ids)))
     transaction.execute(delete(items).where(items.c.parent.in_(ids)))
     transaction.execute(delete(log).where(log.c.response_id.in_(ids)))
+    release_blobs(transaction, blob_holders.c.holder.in_(ids))
     for response_id in ids:
         transaction.wake(events_of(response_id), cancel_of(response_id))
 
@@ -26,6 +36,7 @@ def delete_conversation(transaction: Transaction, conversation_id: str) -> None:
     """Delete a conversation."""
     transaction.execute(delete(conversations).where(conversations.c.id == conversation_id))
     transaction.execute(delete(items).where(items.c.parent == conversation_id))
+    release_blobs(transaction, blob_holders.c.holder == conversation_id)
 
 
 def delete_completions(transaction: Transaction, ids: Collection[str]) -> None:
@@ -33,3 +44,21 @@ def delete_completions(transaction: Transaction, ids: Collection[str]) -> None:
     transaction.execute(delete(completions).where(completions.c.id.in_(ids)))
     transaction.execute(delete(items).where(items.c.parent.in_(ids)))
     transaction.execute(delete(completion_metadata).where(completion_metadata.c.completion_id.in_(ids)))
+    release_blobs(transaction, blob_holders.c.holder.in_(ids))
+
+
+def release_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:
+    """Delete holders of blobs. A blob that nothing holds any more is nobody's; the sweep takes its bytes."""
+    held = set(transaction.execute(select(blob_holders.c.blob_id).where(which)).scalars())
+    if not held:
+        return
+    # Locks them first: who holds one at the same time, on another server, has done it before, or finds none.
+    transaction.execute(select(blobs.c.id).where(blobs.c.id.in_(held)).order_by(blobs.c.id).with_for_update())
+    transaction.execute(delete(blob_holders).where(which))
+    left = select(blob_holders.c.holder).where(blob_holders.c.blob_id == blobs.c.id).exists()
+    abandon_blobs(transaction, blobs.c.id.in_(held) & ~left)
+
+
+def abandon_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:
+    """Make blobs nobody's: they count for no quota, and the next sweep takes them."""
+    transaction.execute(update(blobs).where(which).values(digest=None, size=0, expires_at=0.0))

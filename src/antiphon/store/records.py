@@ -168,6 +168,25 @@ class CompletionRecord(Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
+class BlobRecord(Struct, frozen=True):
+    """Content that an owner has: its SHA-256 in hexadecimal digits, its media type, its size in bytes."""
+
+    digest: str
+    media_type: str
+    size: int
+    created_at: float
+
+
+class NewBlob(Struct, frozen=True, kw_only=True):
+    """Content that is to be stored: whose it is, what holds it, and until when that does (None: for ever)."""
+
+    owner: str
+    holder: str
+    media_type: str
+    created_at: float
+    expires_at: float | None = None
+
+
 class CompletionFilter(Struct, frozen=True):
     """Which stored completions a list has: those of the model, with all of the metadata."""
 
@@ -200,6 +219,7 @@ class Swept(Struct, frozen=True):
 
     responses: int
     completions: int
+    blobs: int = 0
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -213,6 +233,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The most responses that `previous_id` may link in a row."""
     history: int = 16 * 1024 * 1024
     """The most bytes that the items of a conversation, or of linked responses, may have together."""
+    stored: int = 4 * 1024 * 1024 * 1024
+    """The most bytes that the blobs of one owner may have together."""
     entries: int = 1000
     """The most log entries that one read of events gives."""
     sweep: int = 200

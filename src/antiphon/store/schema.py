@@ -137,6 +137,50 @@ completions = Table(
     ),
 )
 
+# Content, by its digest. One without a digest is unfinished or nobody's: it goes when it expires.
+blobs = Table(
+    "blobs",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("digest", Text),
+    Column("media_type", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Index("blobs_by_digest", "owner", "digest"),
+    Index(
+        "blobs_expiring",
+        "expires_at",
+        sqlite_where=text("expires_at IS NOT NULL"),
+        postgresql_where=text("expires_at IS NOT NULL"),
+    ),
+)
+
+blob_pieces = Table(
+    "blob_pieces",
+    METADATA,
+    Column("blob_id", Text, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+)
+
+# What refers to a blob: the id of a file, a response, a conversation.
+blob_holders = Table(
+    "blob_holders",
+    METADATA,
+    Column("holder", Text, primary_key=True),
+    Column("blob_id", Text, primary_key=True),
+    Column("expires_at", Double),
+    Index("blob_holders_by_blob", "blob_id"),
+    Index(
+        "blob_holders_expiring",
+        "expires_at",
+        sqlite_where=text("expires_at IS NOT NULL"),
+        postgresql_where=text("expires_at IS NOT NULL"),
+    ),
+)
+
 # The same pairs as in completions.metadata, to look for.
 completion_metadata = Table(
     "completion_metadata",

@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 
+from antiphon.store.blobs import SqlBlobs
 from antiphon.store.completions import SqlCompletions
 from antiphon.store.conversations import SqlConversations
 from antiphon.store.database import Backend, Database
@@ -23,6 +24,7 @@ class SqlStore:
         self.jobs = SqlJobs(self._database)
         self.conversations = SqlConversations(self._database)
         self.completions = SqlCompletions(self._database)
+        self.blobs = SqlBlobs(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date; raises StoreError."""

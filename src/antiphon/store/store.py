@@ -1,10 +1,11 @@
-"""The store's contract: five parts, each a few async methods, behind one object that `open_store` returns.
+"""The store's contract: six parts, each a few async methods, behind one object that `open_store` returns.
 
     store.responses      responses and the items that went in and came out
     store.log            the events of a response, as appended by the worker that holds its lease
     store.jobs           background responses: claim, heartbeat, cancel, release
     store.conversations  conversations and their items
     store.completions    stored chat completions and their messages
+    store.blobs          content by its digest, kept while something holds it
 
 A background response is its row: there is no queue beside it.
 
@@ -29,18 +30,20 @@ Contract, held by the suite in `tests/contracts/store.py` for every database:
 * a terminal status is never overwritten.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from antiphon.store.records import (
     Append,
+    BlobRecord,
     CompletionFilter,
     CompletionRecord,
     ConversationRecord,
     Heartbeat,
     ItemRecord,
     LogEntry,
+    NewBlob,
     Page,
     Paging,
     ResponseEnd,
@@ -261,6 +264,44 @@ class Completions(Protocol):
         ...
 
 
+class Blobs(Protocol):
+    """Content, by the SHA-256 of its bytes, in hexadecimal digits.
+
+    A blob is there while it has a holder: the id of whatever refers to it, a file, a response,
+    a conversation. Holders go with `release`, when they expire, or, being a response, a
+    conversation or a stored completion, when that is deleted. An owner that stores the same
+    content again has it once, with two holders.
+    """
+
+    async def put(self, new: NewBlob, content: AsyncIterable[bytes] | bytes) -> BlobRecord:
+        """Store content, in pieces as they come.
+
+        If the owner has it already, it keeps its media type. Raises RequestError if the owner's blobs would
+        have more than `Limits.stored` bytes; then, and whenever `content` raises, nothing of it is kept.
+        """
+        ...
+
+    async def get(self, owner: str, digest: str) -> BlobRecord | None:
+        """The blob."""
+        ...
+
+    def read(self, owner: str, digest: str) -> AsyncIterator[bytes]:
+        """Its bytes, in pieces of at most 256 KiB. Raises NotFoundError, also if it goes meanwhile."""
+        ...
+
+    async def hold(self, owner: str, digest: str, holder: str, expires_at: float | None = None) -> bool:
+        """Keep a blob for another holder, or for the same one until another time; whether there is one."""
+        ...
+
+    async def release(self, owner: str, holder: str) -> None:
+        """A holder needs its blobs no more."""
+        ...
+
+    async def used(self, owner: str) -> int:
+        """Bytes of all blobs of an owner."""
+        ...
+
+
 class Store(Protocol):
     """Everything that lasts."""
 
@@ -274,6 +315,8 @@ class Store(Protocol):
     def conversations(self) -> Conversations: ...
     @property
     def completions(self) -> Completions: ...
+    @property
+    def blobs(self) -> Blobs: ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         """Watch for changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.

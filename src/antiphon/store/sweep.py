@@ -6,12 +6,12 @@ It finds rows in a read and deletes them in a write, so that other writes can ru
 from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, Table, func, select, true
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, true, tuple_
 
-from antiphon.store.database import Database
-from antiphon.store.delete import delete_completions, delete_responses
+from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.delete import delete_completions, delete_responses, release_blobs
 from antiphon.store.records import ResponseStatus, Swept
-from antiphon.store.schema import completions, responses
+from antiphon.store.schema import blob_holders, blob_pieces, blobs, completions, responses
 from antiphon.store.transaction import Transaction
 
 
@@ -34,6 +34,7 @@ async def sweep(database: Database, now: float) -> Swept:
     return Swept(
         await _sweep(database, _RESPONSES, now, limits.responses),
         await _sweep(database, _COMPLETIONS, now, limits.completions),
+        await _sweep_blobs(database, now),
     )
 
 
@@ -62,3 +63,49 @@ def _delete(transaction: Transaction, deletions: Sequence[tuple[_Kind, Collectio
     for kind, ids in deletions:
         kind.delete(transaction, ids)
     return [None] * len(deletions)
+
+
+async def _sweep_blobs(database: Database, now: float) -> int:
+    """Delete the holders that have expired, then the blobs that nobody has any more; how many those were."""
+    most, deleted = database.limits.sweep, 0
+    while holders := await database.read(_expired_holders, now, most):
+        await database.write(_release, (holders, now))
+    while blob_ids := await database.read(_expired_blobs, now, most):
+        while pieces := await database.read(_pieces, blob_ids, most):
+            await database.write(_delete_pieces, pieces)
+        await database.write(_delete_blobs, blob_ids)
+        deleted += len(blob_ids)
+    return deleted
+
+
+def _expired_holders(connection: Connection, now: float, most: int) -> Sequence[Found]:
+    expired = select(blob_holders.c.holder, blob_holders.c.blob_id).where(blob_holders.c.expires_at <= now)
+    return connection.execute(expired.limit(most)).all()
+
+
+def _expired_blobs(connection: Connection, now: float, most: int) -> Sequence[str]:
+    return connection.scalars(select(blobs.c.id).where(blobs.c.expires_at <= now).limit(most)).all()
+
+
+def _pieces(connection: Connection, blob_ids: Collection[str], most: int) -> Sequence[Found]:
+    its = select(blob_pieces.c.blob_id, blob_pieces.c.position).where(blob_pieces.c.blob_id.in_(blob_ids))
+    return connection.execute(its.limit(most)).all()
+
+
+@one_by_one
+def _release(transaction: Transaction, released: tuple[Sequence[Found], float]) -> None:
+    holders, now = released
+    named = tuple_(blob_holders.c.holder, blob_holders.c.blob_id).in_(holders)
+    release_blobs(transaction, named & (blob_holders.c.expires_at <= now))  # unless it was held again since
+
+
+@one_by_one
+def _delete_pieces(transaction: Transaction, pieces: Sequence[Found]) -> None:
+    named = tuple_(blob_pieces.c.blob_id, blob_pieces.c.position).in_(pieces)
+    transaction.execute(delete(blob_pieces).where(named))
+
+
+@one_by_one
+def _delete_blobs(transaction: Transaction, blob_ids: Sequence[str]) -> None:
+    transaction.execute(delete(blobs).where(blobs.c.id.in_(blob_ids)))
+    transaction.execute(delete(blob_pieces).where(blob_pieces.c.blob_id.in_(blob_ids)))  # written since

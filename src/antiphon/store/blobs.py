@@ -1,0 +1,222 @@
+"""Blobs: content by its digest, in pieces, so that no statement and no buffer is large.
+
+A blob is written under an id of its own. Its last piece gives it its digest, and its first
+holder; if the owner has a blob of that digest, the holder gets that one instead. Where two
+servers store the same content at the same time, it is there twice, which nobody sees. Blobs
+without a digest (unfinished, or not held any more) are found by nobody, and go with the sweep.
+"""
+
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import suppress
+from hashlib import sha256
+from uuid import uuid4
+
+from msgspec import Struct
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select, update
+
+from antiphon.core.errors import NotFoundError, RequestError, StoreError
+from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.delete import abandon_blobs, release_blobs
+from antiphon.store.records import BlobRecord, NewBlob
+from antiphon.store.schema import blob_holders, blob_pieces, blobs
+from antiphon.store.transaction import Transaction, insertion
+
+PIECE_BYTES = 256 * 1024
+UNFINISHED_SECONDS = 24 * 60 * 60
+"""So long a blob may take to be written."""
+
+_ADD_PIECE = insertion(blob_pieces)
+_COLUMNS = (blobs.c.digest, blobs.c.media_type, blobs.c.size, blobs.c.created_at)
+
+
+class _Writing(Struct, frozen=True):
+    """What comes next of a blob that is written. The last piece has the digest."""
+
+    id: str
+    new: NewBlob
+    most: int
+    position: int
+    piece: bytes
+    digest: str | None
+
+
+class _Holding(Struct, frozen=True):
+    owner: str
+    digest: str
+    holder: str
+    expires_at: float | None
+
+
+def missing(digest: str) -> NotFoundError:
+    """There is no such blob, or it is someone else's, or nothing holds it any more."""
+    return NotFoundError(f"Content with the digest {digest!r} not found.")
+
+
+def _owned(owner: str, digest: str) -> ColumnElement[bool]:
+    return (blobs.c.owner == owner) & (blobs.c.digest == digest)
+
+
+def _of(owner: str, digest: str) -> Select[tuple[str]]:
+    return select(blobs.c.id).where(_owned(owner, digest)).order_by(blobs.c.id).limit(1)
+
+
+def find(connection: Connection, owner: str, digest: str) -> BlobRecord | None:
+    """The blob."""
+    row = connection.execute(select(*_COLUMNS).where(_owned(owner, digest)).limit(1)).first()
+    return BlobRecord(*row) if row else None
+
+
+def used(connection: Connection, owner: str) -> int:
+    """Bytes of all blobs of an owner."""
+    total = select(func.coalesce(func.sum(blobs.c.size), 0)).where(blobs.c.owner == owner)
+    return int(connection.execute(total).scalar_one())
+
+
+def hold(transaction: Transaction, holding: _Holding) -> bool:
+    """Add a holder to a blob, if there is one."""
+    found = _of(holding.owner, holding.digest).with_for_update()
+    blob_id = transaction.execute(found).scalar()
+    if blob_id is None:
+        return False
+    same = (blob_holders.c.holder == holding.holder) & (blob_holders.c.blob_id == blob_id)
+    transaction.execute(delete(blob_holders).where(same))
+    values = {"holder": holding.holder, "blob_id": blob_id, "expires_at": holding.expires_at}
+    transaction.execute(insert(blob_holders).values(values))
+    return True
+
+
+@one_by_one
+def _write(transaction: Transaction, it: _Writing) -> BlobRecord | None:
+    """Add a piece; with the last one, the blob as it is stored."""
+    if it.position == 0:
+        _begin(transaction, it.id, it.new)
+    its = (blobs.c.id == it.id) & (blobs.c.expires_at > 0)
+    grown = update(blobs).where(its).values(size=blobs.c.size + len(it.piece))
+    if not transaction.execute(grown).rowcount:
+        raise RequestError(f"The content took more than {UNFINISHED_SECONDS} seconds. Send it faster.")
+    transaction.each(_ADD_PIECE, [(it.id, it.position, it.piece)])
+    if it.digest is not None:
+        _finish(transaction, it, it.digest)
+    if used(transaction.connection, it.new.owner) > it.most:
+        message = (
+            f"Your stored content would have more than {it.most} bytes, the limit 'stored_bytes' of this"
+            " server. Delete what you no longer need."
+        )
+        raise RequestError(message, code=LIMIT_EXCEEDED)
+    return None if it.digest is None else find(transaction.connection, it.new.owner, it.digest)
+
+
+def _begin(transaction: Transaction, blob_id: str, new: NewBlob) -> None:
+    values = {"id": blob_id, "owner": new.owner, "media_type": new.media_type, "size": 0}
+    times = {"created_at": new.created_at, "expires_at": new.created_at + UNFINISHED_SECONDS}
+    transaction.execute(insert(blobs).values(values | times))
+
+
+def _finish(transaction: Transaction, it: _Writing, digest: str) -> None:
+    holding = _Holding(it.new.owner, digest, it.new.holder, it.new.expires_at)
+    if hold(transaction, holding):
+        abandon_blobs(transaction, blobs.c.id == it.id)
+    else:
+        named = update(blobs).where(blobs.c.id == it.id).values(digest=digest, expires_at=None)
+        transaction.execute(named)
+        hold(transaction, holding)
+
+
+@one_by_one
+def _abandon(transaction: Transaction, blob_id: str) -> None:
+    abandon_blobs(transaction, (blobs.c.id == blob_id) & blobs.c.digest.is_(None))
+
+
+@one_by_one
+def _hold(transaction: Transaction, holding: _Holding) -> bool:
+    return hold(transaction, holding)
+
+
+@one_by_one
+def _release(transaction: Transaction, released: tuple[str, str]) -> None:
+    owner, holder = released
+    its = select(blobs.c.id).where(blobs.c.owner == owner, blobs.c.id == blob_holders.c.blob_id).exists()
+    release_blobs(transaction, (blob_holders.c.holder == holder) & its)
+
+
+def _find_id(connection: Connection, owner: str, digest: str) -> Found | None:
+    named = select(blobs.c.id, blobs.c.size).where(_owned(owner, digest)).order_by(blobs.c.id)
+    return connection.execute(named.limit(1)).first()
+
+
+def _piece(connection: Connection, blob_id: str, position: int) -> bytes | None:
+    its = (blob_pieces.c.blob_id == blob_id) & (blob_pieces.c.position == position)
+    return connection.execute(select(blob_pieces.c.data).where(its)).scalar()
+
+
+async def _pieces(content: AsyncIterable[bytes] | bytes) -> AsyncIterator[tuple[bytes, bool]]:
+    """Pieces of one size, and whether each is the last; of nothing, one empty piece."""
+    buffer = bytearray()
+    async for chunk in _chunks(content):
+        buffer += chunk
+        while len(buffer) > PIECE_BYTES:
+            piece = bytes(buffer[:PIECE_BYTES])
+            del buffer[:PIECE_BYTES]
+            yield piece, False
+    yield bytes(buffer), True
+
+
+async def _chunks(content: AsyncIterable[bytes] | bytes) -> AsyncIterator[bytes]:
+    """Chunks of a bounded size, so that cutting pieces off is linear."""
+    if isinstance(content, bytes):
+        for start in range(0, len(content), PIECE_BYTES):
+            yield content[start : start + PIECE_BYTES]
+        return
+    async for chunk in content:
+        for start in range(0, len(chunk), PIECE_BYTES):
+            yield chunk[start : start + PIECE_BYTES]
+
+
+class SqlBlobs:
+    """`Blobs`, on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put(self, new: NewBlob, content: AsyncIterable[bytes] | bytes) -> BlobRecord:
+        blob_id, digest, position = uuid4().hex, sha256(), 0
+        most = self._database.limits.stored
+        try:
+            async for piece, last in _pieces(content):
+                digest.update(piece)
+                named = digest.hexdigest() if last else None
+                writing = _Writing(blob_id, new, most, position, piece, named)
+                record = await self._database.write(_write, writing)
+                position += 1
+        except BaseException:
+            with suppress(StoreError):  # then it goes when it expires
+                await self._database.write(_abandon, blob_id)
+            raise
+        assert record is not None  # what the last piece gives
+        return record
+
+    async def get(self, owner: str, digest: str) -> BlobRecord | None:
+        return await self._database.read(find, owner, digest)
+
+    async def read(self, owner: str, digest: str) -> AsyncIterator[bytes]:
+        found = await self._database.read(_find_id, owner, digest)
+        if found is None:
+            raise missing(digest)
+        left, position = found.size, 0
+        while left > 0:
+            piece = await self._database.read(_piece, found.id, position)
+            if piece is None:
+                raise missing(digest)
+            yield piece
+            left -= len(piece)
+            position += 1
+
+    async def hold(self, owner: str, digest: str, holder: str, expires_at: float | None = None) -> bool:
+        return await self._database.write(_hold, _Holding(owner, digest, holder, expires_at))
+
+    async def release(self, owner: str, holder: str) -> None:
+        await self._database.write(_release, (owner, holder))
+
+    async def used(self, owner: str) -> int:
+        return await self._database.read(used, owner)
