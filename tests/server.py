@@ -25,9 +25,11 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.http.app import build
 from antiphon.http.protocol import protocols
 from antiphon.render.renderer import Renderer
-from antiphon.run.models import Service
+from antiphon.run.loading import ServedModel
+from antiphon.run.models import Models
 from antiphon.store.open import open_store
 from antiphon.store.store import Store
+from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import ServerTool
 
 JOBS = 8
@@ -36,8 +38,8 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _RENDERERS: dict[tuple[object, ...], Renderer] = {}
 
 
-class SharingService(Service):
-    """Renders with what another service made of the same template: compiling one is most of a start."""
+class SharingModel(ServedModel):
+    """Renders with what another server made of the same template: compiling one is most of a start."""
 
     def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
         template = self._chat_template, card.chat_template
@@ -81,14 +83,14 @@ class Running(Struct):
     worker: Worker
 
     @property
-    def service(self) -> Service:
-        """The model."""
+    def models(self) -> Models:
+        """The models."""
         return self.app.models
 
     async def stop(self) -> None:
         """Stop all answers, as a server does that is told to stop; other requests are still answered."""
         await self.worker.release()
-        await self.service.stop()
+        await self.models.stop()
 
 
 @asynccontextmanager
@@ -108,21 +110,22 @@ async def running(
     presenters: Presenters = DEFAULT_PRESENTERS,
     http: Any = None,
     limits: Limits = DEFAULTS,
-    **options: Any,
+    **given: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not."""
     engine = ScriptedEngine(script, parallel=parallel) if isinstance(script, list) else script
-    service = SharingService(
+    model = SharingModel(
         engine,
         names=names,
         dialect=dialect,
         date=date,
         exclude_tools=exclude_tools,
-        tools=tools,
+        tools=by_type(tools),
         limits=limits,
     )
     opened = partial(open_store, store) if isinstance(store, str) else store
-    app = App(service, Storage(opened, lease), Sealer(secrets), Options(limits=limits, **options), presenters)
+    models, options = Models([model]), Options(limits=limits, **given)
+    app = App(models, Storage(opened, lease), Sealer(secrets), options, presenters)
     worker = Worker(app, jobs=JOBS, lease=lease)
     runtime = Runtime(app, worker)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -143,6 +146,6 @@ async def running(
     finally:
         await server.stop()
         await runtime.worker.release()
-        await service.stop()
+        await models.stop()
         await runtime.stop()
         listener.close()

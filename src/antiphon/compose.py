@@ -21,10 +21,12 @@ from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError, StoreError, missing_extra
 from antiphon.core.limits import read_limits
 from antiphon.render.renderer import BUILT_IN
-from antiphon.run.models import Service
+from antiphon.run.loading import ServedModel
+from antiphon.run.models import Models
 from antiphon.store.open import default_path, open_store
 from antiphon.store.records import Limits
 from antiphon.store.store import Store
+from antiphon.tools.discovery import by_type
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool
 
@@ -54,18 +56,18 @@ class Runtime(Struct, frozen=True):
 def compose(settings: Settings) -> Runtime:
     """The parts of a server with these options. Raises AntiphonError for options that cannot be used."""
     template = _read(settings.chat_template) if settings.chat_template else None
-    models = Service(
+    served = ServedModel(
         settings.engine.build(),
         names=settings.model_name,
         dialect=settings.dialect,
         chat_template=template,
         date=settings.date,
         exclude_tools=settings.exclude_tools_when_tool_choice_none,
-        tools=_tools(settings),
+        tools=by_type(_tools(settings)),
         limits=read_limits(settings.limit),
     )
     storage = Storage(_open_store(settings), settings.lease_seconds)
-    app = App(models, storage, Sealer(_secrets(settings)), _options(settings))
+    app = App(Models([served]), storage, Sealer(_secrets(settings)), _options(settings))
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds))
 
 

@@ -24,9 +24,11 @@ from antiphon.core.errors import AntiphonError, StoreError
 from antiphon.core.events import Event, Finished, TextDelta, TextEnded
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.drive import Client, Driver
-from antiphon.run.models import Service
+from antiphon.run.loading import ServedModel
+from antiphon.run.models import Models
 from antiphon.store.records import LogEntry, ResponseRecord, ResponseStatus
 from antiphon.store.store import Store
+from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import ServerTool
 from tests.run.support import PATIENCE
 from tests.store.samples import OWNER
@@ -155,7 +157,7 @@ class Server:
     ) -> None:
         self.store = Outage(store)
         self.engine = engine
-        models = Service(engine, names=names, dialect="hermes", tools=tools)
+        models = Models([ServedModel(engine, names=names, dialect="hermes", tools=by_type(tools))])
         self.app = App(models, Storage(self._open, lease), Sealer(("secret",)), Options(**options))
         self.worker = Worker(self.app, jobs=jobs, lease=lease)
 

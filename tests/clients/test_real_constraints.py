@@ -23,8 +23,8 @@ from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.models import resolve
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver
+from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
-from antiphon.run.models import Service
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module"), pytest.mark.no_cover]
 
@@ -90,10 +90,9 @@ CALLS = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def model() -> AsyncIterator[Model]:
-    service = Service(LlamaCppEngine(resolve(None), parallel=4))
-    await service.start()
-    yield service.model(service.names[0])
-    await service.stop()
+    served = ServedModel(LlamaCppEngine(resolve(None), parallel=4))
+    yield await served.load()
+    await served.unload()
 
 
 def said(role: Role, text: str) -> Message:

@@ -6,7 +6,8 @@ import pytest
 from antiphon import __version__
 from antiphon.core.errors import NotFoundError
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.run.models import Health, Service
+from antiphon.run.loading import ServedModel
+from antiphon.run.models import Health, Models
 from tests.apis.messages.support import ANTHROPIC
 from tests.openai_schema import validate
 from tests.server import NO_TLS, running
@@ -14,10 +15,9 @@ from tests.server import NO_TLS, running
 
 async def test_models_and_their_aliases() -> None:
     async with (
-        running([{"output": "Hi"}]) as server,
+        running([{"output": "Hi"}], names=("org/big", "alias")) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
-        server.service.names = ("org/big", "alias")
         listed = (await client.get("/v1/models")).json()
         one = (await client.get("/v1/models/org/big")).json()
         none = await client.get("/v1/models/nobody")
@@ -39,7 +39,7 @@ async def test_health_says_whether_the_server_can_answer() -> None:
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
         for state, status in [(Health.READY, 200), (Health.LOADING, 503), (Health.DRAINING, 503)]:
-            server.service.health = state
+            server.models.health = state
             health = await client.get("/health")
             assert (health.status_code, health.json()) == (status, {"status": state.value})
         refused = await client.get("/v1/models/scripted")
@@ -72,10 +72,9 @@ async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
 
 async def test_models_in_anthropics_shape() -> None:
     async with (
-        running([{"output": "Hi"}]) as server,
+        running([{"output": "Hi"}], names=("a", "b", "c")) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
-        server.service.names = ("a", "b", "c")
 
         async def listed(**query: object) -> tuple[list[str], bool]:
             body = (await client.get("/v1/models", params={**query})).json()
@@ -110,22 +109,24 @@ async def test_models_in_anthropics_shape() -> None:
 
 
 async def test_a_pattern_stands_for_names_that_are_not_listed() -> None:
-    service = Service(ScriptedEngine([{"output": "Hi"}]), names=("claude-*", "mine"), dialect="hermes")
-    await service.start()
+    models = Models(
+        [ServedModel(ScriptedEngine([{"output": "Hi"}]), names=("claude-*", "mine"), dialect="hermes")]
+    )
+    await models.start()
 
-    assert service.names == ("mine",)
-    assert service.model("claude-opus-4-6") is service.model("mine")
+    assert models.names == ("mine",)
+    assert await models.model("claude-opus-4-6") is await models.model("mine")
     with pytest.raises(NotFoundError, match=r"mine, claude-\*"):
-        service.model("scripted")
-    await service.stop()
+        await models.model("scripted")
+    await models.stop()
 
 
 async def test_a_server_with_patterns_only_lists_the_engines_own_name() -> None:
-    service = Service(ScriptedEngine([{"output": "Hi"}]), names=("claude-*",), dialect="hermes")
-    await service.start()
+    models = Models([ServedModel(ScriptedEngine([{"output": "Hi"}]), names=("claude-*",), dialect="hermes")])
+    await models.start()
 
-    assert service.names == ("scripted",)
-    await service.stop()
+    assert models.names == ("scripted",)
+    await models.stop()
 
 
 async def test_the_root_says_that_there_is_a_server_and_each_answer_has_an_id() -> None:

@@ -10,7 +10,7 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 
-from antiphon.run.models import Service
+from antiphon.run.models import Models
 from tests.server import NO_TLS, Running, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -85,10 +85,10 @@ async def test_a_request_without_a_key_has_an_id_too() -> None:
 
 
 async def test_a_bug_has_an_id_too(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: object, name: str) -> object:
+    async def broken(_: object, name: str) -> object:
         raise ZeroDivisionError(name)
 
-    monkeypatch.setattr(Service, "model", broken)
+    monkeypatch.setattr(Models, "model", broken)
     with capture_logs():
         response = await http.get("/v1/models", headers={"x-request-id": "mine"})
     assert (response.status_code, response.headers["x-request-id"]) == (500, "mine")

@@ -12,8 +12,8 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.items import FunctionCall, Reasoning
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.render.renderer import CHATML
+from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
-from antiphon.run.models import Service
 from tests.real_templates import marks, real_templates
 from tests.render.support import WEATHER, say, turn
 
@@ -46,9 +46,7 @@ WHERE_IT_IS_KNOWN = {
 async def model(template: str | None, chat_template: str | None = None) -> Model:
     engine = ScriptedEngine([])
     engine.card = replace(engine.card, chat_template=template)
-    service = Service(engine, names=("m",), dialect="openai", chat_template=chat_template)
-    await service.start()
-    return service.model("m")
+    return await ServedModel(engine, dialect="openai", chat_template=chat_template).load()
 
 
 async def is_native(model: Model) -> bool:

@@ -15,8 +15,8 @@ from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, 
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.render.renderer import CHATML
 from antiphon.run.answer_source import AnswerSource
+from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
-from antiphon.run.models import Service
 from antiphon.run.replay import ReplayContext
 from antiphon.run.token_model import TokenModel
 
@@ -175,11 +175,7 @@ async def scripted(*lines: dict[str, Any], **options: Any) -> TokenModel:
 
 
 async def served(engine: Engine) -> TokenModel:
-    service = Service(engine, names=("scripted",), dialect="hermes")
-    await service.start()
-    model = service.model("scripted")
-    assert isinstance(model, TokenModel)
-    return model
+    return await ServedModel(engine, dialect="hermes").load()
 
 
 # What keeps events

@@ -17,10 +17,11 @@ from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, Sta
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Calling, Ending, Function, Sampling, ToolChoice, Turn
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
-from antiphon.run.models import Service
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.run.tool_loop import ToolLoop
+from antiphon.tools.discovery import by_type
 from tests.acting import PYTHON, ActingTool, TakingTurns, hermes_turns
 from tests.laws import merge
 from tests.run.support import Heard, answered, fold, raw, turn
@@ -37,9 +38,7 @@ RUN = called("python", '{"code": "print(42)"}')
 
 async def model_of(*answers: str, tool: ActingTool, **options: Any) -> tuple[Model, TakingTurns]:
     engine = TakingTurns(*answers, **options)
-    service = Service(engine, names=("scripted",), dialect="hermes", tools=[tool])
-    await service.start()
-    return service.model("scripted"), engine
+    return await ServedModel(engine, dialect="hermes", tools=by_type([tool])).load(), engine
 
 
 async def said(
@@ -293,9 +292,8 @@ async def test_what_was_used_before_a_failure_is_counted_once() -> None:
             engine.broken = isinstance(events[-1], ToolCallsPending | ToolResultReceived)
 
     engine, heard = Forgetful(RUN, "Never."), Breaking()
-    service = Service(engine, names=("scripted",), dialect="hermes", tools=[ActingTool()])
-    await service.start()
-    loop = ToolLoop(await service.model("scripted").prepare(asking()), 0, ReplayContext())
+    model = await ServedModel(engine, dialect="hermes", tools=by_type([ActingTool()])).load()
+    loop = ToolLoop(await model.prepare(asking()), 0, ReplayContext())
     with pytest.raises(EngineError):
         await loop.run(heard, 0)
     [end] = loop.abandon()
@@ -311,9 +309,8 @@ async def test_a_failure_in_the_second_generation_keeps_what_the_first_has_said(
             self._answers[1] = ScriptedEngine(failing)._answers[0]
 
     heard = Heard()
-    service = Service(Failing(RUN, "It is 42."), names=("scripted",), dialect="hermes", tools=[ActingTool()])
-    await service.start()
-    loop = ToolLoop(await service.model("scripted").prepare(asking()), 0, ReplayContext())
+    served = ServedModel(Failing(RUN, "It is 42."), dialect="hermes", tools=by_type([ActingTool()]))
+    loop = ToolLoop(await (await served.load()).prepare(asking()), 0, ReplayContext())
     with pytest.raises(EngineError, match="The script says"):
         await loop.run(heard, 0)
     output = fold([*heard.events, *loop.abandon()])

@@ -16,7 +16,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.run.drive import Driver, Journal, Projection, Source
-from antiphon.run.models import Service
+from antiphon.run.models import Models
 from antiphon.tools.discovery import discover
 
 DAY = 24 * 60 * 60
@@ -48,7 +48,7 @@ class Options(Struct, frozen=True):
 class App(Struct, frozen=True):
     """The models, what is stored, what seals for clients, the options, and what shows calls of tools."""
 
-    models: Service
+    models: Models
     storage: Storage
     sealer: Sealer
     options: Options
@@ -59,7 +59,7 @@ class App(Struct, frozen=True):
 
         Raises NotFoundError, EngineNotReadyError, RequestError, ToolError.
         """
-        served = self.models.model(model)
+        served = await self.models.model(model)
         return await discover(served.tools, requested, served.native_tools)
 
     @property

@@ -42,7 +42,8 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
     projection: Projection = kind(envelope, turn.choices, presentation)
     journal = _journal(app, accepted, envelope, projection, request.messages) if accepted.store else None
-    return answer, app.driver(AnswerSource([turn], app.models.model(turn.model)), projection, journal)
+    model = await app.models.model(turn.model)
+    return answer, app.driver(AnswerSource([turn], model), projection, journal)
 
 
 async def create_batch(
@@ -55,14 +56,15 @@ async def create_batch(
     answer = answer_id(PREFIX, accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
-    return answer, app.driver(AnswerSource(accepted.turns, app.models.model(request.model)), projection)
+    model = await app.models.model(request.model)
+    return answer, app.driver(AnswerSource(accepted.turns, model), projection)
 
 
 async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
     """The prompt that a request would give. Raises RequestError."""
     turn = accept(request, owner, await defaults(app, request)).turn
     app.check_template(turn.template)
-    model = app.models.model(turn.model)
+    model = await app.models.model(turn.model)
     prompt = await model.compose(turn)
     return Rendered(turn.model, prompt.text, prompt.ids, len(prompt.ids), model.card.context)
 

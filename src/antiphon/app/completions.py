@@ -23,7 +23,9 @@ from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
 
 
-def create(app: App, request: CompletionRequest, owner: str, header_id: str | None) -> tuple[str, Driver]:
+async def create(
+    app: App, request: CompletionRequest, owner: str, header_id: str | None
+) -> tuple[str, Driver]:
     """The continuations of texts, and the id of all. Raises RequestError."""
     accepted = accept(request, owner, app.presentation)
     answer = answer_id("cmpl-", accepted.request_id, header_id)
@@ -34,7 +36,8 @@ def create(app: App, request: CompletionRequest, owner: str, header_id: str | No
         if request.stream
         else CompletionBuilder(envelope, shape, presentation)
     )
-    return answer, app.driver(AnswerSource(accepted.turns, app.models.model(request.model)), projection)
+    model = await app.models.model(request.model)
+    return answer, app.driver(AnswerSource(accepted.turns, model), projection)
 
 
 async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest, owner: str) -> Tokenized:
@@ -44,7 +47,7 @@ async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest,
     else:
         turn = accept_chat(request, owner, await defaults(app, request)).turn
     app.check_template(turn.template)
-    model = app.models.model(turn.model)
+    model = await app.models.model(turn.model)
     ids = (await model.compose(turn)).ids
     tokens = Tokenized(len(ids), model.card.context, ids)
     if request.return_token_strs:
@@ -54,4 +57,4 @@ async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest,
 
 async def detokenize(app: App, request: DetokenizeRequest) -> Detokenized:
     """The text of tokens. Raises RequestError."""
-    return Detokenized(await app.models.model(request.model).detokenize(request.tokens))
+    return Detokenized(await (await app.models.model(request.model)).detokenize(request.tokens))

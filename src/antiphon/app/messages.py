@@ -20,7 +20,7 @@ PREFIX = "msg_"
 
 async def create(app: App, request: CreateMessage, owner: str, header_id: str | None = None) -> Driver:
     """The answer to a conversation. Raises RequestError."""
-    model = app.models.model(request.model)
+    model = await app.models.model(request.model)
     accepted = accept(request, await _context(app, request, owner))
     envelope = Envelope(answer_id(PREFIX, request.request_id, header_id), request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
@@ -30,12 +30,13 @@ async def create(app: App, request: CreateMessage, owner: str, header_id: str | 
 
 async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount:
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
-    model = app.models.model(request.model)
+    model = await app.models.model(request.model)
     turn = prompting(request, await _context(app, request, owner))
     return TokenCount(await model.count(turn))
 
 
 async def _context(app: App, request: CountTokens, owner: str) -> Context:
     """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
-    requested = requested_tools(request.tools, app.models.model(request.model).tools)
+    model = await app.models.model(request.model)
+    requested = requested_tools(request.tools, model.tools)
     return Context(owner, await app.hosts(request.model, requested), partial(app.sealer.unseal, owner))

@@ -23,7 +23,7 @@ from antiphon.http.request import (
 async def create(request: Request) -> EventStream | FullAnswer:
     """Go on with texts."""
     app, wire = app_of(request), await read_request(request, CompletionRequest)
-    answer, driver = completions.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
+    answer, driver = await completions.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
     headers = request_id_headers(request, answer)
     if wire.stream:
         return EventStream(driver, app.options, frame, headers)

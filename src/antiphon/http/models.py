@@ -8,13 +8,13 @@ from starlette.responses import JSONResponse, Response
 
 from antiphon import __version__
 from antiphon.http.request import Query, app_of
-from antiphon.run.models import Health, Service
+from antiphon.run.models import Health, Models
 
 
 async def list_models(request: Request) -> JSONResponse:
     """Every name that requests may use, or part of them, in the shapes of both OpenAI and Anthropic."""
-    service, query = app_of(request).models, Query(request.query_params)
-    names = service.names
+    models, query = app_of(request).models, Query(request.query_params)
+    names = models.names
     after, before = query.text("after_id"), query.text("before_id")
     first = names.index(after) + 1 if after in names else 0
     last = names.index(before) if before in names else len(names)
@@ -23,7 +23,7 @@ async def list_models(request: Request) -> JSONResponse:
     return JSONResponse(
         {
             "object": "list",
-            "data": [_model(service, name) for name in page],
+            "data": [await _model(models, name) for name in page],
             "has_more": len(page) < last - first,
             "first_id": page[0] if page else None,
             "last_id": page[-1] if page else None,
@@ -33,7 +33,7 @@ async def list_models(request: Request) -> JSONResponse:
 
 async def retrieve_model(request: Request) -> JSONResponse:
     """One model by its name, which may hold slashes."""
-    return JSONResponse(_model(app_of(request).models, request.path_params["model"]))
+    return JSONResponse(await _model(app_of(request).models, request.path_params["model"]))
 
 
 async def reachable(request: Request) -> Response:
@@ -54,8 +54,8 @@ async def version(request: Request) -> JSONResponse:
     return JSONResponse({"version": __version__})
 
 
-def _model(service: Service, name: str) -> dict[str, Any]:
-    card = service.model(name).card
+async def _model(models: Models, name: str) -> dict[str, Any]:
+    card = (await models.model(name)).card
     openai = {
         "object": "model",
         "created": card.created,

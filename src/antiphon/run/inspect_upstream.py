@@ -13,7 +13,7 @@ from antiphon.engines.upstream import Options, client_of, found_at
 from antiphon.engines.upstreams.kind import Server
 from antiphon.run.constraints import WIRE_NAMES
 from antiphon.run.inspect import table
-from antiphon.run.models import evidence_of
+from antiphon.run.loading import evidence_of
 
 _NOTATIONS = {Gbnf: "as a grammar (GBNF)", StructuralTag: "as a structural tag"}
 

@@ -1,25 +1,14 @@
-"""The models of one server, and whether they are ready."""
+"""The models of one server: found by their names, loaded and freed."""
 
-import asyncio
-import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
 import structlog
 
-from antiphon.core.errors import EngineError, EngineNotReadyError, NotFoundError, RequestError
-from antiphon.core.items import Message, Role, TextPart
-from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.turn import Turn
-from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
-from antiphon.dialects.dialect import Dialect
-from antiphon.engines.engine import Engine, ModelCard
-from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
+from antiphon.core.errors import EngineNotReadyError, NotFoundError
+from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
-from antiphon.run.token_model import TokenModel
-from antiphon.tools.discovery import by_type
-from antiphon.tools.tool import ServerTool
 
 log = structlog.get_logger()
 
@@ -32,154 +21,62 @@ class Health(StrEnum):
     DRAINING = "draining"
 
 
-class Service:
-    """Loads a model and finds it by its names.
+class Models:
+    """Finds `served`, one at least, by their names, aliases and patterns."""
 
-    `names` are the public names, the first is canonical; without any, the
-    engine's own. Those with a `*` are patterns: of names that are not listed. `dialect` is a
-    name from the registry, None to choose by the chat template. `chat_template` replaces the
-    model's own. `date` is the one that prompts give, where a family's prompts give one; by
-    default, that of the start.
-    `exclude_tools` is that of `Model`. `tools` are those that the server runs for a model
-    that calls them, `limits` what a turn may ask for.
-    """
-
-    def __init__(  # noqa: PLR0913 - what models are served with
-        self,
-        engine: Engine,
-        *,
-        names: tuple[str, ...] = (),
-        dialect: str | None = None,
-        chat_template: str | None = None,
-        date: str | None = None,
-        exclude_tools: bool = False,
-        tools: Iterable[ServerTool] = (),
-        limits: Limits = DEFAULTS,
-    ) -> None:
-        self._engine = engine
-        self._tools = by_type(tools)
-        self._dialect = dialect
-        self._chat_template = chat_template
-        self._date = date
-        self._exclude_tools = exclude_tools
-        self._limits = limits
-        self._model: Model | None = None
-        self.names = tuple(name for name in names if not _is_pattern(name))
-        self._patterns = tuple(filter(_is_pattern, names))
+    def __init__(self, served: Sequence[ServedModel]) -> None:
+        self._served = served
         self.health = Health.LOADING
 
     async def start(self) -> None:
-        """Load the model. Raises AntiphonError if that cannot be done."""
-        await self._engine.start()
-        card = self._engine.card
-        template = self._chat_template or card.chat_template
-        evidence = evidence_of(card, template)
-        detection = await asyncio.to_thread(choose, self._dialect, evidence)
-        _report(detection)
-        dialect = detection.dialect
-        reasons = self._dialect is not None or _reasons(dialect, template)
-        try:
-            renderer = self._renderer(dialect, card)
-            self._model = TokenModel(
-                self._engine,
-                renderer,
-                dialect,
-                reasons=reasons,
-                exclude_tools=self._exclude_tools,
-                tools=self._tools,
-                limits=self._limits,
-            )
-        except RequestError as error:  # as of a request that cannot be rendered
-            message = f"The chat template cannot render a message of a user: {error.message.rstrip('.')}. "
-            raise EngineError(message + "Name another with --chat-template.") from error
-        self.names = self.names or (card.name,)
+        """Load the models. Raises AntiphonError if that cannot be done."""
+        for served in self._served:
+            await served.load()
         self.health = Health.READY
 
-    def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
-        """The family's own renderer, unless the template is a user's, or that of another maker."""
-        template = self._chat_template or card.chat_template
-        native = dialect.renderer and dialect.renderer(self._date)
-        if template is None:
-            if native is None:
-                message = f"The model {card.name} has no chat template. Name one with --chat-template: "
-                raise EngineError(message + f"a file, or {' or '.join(BUILT_IN)}.")
-            return native
-        jinja = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)
-        if native is None or self._chat_template:
-            return jinja
-        return jinja if _differs(jinja, native) else native
-
     async def stop(self) -> None:
-        """Free the model. Answers that are under way end."""
+        """Free the models. Answers that are under way end."""
         self.health = Health.DRAINING
-        if self._model is not None:
-            self._model.stopping.set()
-        await self._engine.stop()
+        for served in self._served:
+            await served.unload()
 
     async def close(self) -> None:
         """Free the tools. No answer is under way any more."""
-        for tool in self._tools.values():
+        for tool in {id(tool): tool for served in self._served for tool in served.tools.values()}.values():
             try:
                 await tool.close()
             except Exception:  # others have to be closed, too
                 log.exception("a tool could not be closed", tool=tool.type)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All names, without patterns."""
+        return tuple(name for served in self._served for name in served.names)
+
+    @property
     def default_name(self) -> str | None:
         """What a request is for that names no model; None while there is none."""
         return next(iter(self.names), None)
 
-    def model(self, name: str) -> Model:
+    async def model(self, name: str) -> Model:
         """The model of that name. Raises NotFoundError, EngineNotReadyError."""
         if self.health is Health.DRAINING:
             raise EngineNotReadyError("This server is stopping. Try again later, or another server.")
-        if self._model is None or self.health is not Health.READY:
+        if self.health is not Health.READY:
             raise EngineNotReadyError
-        if name not in self.names and not any(fnmatchcase(name, pattern) for pattern in self._patterns):
-            known = ", ".join((*self.names, *self._patterns))
-            message = f"The model '{name}' does not exist. Use one of: {known}."
-            raise NotFoundError(message, param="model", code="model_not_found")
-        return self._model
+        model = self._find(name).model
+        if model is None:
+            raise EngineNotReadyError
+        return model
 
-
-def _is_pattern(name: str) -> bool:
-    return "*" in name
-
-
-def evidence_of(card: ModelCard, template: str | None) -> Evidence:
-    """What shows the dialect of a loaded model; `template` is the one that is used."""
-    return Evidence(template, (card.name, *card.known_as), card.bos, card.eos, card.response_template)
-
-
-def _reasons(dialect: Dialect, template: str | None) -> bool:
-    """The template knows the tags of reasoning; where the grammar of calls has them, it always does."""
-    tags = dialect.reasoning and (*dialect.reasoning.opens, *dialect.reasoning.closes)
-    return not tags or any(tag.strip() in (template or "") for tag in tags)
-
-
-def _differs(template: Renderer, native: Renderer) -> bool:
-    """The template speaks the family's format, and greets in it in another way: it is another maker's model.
-
-    A template of another format was made for another dialect than the one that was named.
-    """
-    return _opening(template) == _opening(native) and _greeting(template) != _greeting(native)
-
-
-def _greeting(renderer: Renderer) -> str:
-    """A short prompt, whatever the date."""
-    return re.sub(r"\d", "0", renderer.render(_HELLO))
-
-
-def _opening(renderer: Renderer) -> str:
-    """How an answer begins."""
-    return renderer.render(_HELLO).removeprefix(renderer.transcript(_HELLO)).strip()
-
-
-_HELLO = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
-
-
-def _report(detection: Detection) -> None:
-    """Log the choice, loudly if it is doubtful."""
-    report = log.warning if detection.doubtful else log.info
-    hint = {"hint": OVERRIDE} if detection.doubtful else {}
-    report("dialect", name=detection.name, why=detection.reason, **hint)
+    def _find(self, name: str) -> ServedModel:
+        """The model of that name, or of a pattern that fits it. Raises NotFoundError."""
+        for served in self._served:
+            if name in served.names:
+                return served
+        for served in self._served:
+            if any(fnmatchcase(name, pattern) for pattern in served.patterns):
+                return served
+        known = ", ".join((*self.names, *(pattern for served in self._served for pattern in served.patterns)))
+        message = f"The model '{name}' does not exist. Use one of: {known}."
+        raise NotFoundError(message, param="model", code="model_not_found")

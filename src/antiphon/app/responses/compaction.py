@@ -143,7 +143,7 @@ class CompactionProjection(SummaryProjection):
 
 async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
     """A shorter conversation that stands for a long one. Raises RequestError."""
-    model = app.models.model(request.model)
+    model = await app.models.model(request.model)
     context = await read_context(app, request, owner, random_id("cmp_", 48))
     accepted = accept_compact(request, context)
 

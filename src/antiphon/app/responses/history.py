@@ -44,7 +44,7 @@ async def understand(
     app: App, request: CreateResponse, owner: str, response_id: str, earlier: Earlier = NO_EARLIER
 ) -> ResponseRequest:
     """Understand a request. Raises RequestError."""
-    model = app.models.model(request.model)
+    model = await app.models.model(request.model)
     check_conflicts(request)
     if request.conversation is not None and request.store is False:
         message = "A response of a conversation has to be stored. Leave out 'store' or 'conversation'."
@@ -74,7 +74,7 @@ async def read_context(
         app.options.reasoning_form,
         await app.hosts(request.model, requested_tools(request.tools)),
         app.presenters,
-        app.models.model(request.model).card.defaults,
+        (await app.models.model(request.model)).card.defaults,
     )
 
 
@@ -93,7 +93,8 @@ async def referred(app: App, owner: str, given: str | list[Any] | None, param: s
 async def count_input_tokens(app: App, request: CountTokens, owner: str) -> int:
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     context = await read_context(app, request, owner, random_id("resp_", 48))
-    return await app.models.model(request.model).count(prompting(request, context))
+    model = await app.models.model(request.model)
+    return await model.count(prompting(request, context))
 
 
 def _has_past(request: Prompting) -> bool:

@@ -10,27 +10,25 @@ from antiphon.core.errors import EngineError
 from antiphon.core.items import Item, Message, Reasoning, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.run.models import Service
+from antiphon.run.loading import ServedModel
+from antiphon.run.model import Model
 from tests.dialects.templates import CODER, MADE_UP, TAGS, THINKS
 
 TURN = Turn("m", (Message(Role.USER, (TextPart("Hi"),)),))
 
 
-async def started(
-    template: str | None, dialect: str | None = None
-) -> tuple[Service, list[dict[str, object]]]:
+async def started(template: str | None, dialect: str | None = None) -> tuple[Model, list[dict[str, object]]]:
     engine = ScriptedEngine([])
     engine.card = replace(engine.card, chat_template=template)
-    service = Service(engine, names=("m",), dialect=dialect)
     with capture_logs() as logs:
-        await service.start()
-    return service, [dict(entry) for entry in logs if entry["event"] == "dialect"]
+        model = await ServedModel(engine, dialect=dialect).load()
+    return model, [dict(entry) for entry in logs if entry["event"] == "dialect"]
 
 
 async def test_the_choice_is_logged() -> None:
-    service, [entry] = await started(TAGS)
+    model, [entry] = await started(TAGS)
 
-    assert service.model("m").dialect.names[0] == "hermes"
+    assert model.dialect.names[0] == "hermes"
     assert (entry["log_level"], entry["name"]) == ("info", "hermes")
     assert entry["why"]
 
@@ -49,9 +47,9 @@ async def test_a_model_without_a_template_is_refused(dialect: str | None) -> Non
 
 
 async def test_a_user_overrides() -> None:
-    service, [entry] = await started(MADE_UP, "qwen3_coder")
+    model, [entry] = await started(MADE_UP, "qwen3_coder")
 
-    assert service.model("m").dialect.names[0] == "qwen3_coder"
+    assert model.dialect.names[0] == "qwen3_coder"
     assert entry["log_level"] == "info"
 
 
@@ -65,8 +63,7 @@ SPEAKS_UNASKED = MESSAGES + HEADER + "{% if add_generation_prompt %}<think>\n{% 
 
 async def answered(template: str, turn: Turn, answer: str, dialect: str | None = None) -> tuple[Item, ...]:
     """The items of this answer, to a turn whose prompt ends in an opened thought."""
-    service, _ = await started(template, dialect)
-    model = service.model("m")
+    model, _ = await started(template, dialect)
     prompt = await model.prompt(turn)
     assert prompt.text.rpartition("<think>")[2].strip() == turn.prefix
     decoder, fold = model.decoder(turn, prompt), Accumulator()

@@ -1,0 +1,154 @@
+"""Loads one model: starts what runs it, and finds out how to speak with it.
+
+`load` is the place that knows what gives the answers. An engine that takes and gives tokens needs a
+dialect and a renderer, which are chosen here.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import structlog
+
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.turn import Turn
+from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
+from antiphon.dialects.dialect import Dialect
+from antiphon.engines.engine import Engine, ModelCard
+from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
+from antiphon.run.token_model import TokenModel
+from antiphon.tools.tool import ServerTool
+
+log = structlog.get_logger()
+
+
+class ServedModel:
+    """A model of the server: what runs it, what it is called, and how it is spoken with.
+
+    `names` are the public names, the first is canonical; without any, the
+    engine's own. Those with a `*` are patterns: of names that are not listed. `dialect` is a
+    name from the registry, None to choose by the chat template. `chat_template` replaces the
+    model's own. `date` is the one that prompts give, where a family's prompts give one; by
+    default, that of the start.
+    `exclude_tools` is that of `TokenModel`. `tools` are those that the server runs for a model
+    that calls them, by type, `limits` what a turn may ask for.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a model is served with
+        self,
+        engine: Engine,
+        *,
+        names: tuple[str, ...] = (),
+        dialect: str | None = None,
+        chat_template: str | None = None,
+        date: str | None = None,
+        exclude_tools: bool = False,
+        tools: Mapping[str, ServerTool] = MappingProxyType({}),
+        limits: Limits = DEFAULTS,
+    ) -> None:
+        self.names = tuple(name for name in names if not _is_pattern(name))
+        self.patterns = tuple(filter(_is_pattern, names))
+        self.tools = tools
+        self.model: TokenModel | None = None
+        """The model, once it is loaded."""
+        self._engine = engine
+        self._dialect = dialect
+        self._chat_template = chat_template
+        self._date = date
+        self._exclude_tools = exclude_tools
+        self._limits = limits
+
+    async def load(self) -> TokenModel:
+        """The model, loaded. Raises AntiphonError if that cannot be done."""
+        await self._engine.start()
+        self.names = self.names or (self._engine.card.name,)
+        self.model = await self._model(self._engine)
+        return self.model
+
+    async def unload(self) -> None:
+        """Free the model. Answers that are under way end."""
+        if self.model is not None:
+            self.model.stopping.set()
+        await self._engine.stop()
+
+    async def _model(self, engine: Engine) -> TokenModel:
+        """How an engine of tokens is spoken with. Raises EngineError if that cannot be found out."""
+        card = engine.card
+        template = self._chat_template or card.chat_template
+        evidence = evidence_of(card, template)
+        detection = await asyncio.to_thread(choose, self._dialect, evidence)
+        _report(detection)
+        dialect = detection.dialect
+        try:
+            return TokenModel(
+                engine,
+                self._renderer(dialect, card),
+                dialect,
+                reasons=self._dialect is not None or _reasons(dialect, template),
+                exclude_tools=self._exclude_tools,
+                tools=self.tools,
+                limits=self._limits,
+            )
+        except RequestError as error:  # as of a request that cannot be rendered
+            message = f"The chat template cannot render a message of a user: {error.message.rstrip('.')}. "
+            raise EngineError(message + "Name another with --chat-template.") from error
+
+    def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
+        """The family's own renderer, unless the template is a user's, or that of another maker."""
+        template = self._chat_template or card.chat_template
+        native = dialect.renderer and dialect.renderer(self._date)
+        if template is None:
+            if native is None:
+                message = f"The model {card.name} has no chat template. Name one with --chat-template: "
+                raise EngineError(message + f"a file, or {' or '.join(BUILT_IN)}.")
+            return native
+        jinja = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)
+        if native is None or self._chat_template:
+            return jinja
+        return jinja if _differs(jinja, native) else native
+
+
+def _is_pattern(name: str) -> bool:
+    return "*" in name
+
+
+def evidence_of(card: ModelCard, template: str | None) -> Evidence:
+    """What shows the dialect of a loaded model; `template` is the one that is used."""
+    return Evidence(template, (card.name, *card.known_as), card.bos, card.eos, card.response_template)
+
+
+def _reasons(dialect: Dialect, template: str | None) -> bool:
+    """The template knows the tags of reasoning; where the grammar of calls has them, it always does."""
+    tags = dialect.reasoning and (*dialect.reasoning.opens, *dialect.reasoning.closes)
+    return not tags or any(tag.strip() in (template or "") for tag in tags)
+
+
+def _differs(template: Renderer, native: Renderer) -> bool:
+    """The template speaks the family's format, and greets in it in another way: it is another maker's model.
+
+    A template of another format was made for another dialect than the one that was named.
+    """
+    return _opening(template) == _opening(native) and _greeting(template) != _greeting(native)
+
+
+def _greeting(renderer: Renderer) -> str:
+    """A short prompt, whatever the date."""
+    return re.sub(r"\d", "0", renderer.render(_HELLO))
+
+
+def _opening(renderer: Renderer) -> str:
+    """How an answer begins."""
+    return renderer.render(_HELLO).removeprefix(renderer.transcript(_HELLO)).strip()
+
+
+_HELLO = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
+
+
+def _report(detection: Detection) -> None:
+    """Log the choice, loudly if it is doubtful."""
+    report = log.warning if detection.doubtful else log.info
+    hint = {"hint": OVERRIDE} if detection.doubtful else {}
+    report("dialect", name=detection.name, why=detection.reason, **hint)
