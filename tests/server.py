@@ -19,6 +19,7 @@ from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.compose import Runtime
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.observation import NoTracing, Tracing
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard
 from antiphon.engines.scripted import ScriptedEngine
@@ -33,6 +34,7 @@ from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import ServerTool
 
 JOBS = 8
+NO_TRACING = NoTracing()
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that speak plain HTTP: without one, each reads all certificates of the system first."""
 _RENDERERS: dict[tuple[object, ...], Renderer] = {}
@@ -110,6 +112,7 @@ async def running(
     presenters: Presenters = DEFAULT_PRESENTERS,
     http: Any = None,
     limits: Limits = DEFAULTS,
+    tracing: Tracing = NO_TRACING,
     **given: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not."""
@@ -125,7 +128,7 @@ async def running(
     )
     opened = partial(open_store, store) if isinstance(store, str) else store
     models, options = Models([model]), Options(limits=limits, **given)
-    app = App(models, Storage(opened, lease), Sealer(secrets), options, presenters)
+    app = App(models, Storage(opened, lease), Sealer(secrets), options, presenters, tracing=tracing)
     worker = Worker(app, jobs=JOBS, lease=lease)
     runtime = Runtime(app, worker)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -152,6 +152,9 @@ SAMPLES = {
     "deadline_seconds": ("2.5", 2.5),
     "limit": ("tools=5 items=6", ("tools=5", "items=6")),
     "log_level": ("error", "error"),
+    "log_format": ("json", "json"),
+    "log_content": ("true", True),
+    "otlp_endpoint": ("http://127.0.0.1:4318", "http://127.0.0.1:4318"),
 }
 
 

@@ -3,6 +3,7 @@
 Wrong options are found here, before a model is loaded.
 """
 
+import asyncio
 import os
 import secrets
 import tempfile
@@ -20,6 +21,7 @@ from antiphon.app.worker import Worker
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError, StoreError, missing_extra
 from antiphon.core.limits import read_limits
+from antiphon.core.observation import NoTracing, Tracing
 from antiphon.render.renderer import BUILT_IN
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
@@ -51,6 +53,7 @@ class Runtime(Struct, frozen=True):
         await self.app.models.close()
         await self.worker.stop()
         await self.app.storage.stop()
+        await asyncio.to_thread(self.app.tracing.close)
 
 
 def compose(settings: Settings) -> Runtime:
@@ -67,7 +70,8 @@ def compose(settings: Settings) -> Runtime:
         limits=read_limits(settings.limit),
     )
     storage = Storage(_open_store(settings), settings.lease_seconds)
-    app = App(Models([served]), storage, Sealer(_secrets(settings)), _options(settings))
+    sealer = Sealer(_secrets(settings))
+    app = App(Models([served]), storage, sealer, _options(settings), tracing=_tracing(settings))
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds))
 
 
@@ -87,12 +91,21 @@ def _tools(settings: Settings) -> Iterator[ServerTool]:
 
 
 @contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Say which extra is needed for what is imported, if it is not installed."""
+def _extra(option: str, extra: str | None = None) -> Iterator[None]:
+    """Say which extra, by default of the option's name, is needed for what is imported, if it is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
-        raise AntiphonError(missing_extra(f"--{name}", name)) from error
+        raise AntiphonError(missing_extra(f"--{option}", extra or option)) from error
+
+
+def _tracing(settings: Settings) -> Tracing:
+    """What sends traces, if they are wanted."""
+    if settings.otlp_endpoint is None:
+        return NoTracing()
+    with _extra("otlp-endpoint", "tracing"):
+        from antiphon.app.tracing import exporting  # noqa: PLC0415
+    return exporting(settings.otlp_endpoint)
 
 
 def _options(settings: Settings) -> Options:
@@ -107,6 +120,7 @@ def _options(settings: Settings) -> Options:
         reasoning_fields=_REASONING_FIELDS.get(settings.reasoning_field, (settings.reasoning_field,)),
         reasoning_form=_REASONING_FORMS[settings.reasoning_events],
         keep=settings.keep_days * DAY,
+        log_content=settings.log_content,
     )
 
 

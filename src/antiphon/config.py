@@ -201,7 +201,17 @@ class Settings:
     """A TOML file with these options, each by its name: port = 8000."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """How much to log."""
+    """How much to log: one line for each request is info, those of health checks are debug."""
+
+    log_format: Literal["console", "json"] = "console"
+    """How log lines look: for people, or a JSON object each."""
+
+    log_content: bool = False
+    """Log prompts and answers, too. Without it, no line holds any of them."""
+
+    otlp_endpoint: str | None = None
+    """The address of an OpenTelemetry collector, to send traces to over HTTP (needs the extra `tracing`):
+    http://127.0.0.1:4318"""
 
 
 class Environment(Env):

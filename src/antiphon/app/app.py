@@ -5,16 +5,18 @@ from functools import partial
 from time import time
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageReports
 from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.sealing import Sealer
+from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.observation import NoTracing, Tracing
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.models import Models
 from antiphon.tools.discovery import discover
@@ -30,7 +32,8 @@ class Options(Struct, frozen=True):
     answer takes more than `deadline` seconds. With `trust_templates` clients may bring chat
     templates. With `default_model` they may leave out the model. With `force_usage` every stream ends
     with its usage. `reasoning_fields` are the fields of chat answers that hold reasoning; `reasoning_form`
-    is how the Responses API shows it. What is stored is kept for `keep` seconds.
+    is how the Responses API shows it. What is stored is kept for `keep` seconds. With `log_content`
+    prompts and answers are logged.
     """
 
     limits: Limits = DEFAULTS
@@ -43,16 +46,19 @@ class Options(Struct, frozen=True):
     reasoning_fields: tuple[str, ...] = REASONING_NAMES
     reasoning_form: ReasoningForm = RAW
     keep: float = 30 * DAY
+    log_content: bool = False
 
 
 class App(Struct, frozen=True):
-    """The models, what is stored, what seals for clients, the options, and what shows calls of tools."""
+    """The models, the store, the options; what seals for clients, shows calls, counts and traces."""
 
     models: Models
     storage: Storage
     sealer: Sealer
     options: Options
     presenters: Presenters = DEFAULT_PRESENTERS
+    metrics: Metrics = field(default_factory=Metrics)
+    tracing: Tracing = NoTracing()
 
     async def hosts(self, model: str, requested: Mapping[str, Mapping[str, Any]]) -> Hosts:
         """What a model is offered of the server's tools: of those requested, by their place in the request.

@@ -17,6 +17,7 @@ from antiphon.apis.tokens import Rendered
 from antiphon.app.app import App
 from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal
 from antiphon.core.errors import RequestError
+from antiphon.core.observation import observed
 from antiphon.decode.ids import random_id
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
@@ -29,35 +30,33 @@ MAX_REQUEST_ID = 128
 """Characters in the id that a client gives to its request."""
 
 
-async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> tuple[str, Driver]:
-    """The answer to a conversation, and its id. Raises RequestError."""
+async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
+    """The answer to a conversation. Raises RequestError."""
     accepted = accept(request, owner, await defaults(app, request))
     turn, presentation = accepted.turn, accepted.presentation
     app.check_template(turn.template)
     _log_repairs(accepted.repairs)
     own = answer_id(PREFIX, accepted.request_id, header_id)
     # What is stored is found by its id, so no client may choose it.
-    answer = random_id(PREFIX, 24) if accepted.store else own
+    observed().answer = answer = random_id(PREFIX, 24) if accepted.store else own
     envelope = Envelope(answer, turn.model, int(time()))
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
     projection: Projection = kind(envelope, turn.choices, presentation)
     journal = _journal(app, accepted, envelope, projection, request.messages) if accepted.store else None
     model = await app.models.model(turn.model)
-    return answer, app.driver(AnswerSource([turn], model), projection, journal)
+    return app.driver(AnswerSource([turn], model), projection, journal)
 
 
-async def create_batch(
-    app: App, request: BatchRequest, owner: str, header_id: str | None
-) -> tuple[str, Driver]:
-    """The answers to several conversations, each with one choice, and the id of all. Raises RequestError."""
+async def create_batch(app: App, request: BatchRequest, owner: str, header_id: str | None) -> Driver:
+    """The answers to several conversations, each with one choice. Raises RequestError."""
     accepted = accept_batch(request, owner, await defaults(app, request))
     app.check_template(request.chat_template)
     _log_repairs(accepted.repairs)
-    answer = answer_id(PREFIX, accepted.request_id, header_id)
+    observed().answer = answer = answer_id(PREFIX, accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
     model = await app.models.model(request.model)
-    return answer, app.driver(AnswerSource(accepted.turns, model), projection)
+    return app.driver(AnswerSource(accepted.turns, model), projection)
 
 
 async def render(app: App, request: ChatRequest, owner: str) -> Rendered:

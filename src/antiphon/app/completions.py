@@ -18,17 +18,16 @@ from antiphon.apis.tokens import (
 )
 from antiphon.app.app import App
 from antiphon.app.chat import answer_id, defaults
+from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
 
 
-async def create(
-    app: App, request: CompletionRequest, owner: str, header_id: str | None
-) -> tuple[str, Driver]:
-    """The continuations of texts, and the id of all. Raises RequestError."""
+async def create(app: App, request: CompletionRequest, owner: str, header_id: str | None) -> Driver:
+    """The continuations of texts. Raises RequestError."""
     accepted = accept(request, owner, app.presentation)
-    answer = answer_id("cmpl-", accepted.request_id, header_id)
+    observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     shape, presentation = accepted.shape, accepted.presentation
     projection: Projection = (
@@ -37,7 +36,7 @@ async def create(
         else CompletionBuilder(envelope, shape, presentation)
     )
     model = await app.models.model(request.model)
-    return answer, app.driver(AnswerSource(accepted.turns, model), projection)
+    return app.driver(AnswerSource(accepted.turns, model), projection)
 
 
 async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest, owner: str) -> Tokenized:

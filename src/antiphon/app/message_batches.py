@@ -33,6 +33,7 @@ from antiphon.apis.wire import decode
 from antiphon.app import messages
 from antiphon.app.app import App
 from antiphon.app.journal import BackgroundJournal, StoredInput
+from antiphon.app.observing import begin, end
 from antiphon.core.errors import (
     EngineBusyError,
     EngineNotReadyError,
@@ -220,7 +221,11 @@ class BatchSource:
         wire.stream = None
         client = _Collecting()
         owner = self._record.owner.removeprefix(_OWNER)
-        await (await messages.create(self._app, wire, owner)).run(client)
+        observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")
+        try:
+            await (await messages.create(self._app, wire, owner)).run(client)
+        finally:
+            end(self._app, observation, "request of a batch")
         return client.body
 
 

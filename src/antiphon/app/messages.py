@@ -12,6 +12,7 @@ from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tools import requested_tools
 from antiphon.app.app import App
 from antiphon.app.chat import answer_id
+from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
 
@@ -22,7 +23,8 @@ async def create(app: App, request: CreateMessage, owner: str, header_id: str | 
     """The answer to a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
     accepted = accept(request, await _context(app, request, owner))
-    envelope = Envelope(answer_id(PREFIX, request.request_id, header_id), request.model, int(time()))
+    observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
+    envelope = Envelope(answer, request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
     projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
     return app.driver(AnswerSource([accepted.turn], model), projection)

@@ -21,6 +21,7 @@ from antiphon.app import message_batches
 from antiphon.app.app import App
 from antiphon.app.journal import BackgroundJournal
 from antiphon.app.log_writer import LEASE
+from antiphon.app.observing import begin, end
 from antiphon.app.responses.create import prepare
 from antiphon.app.responses.record import finish_from_record
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, StoreError
@@ -111,6 +112,8 @@ class Worker:
                     self._slots.release()
                     await watch.changed(self._lease / HEARTBEATS)
                     continue
+                if record.prompt_ids is not None:  # somebody has begun
+                    log.info("a response is continued", id=record.id, after=record.last_seq)
                 task = asyncio.create_task(self._work(record))
                 self._jobs[task] = record.id
                 task.add_done_callback(self._done)
@@ -141,6 +144,16 @@ class Worker:
 
     async def _work(self, record: ResponseRecord) -> None:
         """Answer a response, whatever its end. Raises why it did not come to its own end."""
+        observation = begin(self._app, record.id, "background response")
+        observation.answer, observation.model = record.id, record.model
+        self._app.metrics.background += 1
+        try:
+            await self._work_on(record)
+        finally:
+            self._app.metrics.background -= 1
+            end(self._app, observation, "background response")
+
+    async def _work_on(self, record: ResponseRecord) -> None:
         writer = self._app.storage.writer
         if record.cancel_requested and not _is_batch(record):
             await finish_from_record(writer, record, CancelRequestedError())

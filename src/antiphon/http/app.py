@@ -18,7 +18,8 @@ from antiphon.http import chat, completions, message_batches, messages, response
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.errors import on_antiphon_error, on_exception, on_http_exception
 from antiphon.http.models import health, list_models, reachable, retrieve_model, version
-from antiphon.http.request import RequestIdMiddleware, body, handler, paging
+from antiphon.http.observing import ObservingMiddleware, metrics
+from antiphon.http.request import body, handler, paging
 from antiphon.http.socket import converse
 
 GET, POST, DELETE = ["GET"], ["POST"], ["DELETE"]
@@ -74,6 +75,7 @@ ROUTES = [
     Route("/v1/models/{model:path}", retrieve_model),
     Route("/", reachable, methods=["HEAD"]),
     Route("/health", health),
+    Route("/metrics", metrics),
     Route("/version", version),
 ]
 
@@ -82,7 +84,7 @@ def build(app: App, keys: Iterable[str] = ()) -> Starlette:
     """The ASGI application over the use cases. The caller starts and stops what they need."""
     asgi = Starlette(
         routes=ROUTES,
-        middleware=[Middleware(RequestIdMiddleware), Middleware(KeyMiddleware, keys=tuple(keys))],
+        middleware=[Middleware(ObservingMiddleware), Middleware(KeyMiddleware, keys=tuple(keys))],
         exception_handlers={
             AntiphonError: on_antiphon_error,
             HTTPException: on_http_exception,

@@ -14,7 +14,6 @@ from antiphon.http.request import (
     json_response,
     owner_of,
     read_request,
-    request_id_headers,
 )
 from antiphon.store.records import CompletionFilter
 
@@ -22,18 +21,17 @@ from antiphon.store.records import CompletionFilter
 async def create(request: Request) -> EventStream | FullAnswer:
     """Answer a conversation."""
     app, wire = app_of(request), await read_request(request, ChatRequest)
-    answer, driver = await chat.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
-    headers = request_id_headers(request, answer)
+    driver = await chat.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
     if wire.stream:
-        return EventStream(driver, app.options, frame, headers)
-    return FullAnswer(driver, app.options, headers)
+        return EventStream(driver, app.options, frame)
+    return FullAnswer(driver, app.options)
 
 
 async def create_batch(request: Request) -> FullAnswer:
     """Answer several conversations, each with one choice."""
     app, wire = app_of(request), await read_request(request, BatchRequest)
-    answer, driver = await chat.create_batch(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
-    return FullAnswer(driver, app.options, request_id_headers(request, answer))
+    driver = await chat.create_batch(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
+    return FullAnswer(driver, app.options)
 
 
 async def render(request: Request) -> Response:

@@ -16,18 +16,16 @@ from antiphon.http.request import (
     owner_of,
     read_json,
     read_request,
-    request_id_headers,
 )
 
 
 async def create(request: Request) -> EventStream | FullAnswer:
     """Go on with texts."""
     app, wire = app_of(request), await read_request(request, CompletionRequest)
-    answer, driver = await completions.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
-    headers = request_id_headers(request, answer)
+    driver = await completions.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
     if wire.stream:
-        return EventStream(driver, app.options, frame, headers)
-    return FullAnswer(driver, app.options, headers)
+        return EventStream(driver, app.options, frame)
+    return FullAnswer(driver, app.options)
 
 
 async def tokenize(request: Request) -> Response:

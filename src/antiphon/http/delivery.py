@@ -10,10 +10,10 @@ Where our own server serves the request, a stream is written straight to its tra
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
+import structlog
 from starlette.types import Receive, Scope, Send
 
 from antiphon.app.app import Options
@@ -30,10 +30,10 @@ MAX_UNSENT = 64 * 1024
 """Bytes that wait for a client that does not read before its answer is held back; asyncio's transports
 have the same limit."""
 
+log = structlog.get_logger()
+
 _COMMENT = b": keep-alive\n\n"
 
-Headers = Mapping[bytes, bytes]
-NO_HEADERS: Headers = MappingProxyType({})
 Frame = Callable[[list[bytes]], bytes]
 """The payloads of events → server-sent events."""
 
@@ -153,10 +153,9 @@ def connection_of(scope: Scope, receive: Receive, send: Send, listener: Listener
 class _Delivery(Client, Listener):
     """What both have in common: the driver, and a client that may leave."""
 
-    def __init__(self, driver: Driver, options: Options, headers: Headers = NO_HEADERS) -> None:
+    def __init__(self, driver: Driver, options: Options) -> None:
         self._driver = driver
         self._options = options
-        self._headers = headers
         self.started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,7 +191,6 @@ class FullAnswer(_Delivery):
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(self._body)).encode()),
-            *self._headers.items(),
         ]
         await self._connection.open({"type": "http.response.start", "status": 200, "headers": headers})
         await self._connection.end(self._body)
@@ -213,10 +211,9 @@ class EventStream(_Delivery):
         driver: Driver,
         options: Options,
         frame: Frame,
-        headers: Headers = NO_HEADERS,
         after: bytes = b"",
     ) -> None:
-        super().__init__(driver, options, headers)
+        super().__init__(driver, options)
         self._frame = frame
         self._after = after
         self._early: list[bytes] = []  # before the response has begun
@@ -265,8 +262,7 @@ class EventStream(_Delivery):
         if self._opening is not None and self._opening is not asyncio.current_task():
             await asyncio.wait((self._opening,))
             return
-        headers = [*EVENT_STREAM, *self._headers.items()]
-        start = {"type": "http.response.start", "status": 200, "headers": headers}
+        start = {"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM]}
         out = await self._connection.open(start)
         if self._connection.gone:
             return
@@ -302,6 +298,7 @@ class EventStream(_Delivery):
 
     def _give_up(self) -> None:
         """The client did not read for too long."""
+        log.info("a client that does not read is cut off", seconds=self._options.stall)
         self._driver.stop(ClientStalledError())
         self._connection.cut_off()
 

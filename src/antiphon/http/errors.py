@@ -18,7 +18,8 @@ from antiphon.core.errors import (
     NotFoundError,
     RequestError,
 )
-from antiphon.http.request import REQUEST_ID, id_of
+from antiphon.core.observation import observed
+from antiphon.http.request import REQUEST_ID
 from antiphon.log import log_failure
 
 ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
@@ -66,5 +67,5 @@ async def on_exception(request: Request, error: Exception) -> Response:
     log_failure(error)
     internal = AntiphonError("Something went wrong inside the server. See its log.")
     response = error_response(internal, request.url.path)
-    response.headers[REQUEST_ID] = id_of(request.scope)  # no middleware is around this
+    response.headers[REQUEST_ID] = observed().request_id  # no middleware is around this
     return response

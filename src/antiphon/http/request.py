@@ -8,18 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, TypeVar, cast
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.apis.fields import ParameterNames
 from antiphon.apis.wire import decode, decode_request
 from antiphon.app.app import App
-from antiphon.app.chat import MAX_REQUEST_ID
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.decode.ids import random_id
+from antiphon.core.observation import observed
 from antiphon.store.records import Paging
 
 log = structlog.get_logger(__name__)
@@ -30,8 +27,7 @@ Reader = Callable[[Request], Awaitable[object]]
 Handler = Callable[[Request], Awaitable[Response]]
 
 REQUEST_ID = "x-request-id"
-ANTHROPIC_REQUEST_ID = "request-id"
-"""The same id, where Anthropic's clients look for it."""
+"""The header with the id of a request."""
 MOST_ON_PAGE = 100
 """The most entries of a list that one request gets, as OpenAI has it."""
 MOST_DIGITS = 18
@@ -124,6 +120,7 @@ def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
     first = app.models.default_name
     missing = first if app.options.default_model else None
     wire = decode_request(body, type_, names, first, missing, app.options.limits)
+    observed().model = getattr(wire, "model", None)
     if names.ignored:
         log.info("unknown parameters ignored", names=names.ignored)
     return wire
@@ -179,38 +176,6 @@ class Query:
 
 def _wrong(name: str, remedy: str) -> RequestError:
     return RequestError(f"Invalid value for '{name}': {remedy}", param=name)
-
-
-def request_id_headers(request: Request, answer: str) -> Mapping[bytes, bytes]:
-    """The header with the id of the request: without one of the client's, that of its answer."""
-    own = request.headers.get(REQUEST_ID, answer)
-    return {REQUEST_ID.encode(): own.encode("latin-1")}
-
-
-class RequestIdMiddleware:
-    """Gives every response the id of its request, also an error's."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Add the header to the start of the response, unless it is there."""
-
-        async def identified(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                own = headers.get(REQUEST_ID) or id_of(scope)
-                headers[REQUEST_ID] = headers[ANTHROPIC_REQUEST_ID] = own
-            await send(message)
-
-        await self._app(scope, receive, identified)
-
-
-def id_of(scope: Scope) -> str:
-    """The id of a request: the client's, if a header can hold it, or a new one."""
-    given = Headers(scope=scope).get(REQUEST_ID, "")
-    fits = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
-    return given if fits else random_id("req_", 24)
 
 
 def json_response(body: bytes) -> Response:

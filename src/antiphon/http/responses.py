@@ -19,7 +19,6 @@ from antiphon.http.request import (
     json_response,
     owner_of,
     read_request,
-    request_id_headers,
 )
 
 Answer = FullAnswer | EventStream | Response
@@ -31,18 +30,17 @@ async def create(request: Request) -> Answer:
     wire = await read_request(request, CreateResponse)
     answer = response_id(wire, request.headers.get(REQUEST_ID))
     creation = Creation(app, wire, await history.understand(app, wire, owner, answer))
-    headers = request_id_headers(request, answer)
     obfuscated = bool(wire.stream_options and wire.stream_options.include_obfuscation)
     if wire.background:
         await creation.queue()
         if wire.stream:
             log = stored.log_driver(app, owner, creation.id)
-            return LogStream(log, app.options, _frame(obfuscated), headers, after=DONE)
+            return LogStream(log, app.options, _frame(obfuscated), after=DONE)
         return json_response(creation.projection.body())
     driver = creation.driver(streamed=bool(wire.stream))
     if wire.stream:
-        return EventStream(driver, app.options, _frame(obfuscated), headers, after=DONE)
-    return FullAnswer(driver, app.options, headers)
+        return EventStream(driver, app.options, _frame(obfuscated), after=DONE)
+    return FullAnswer(driver, app.options)
 
 
 async def retrieve(request: Request) -> Answer:

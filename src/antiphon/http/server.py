@@ -40,12 +40,12 @@ LAST_EVENTS_SECONDS = 1
 
 def serve(settings: Settings) -> None:
     """Serve until Ctrl-C, which raises KeyboardInterrupt. Raises AntiphonError if the server cannot start."""
-    configure(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     runtime = compose(settings)
     config = uvicorn.Config(
         build(runtime.app, settings.api_key),
         lifespan="off",
-        log_level="warning",
+        log_config=None,  # its lines are those of `log.py`
         access_log=False,
         proxy_headers=False,  # nothing here depends on the address of the client
         server_header=False,

@@ -22,6 +22,7 @@ from antiphon.app.responses.history import ResponseRequest, understand
 from antiphon.core.errors import RequestError, public_error
 from antiphon.http.auth import ANYONE, POLICY_VIOLATION
 from antiphon.http.delivery import MAX_UNSENT
+from antiphon.http.observing import WEBSOCKET, observe, report
 from antiphon.http.request import app_of, decode_body, owner_of
 from antiphon.log import log_failure
 from antiphon.run.drive import CLIENT, Client, Driver
@@ -30,6 +31,8 @@ from antiphon.store.records import ResponseStatus
 
 MAX_REMEMBERED = 16
 """Turns that a connection keeps without storing them; the oldest is dropped first."""
+SWITCHED = 101
+"""The status of a connection that became a WebSocket (RFC 9110)."""
 MAX_WAITING = 8
 """Messages that may wait for the turn before them. Who sends more is sent away."""
 
@@ -181,13 +184,16 @@ class _Conversation:
         """Answer one message after the other. Errors are sent, and the next may follow."""
         while not (self._left or self.client.stalled):
             message = await self._waiting.get()
+            observation = observe(self._app, self._socket.headers, WEBSOCKET)
             try:
                 await self._turn(decode_body(self._socket, message, Create))
             except Exception as error:
+                observation.fail(error)
                 log_failure(error)
                 shown = public_error(error)
                 self._socket.state.names.restore(shown)
                 self.client.write([encode_socket_error(shown)])
+            report(self._app, self._socket.scope, SWITCHED, observation)
 
     async def _turn(self, wire: Create) -> None:
         """One turn. One that continues another, and fails, makes the connection drop the other."""

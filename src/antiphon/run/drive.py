@@ -17,9 +17,11 @@ back the engine's chunks, under a bound, and push them merged into one when it i
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Any, Protocol
 
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, public_error
+from antiphon.core.observation import observed
 from antiphon.engines.engine import Prompt
 from antiphon.log import log_failure
 from antiphon.run.endings import ClientResult, DeadlineError, Ending, Stored, ending_of
@@ -149,6 +151,7 @@ class Driver:
         self._pauses: set[str] = set()
         self._waiting: list[Callable[[], None]] = []
         self._early: list[bytes] = []  # wire events that wait for the journal
+        self._observation = observed()
         self.paused = False  # sources hold back what they have
 
     # The way of every event
@@ -179,6 +182,7 @@ class Driver:
 
     def _begin(self) -> list[bytes]:
         self._begun = True
+        self._observation.first = perf_counter()
         if self._journal is not None and (opening := self._journal.open(self.stop)) is not None:
             self._opening = asyncio.ensure_future(self._open(opening))
             self.pause(JOURNAL)
@@ -234,6 +238,8 @@ class Driver:
         self._client = client or self._client
         self._client.attach(self)
         reason = await self._play()
+        if reason is not None:
+            self._observation.fail(reason)
         background = self._journal is not None and self._journal.background
         # A comment may have begun the stream: then the failure has to be told in it, as one of a response.
         begun = self._begun or self._client.started

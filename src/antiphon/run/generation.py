@@ -8,6 +8,7 @@ reasoning that has become too long is closed, and the engine continues after it.
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 import structlog
@@ -18,7 +19,8 @@ from antiphon.core.accumulator import DELTAS, Accumulator
 from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import Chunk, Finish, FinishReason, merge_chunks
 from antiphon.core.errors import AntiphonError
-from antiphon.core.events import CallStarted, Event, Malformed
+from antiphon.core.events import CallStarted, Event, Finished, Malformed
+from antiphon.core.observation import Observation, ObservedGeneration, observed
 from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
@@ -125,6 +127,9 @@ class GenerationRun:
         self._finished = False
         self._broken = 0  # places of the markup, and what was wrong with the first
         self._verdict = ""
+        self._observation: Observation
+        self._started = 0.0
+        self._first: float | None = None
 
     async def run(self, output: Driver, choice: int, emit: Emit | None = None) -> None:
         """Generate a choice of `output`, to the end; `emit` is where its events go, if not straight there.
@@ -132,6 +137,7 @@ class GenerationRun:
         Raises AntiphonError.
         """
         self._output, self._choice, self._emit = output, choice, emit or output.push
+        self._observation, self._started = observed(), perf_counter()
         if self._replay is not None and self._replay.chunks:
             self._decode([*self._replay.chunks])
         while not self._finished:
@@ -140,6 +146,7 @@ class GenerationRun:
             else:
                 await self._generate(await self._next_request())
         if self._check is not None and (events := await self._check.verdict()):
+            self._observation.unmet += sum(len(end.unmet) for end in events if isinstance(end, Finished))
             self._emit(choice, events)
 
     async def _next_request(self) -> GenerationRequest:
@@ -259,6 +266,8 @@ class GenerationRun:
 
     def _visible(self, events: list[Event]) -> list[Event]:
         """Those of the events that the client may see, numbered, with their items."""
+        if self._first is None:
+            self._first = perf_counter()
         if self._calls is not None:
             events = self._calls.filter(events)
         return [self._items.push(self._marked(event)) for event in events]
@@ -274,9 +283,26 @@ class GenerationRun:
     def _last(self, events: list[Event]) -> list[Event]:
         """The last events, visible. What was wrong with the markup is logged once for all of it."""
         visible = self._visible(events)
+        observation = self._observation
+        model = observation.served or self._engine.card.name
         if self._broken:
-            model = self._engine.card.name
-            log.info("broken markup", model=model, verdict=self._verdict, places=self._broken)
+            # The engine calls this outside of the request's context.
+            known = {"model": model, "request_id": observation.request_id}
+            log.info("broken markup", verdict=self._verdict, places=self._broken, **known)
+        if isinstance(end := visible[-1], Finished):
+            prompt = self._request.prompt
+            observation.generations.append(
+                ObservedGeneration(
+                    model, self._started, perf_counter(), self._first, len(prompt.ids), end, self._broken
+                )
+            )
+            if observation.content:
+                log.info(
+                    "content",
+                    request_id=observation.request_id,
+                    prompt=prompt.text,
+                    answer=[*self._items.items],
+                )
         return visible
 
     def _exceeds_reasoning_limit(self) -> bool:

@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 import structlog
 
 from antiphon.core.errors import EngineNotReadyError, NotFoundError
+from antiphon.core.observation import observed
+from antiphon.engines.engine import Load
 from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 
@@ -49,6 +51,12 @@ class Models:
                 log.exception("a tool could not be closed", tool=tool.type)
 
     @property
+    def loads(self) -> dict[str, Load]:
+        """How busy the engines are, by the canonical names of the models that are loaded."""
+        models = {served.names[0]: served.model for served in self._served if served.model is not None}
+        return {name: model.engine.load for name, model in models.items()}
+
+    @property
     def names(self) -> tuple[str, ...]:
         """All names, without patterns."""
         return tuple(name for served in self._served for name in served.names)
@@ -64,10 +72,11 @@ class Models:
             raise EngineNotReadyError("This server is stopping. Try again later, or another server.")
         if self.health is not Health.READY:
             raise EngineNotReadyError
-        model = self._find(name).model
-        if model is None:
+        served = self._find(name)
+        if served.model is None:
             raise EngineNotReadyError
-        return model
+        observed().served = served.names[0]
+        return served.model
 
     def _find(self, name: str) -> ServedModel:
         """The model of that name, or of a pattern that fits it. Raises NotFoundError."""

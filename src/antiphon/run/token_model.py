@@ -15,6 +15,7 @@ from antiphon.core.errors import EngineError, RequestError, naming
 from antiphon.core.grammar import Grammar, Kind, Span, State
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
@@ -104,6 +105,7 @@ class TokenModel:
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
         """See `Model`."""
+        observed().dialect = self.dialect.names[0]
         most = most_tokens(turn, self.limits, choices or turn.choices, self.card.context)
         sampling = supported(turn.sampling, self.card.capabilities)
         prompt = await self.prompt(turn, ids)

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
+from time import perf_counter
 from typing import Any
 
 import structlog
 
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.items import FunctionCall, Status, object_in
+from antiphon.core.observation import ObservedCall, observed
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import ServerTool, Session
@@ -61,10 +63,15 @@ class ToolSessions:
         arguments = _arguments(call)
         if arguments is None:
             return ToolResult(_NO_OBJECT, failed=True)
-        hosted = self._hosted[call.name]
+        hosted, started = self._hosted[call.name], perf_counter()
+        result = ToolResult(_FAILED, failed=True)
         with _logged(hosted.type):
-            return await self._session(hosted).run(hosted.action, arguments)
-        return ToolResult(_FAILED, failed=True)
+            result = await self._session(hosted).run(hosted.action, arguments)
+        ended = perf_counter()
+        observed().calls.append(ObservedCall(hosted.type, hosted.action, started, ended, result.failed))
+        seconds = round(ended - started, 3)
+        log.info("tool called", tool=hosted.type, action=hosted.action, failed=result.failed, seconds=seconds)
+        return result
 
     async def recall(self, call: FunctionCall, result: ToolResult) -> None:
         """Let the tool restore what it did on a server that is gone."""

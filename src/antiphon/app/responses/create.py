@@ -21,6 +21,7 @@ from antiphon.app.journal import (
 from antiphon.app.responses.compaction import CompactedSource, recorded_summary
 from antiphon.app.responses.history import ResponseRequest, understand
 from antiphon.app.responses.record import log_of
+from antiphon.core.observation import observed
 from antiphon.decode.ids import random_id
 from antiphon.run.drive import Driver
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
@@ -45,7 +46,7 @@ class Creation:
         self._request = request
         self._created_at = time.time()
         accepted = request.accepted
-        self.id = accepted.id
+        observed().answer = self.id = accepted.id
         self.stored = accepted.settings.store
         self._seal = app.seal(accepted.turn.owner)
         self.projection = ResponseProjection(

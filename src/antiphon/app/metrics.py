@@ -1,0 +1,269 @@
+"""What the server has done so far, counted, for Prometheus to read at /metrics.
+
+What means the same as in vLLM has vLLM's name, `vllm:…`, so that its dashboards, alerts and autoscalers work;
+what it has no name for is called `antiphon:…`. Counted is once per request, from its `Observation`,
+never per token. Labels come from closed sets: models, paths of routes, tools, reasons; never from what a
+client writes.
+
+Counters are plain numbers and histograms plain lists, because they are written on the event loop.
+`prometheus_client` puts them into its text format when they are read, in a thread of its own.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from antiphon.core.observation import Observation, ObservedGeneration
+from antiphon.engines.engine import Load
+
+_FIRST = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+    *(160, 640, 2560),
+)
+_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_WHOLE = (*(0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),)
+_HTTP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_TOKENS = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
+"""Upper bounds of the buckets: vLLM's, in seconds and tokens."""
+
+
+class Histogram:
+    """How many observed values there are up to each bound, and their sum."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Iterable[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, labels: tuple[str, ...]) -> None:
+        """Write it into a family of Prometheus, whose buckets count all that is below their bound."""
+        below, buckets = 0, []
+        names = (*(str(float(bound)) for bound in self._bounds), "+Inf")
+        for name, count in zip(names, [*self._counts], strict=True):
+            below += count
+            buckets.append((name, below))
+        family.add_metric(labels, buckets, self._sum)
+
+
+class _Kind(Struct, frozen=True):
+    """A histogram of generations: its name, its buckets, and what is observed, if there is something."""
+
+    name: str
+    help: str
+    bounds: tuple[float, ...]
+    value: Callable[[ObservedGeneration], float | None]
+
+
+def _per_token(generation: ObservedGeneration) -> float | None:
+    rest = generation.end.usage.completion_tokens - 1
+    if generation.first is None or rest < 1:
+        return None
+    return (generation.ended - generation.first) / rest
+
+
+_KINDS = (
+    _Kind(
+        "vllm:time_to_first_token_seconds",
+        "Seconds from the start of a generation to its first event.",
+        _FIRST,
+        lambda each: None if each.first is None else each.first - each.started,
+    ),
+    _Kind(
+        "vllm:request_time_per_output_token_seconds",
+        "Mean seconds between the tokens of a generation.",
+        _TOKEN,
+        _per_token,
+    ),
+    _Kind(
+        "vllm:e2e_request_latency_seconds",
+        "Seconds that a generation took.",
+        _WHOLE,
+        lambda each: each.ended - each.started,
+    ),
+    _Kind(
+        "vllm:request_decode_time_seconds",
+        "Seconds from the first event of a generation to its end.",
+        _WHOLE,
+        lambda each: None if each.first is None else each.ended - each.first,
+    ),
+    _Kind(
+        "vllm:request_prompt_tokens",
+        "Tokens of a prompt.",
+        _TOKENS,
+        lambda each: each.prompt_tokens,
+    ),
+    _Kind(
+        "vllm:request_generation_tokens",
+        "Tokens of a generation.",
+        _TOKENS,
+        lambda each: each.end.usage.completion_tokens,
+    ),
+)
+
+_COUNTED = {
+    "vllm:prompt_tokens": "Tokens of prompts.",
+    "vllm:prompt_tokens_cached": "Tokens of prompts that were cached.",
+    "vllm:prefix_cache_queries": "Tokens of prompts that were looked up in the prefix cache.",
+    "vllm:prefix_cache_hits": "Tokens of prompts that were found in the prefix cache.",
+    "vllm:generation_tokens": "Tokens that were generated.",
+    "antiphon:reasoning_tokens": "Tokens that were generated as reasoning.",
+    "antiphon:malformed": "Places of broken markup in what models wrote.",
+}
+
+
+class Metrics:
+    """The counts of one server."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, Counter[str]] = defaultdict(Counter)  # by name, by model
+        self._finished = Counter[tuple[str, str]]()  # by model and reason
+        self._histograms: dict[tuple[str, str], Histogram] = {}  # by name and model
+        self._requests = Counter[tuple[str, str, str]]()  # by route, method and class of the status
+        self._durations: dict[tuple[str, str], Histogram] = {}  # by route and method
+        self._answers = Counter[str]()  # those that did not come to their own end, by reason
+        self._calls = Counter[tuple[str, str]]()  # by tool and outcome
+        self._call_seconds: dict[str, Histogram] = {}  # by tool
+        self._unmet = 0
+        self.background = 0
+        """Background responses that are being worked on here."""
+
+    def request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request that was answered, or given up."""
+        self._requests[route, method, f"{status // 100}xx"] += 1
+        _observe(self._durations, (route, method), _HTTP, seconds)
+
+    def answer(self, observation: Observation) -> None:
+        """Count what was done for a request, or a background response."""
+        for generation in observation.generations:
+            self._count(generation)
+        for call in observation.calls:
+            self._calls[call.type, "failed" if call.failed else "completed"] += 1
+            _observe(self._call_seconds, call.type, _WHOLE, call.ended - call.started)
+        if observation.failure is not None:
+            self._answers[observation.failure] += 1
+        self._unmet += observation.unmet
+
+    def _count(self, generation: ObservedGeneration) -> None:
+        model, usage = generation.model, generation.end.usage
+        counts = {
+            "vllm:prompt_tokens": generation.prompt_tokens,
+            "vllm:prompt_tokens_cached": usage.cached_tokens,
+            "vllm:prefix_cache_queries": generation.prompt_tokens,
+            "vllm:prefix_cache_hits": usage.cached_tokens,
+            "vllm:generation_tokens": usage.completion_tokens,
+            "antiphon:reasoning_tokens": usage.reasoning_tokens,
+            "antiphon:malformed": generation.malformed,
+        }
+        for name, count in counts.items():
+            self._tokens[name][model] += count
+        self._finished[model, generation.end.reason.value] += 1
+        for kind in _KINDS:
+            if (value := kind.value(generation)) is not None:
+                _observe(self._histograms, (kind.name, model), kind.bounds, value)
+
+    def text(self, accept: str, loads: Mapping[str, Load]) -> tuple[bytes, str]:
+        """All of it, and the media type, in the format of Prometheus that `accept` wants.
+
+        `loads` are those of the engines, by model. This takes milliseconds: call it in a thread.
+        """
+        registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        registry.register(_Snapshot([*self._gauges(loads), *self._families()]))
+        encode, media_type = choose_encoder(accept)
+        return encode(registry), media_type
+
+    def _gauges(self, loads: Mapping[str, Load]) -> Iterator[Metric]:
+        running = GaugeMetricFamily("vllm:num_requests_running", "Generations under way.", labels=_MODEL)
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Generations that wait.", labels=_MODEL)
+        for model, load in loads.items():
+            running.add_metric((model, _ENGINE), load.running)
+            waiting.add_metric((model, _ENGINE), load.waiting)
+        yield from (running, waiting)
+        yield GaugeMetricFamily(
+            "antiphon:background_running", "Background responses under way.", self.background
+        )
+
+    def _families(self) -> Iterator[Metric]:
+        # Copies: the event loop goes on counting.
+        for name, help_ in _COUNTED.items():
+            counter = CounterMetricFamily(name, help_, labels=_MODEL)
+            for model, count in self._tokens[name].copy().items():
+                counter.add_metric((model, _ENGINE), count)
+            yield counter
+        success = CounterMetricFamily(
+            "vllm:request_success", "Generations by how they ended.", labels=(*_MODEL, "finished_reason")
+        )
+        for (model, reason), count in self._finished.copy().items():
+            success.add_metric((model, _ENGINE, reason), count)
+        yield success
+        for kind in _KINDS:
+            family = HistogramMetricFamily(kind.name, kind.help, labels=_MODEL)
+            for (name, model), histogram in self._histograms.copy().items():
+                if name == kind.name:
+                    histogram.add_to(family, (model, _ENGINE))
+            yield family
+        yield _counters(
+            "antiphon:answers_ended", "Answers that did not come to their own end.", self._answers, "reason"
+        )
+        unmet = CounterMetricFamily("antiphon:unmet_demands", "Demands that answers did not meet.")
+        unmet.add_metric((), self._unmet)
+        yield unmet
+        yield _counters("antiphon:tool_calls", "Calls of tools.", self._calls, "tool", "outcome")
+        seconds = HistogramMetricFamily("antiphon:tool_call_seconds", "Seconds of a call.", labels=("tool",))
+        for tool, histogram in self._call_seconds.copy().items():
+            histogram.add_to(seconds, (tool,))
+        yield seconds
+        yield _counters("http_requests", "Requests.", self._requests, "handler", "method", "status")
+        durations = HistogramMetricFamily(
+            "http_request_duration_seconds", "Seconds of a request.", labels=("handler", "method")
+        )
+        for labels, histogram in self._durations.copy().items():
+            histogram.add_to(durations, labels)
+        yield durations
+
+
+_MODEL = ("model_name", "engine")
+_ENGINE = "0"
+"""vLLM numbers the engines of a model. Here it has one."""
+
+
+class _Snapshot(Collector):
+    """Families that were gathered before."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """See `Collector`."""
+        return self._families
+
+
+def _observe(histograms: dict[Any, Histogram], key: Any, bounds: tuple[float, ...], value: float) -> None:
+    if (histogram := histograms.get(key)) is None:
+        histogram = histograms[key] = Histogram(bounds)
+    histogram.observe(value)
+
+
+def _counters(name: str, help_: str, counts: Counter[Any], *labels: str) -> Metric:
+    """A family of counters; the keys of `counts` are the values of the labels."""
+    family = CounterMetricFamily(name, help_, labels=labels)
+    for key, count in counts.copy().items():
+        family.add_metric(key if isinstance(key, tuple) else (key,), count)
+    return family

@@ -1,0 +1,41 @@
+"""Observes what is done for one request, one turn, or one background response.
+
+    observation = begin(app, request_id, name)
+    … whoever works for it notes what it does, see `core/observation.py` …
+    end(app, observation, "request", status=200)
+
+The end writes one log line, counts for /metrics, and ends the span of the trace.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import structlog
+
+from antiphon.app.app import App
+from antiphon.core.observation import OBSERVATION, Observation
+
+NO_TRACE: Mapping[str, str] = MappingProxyType({})
+
+log = structlog.get_logger()
+
+
+def begin(app: App, request_id: str, name: str, trace: Mapping[str, str] = NO_TRACE) -> Observation:
+    """Observe what this task does from now on, and the tasks that it starts; `name` is that of the span.
+
+    `trace` holds the headers of W3C Trace Context that came with a request.
+    """
+    observation = Observation(request_id, trace=trace, content=app.options.log_content)
+    # Never reset: what handles errors is outside of all this, and each request has a task of its own.
+    OBSERVATION.set(observation)
+    structlog.contextvars.bind_contextvars(request_id=request_id)
+    app.tracing.begin(observation, name)
+    return observation
+
+
+def end(app: App, observation: Observation, event: str, *, quiet: bool = False, **known: object) -> None:
+    """Write what came of it, and what is `known` of it besides; `quiet`, with --log-level debug only."""
+    app.metrics.answer(observation)
+    app.tracing.end(observation, known)
+    write = log.debug if quiet else log.info
+    write(event, **known, **observation.summary())

@@ -1,0 +1,153 @@
+"""What is noted of a request while it is served: for its log line, the metrics and its trace.
+
+There is one `Observation` for each request, for each turn on a WebSocket, and for each background
+response. It is found in a context variable by those who know something of it, and read once, at the end, by
+`http/observing.py` and `app/worker.py`. Nothing is noted for a single token: a generation is noted when
+it is over, with the counts that its last event has.
+
+Times are those of `perf_counter`, in seconds.
+"""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from time import perf_counter, time_ns
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+
+from antiphon.core.events import Finished
+
+
+class ObservedGeneration(Struct, frozen=True):
+    """One generation. `prompt_tokens` include those that the engine had cached."""
+
+    model: str
+    """Its canonical name: clients may make up others without end."""
+    started: float
+    ended: float
+    first: float | None
+    """When its first event came."""
+    prompt_tokens: int
+    end: Finished
+    malformed: int = 0
+    """Places of broken markup."""
+
+
+class ObservedCall(Struct, frozen=True):
+    """One call of a tool of the server's, by the tool's type and the action."""
+
+    type: str
+    action: str
+    started: float
+    ended: float
+    failed: bool
+
+
+class Observation(Struct):
+    """One request. `trace` holds the headers of W3C Trace Context that go on to whoever works for it."""
+
+    request_id: str = ""
+    started: float = field(default_factory=perf_counter)
+    trace: Mapping[str, str] = {}
+    content: bool = False
+    """Prompts and answers are logged, too."""
+    span: Any = None
+    """The span of what traces it, if something does."""
+    answer: str | None = None
+    """The id of what was created for it."""
+    model: str | None = None
+    """As the request names it."""
+    served: str | None = None
+    """The canonical name of that model."""
+    dialect: str | None = None
+    first: float | None = None
+    """When the first event of the answer came."""
+    generations: list[ObservedGeneration] = []
+    calls: list[ObservedCall] = []
+    unmet: int = 0
+    """Demands of the request that the answer does not meet."""
+    failure: str | None = None
+    """Why the answer did not come to its own end, as one word: `client_left`."""
+
+    @property
+    def finish(self) -> str | None:
+        """How the answer ended: the model's own reason, or why it did not come to its own end."""
+        return self.failure or (self.generations[-1].end.reason.value if self.generations else None)
+
+    def summary(self) -> dict[str, Any]:
+        """What a log line says of it: only what there is to say. Times are in milliseconds."""
+        ends = [generation.end for generation in self.generations]
+        said = {
+            "answer": self.answer,
+            "model": self.model,
+            "dialect": self.dialect,
+            "prompt_tokens": sum(generation.prompt_tokens for generation in self.generations),
+            "cached_tokens": sum(end.usage.cached_tokens for end in ends),
+            "completion_tokens": sum(end.usage.completion_tokens for end in ends),
+            "reasoning_tokens": sum(end.usage.reasoning_tokens for end in ends),
+            "generations": len(ends) if len(ends) > 1 else None,
+            "tool_calls": len(self.calls),
+            "first_ms": None if self.first is None else _milliseconds(self.first - self.started),
+            "total_ms": _milliseconds(perf_counter() - self.started),
+            "finish": self.finish,
+            "malformed": sum(generation.malformed for generation in self.generations),
+            "unmet": self.unmet,
+        }
+        return {name: value for name, value in said.items() if value}
+
+    def fail(self, reason: BaseException) -> None:
+        """The answer did not come to its own end."""
+        self.failure = getattr(reason, "code", None) or _word(reason)
+
+
+class Tracing(Protocol):
+    """Makes spans of observations."""
+
+    def begin(self, observation: Observation, name: str) -> None:
+        """Begin the span of a request; its `trace` is what goes on from here."""
+        ...
+
+    def end(self, observation: Observation, known: Mapping[str, object]) -> None:
+        """End it, with what was noted, and is `known` besides: `method`, `route`, `status`."""
+        ...
+
+    def close(self) -> None:
+        """Send what was not sent yet. This blocks."""
+        ...
+
+
+class NoTracing:
+    """Makes no spans. See `Tracing`."""
+
+    def begin(self, observation: Observation, name: str) -> None:
+        """See `Tracing`."""
+
+    def end(self, observation: Observation, known: Mapping[str, object]) -> None:
+        """See `Tracing`."""
+
+    def close(self) -> None:
+        """See `Tracing`."""
+
+
+OBSERVATION: ContextVar[Observation | None] = ContextVar("observation", default=None)
+
+
+def observed() -> Observation:
+    """What is noted of the request that is being served; outside of one, what nobody reads."""
+    observation = OBSERVATION.get()
+    return Observation() if observation is None else observation
+
+
+def unix_nanoseconds(moment: float) -> int:
+    """A time of `perf_counter` as one of the clock on the wall."""
+    return time_ns() - int((perf_counter() - moment) * 1e9)
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def _word(reason: BaseException) -> str:
+    """`ClientLeftError` → `client_left`."""
+    name = type(reason).__name__.removesuffix("Error")
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

@@ -1,0 +1,99 @@
+"""What is seen of every request: its id, its log line, its counts and its span.
+
+The middleware is around everything else, so that a request that is refused, or runs into a bug, is seen like
+any other. The line is written when the response is over, and says what came of it: a stream whose status is
+200 may have failed in its middle.
+
+`GET /metrics` gives the counts to Prometheus.
+"""
+
+import asyncio
+from time import perf_counter
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from antiphon.app.app import App
+from antiphon.app.chat import MAX_REQUEST_ID
+from antiphon.app.observing import begin, end
+from antiphon.core.observation import Observation
+from antiphon.decode.ids import random_id
+from antiphon.http.auth import ANYONE
+from antiphon.http.request import REQUEST_ID, app_of
+
+PROBES = frozenset({"/health", "/ready", "/metrics"})
+"""What is asked for every few seconds, without end: logged with --log-level debug only."""
+ANTHROPIC_REQUEST_ID = "request-id"
+"""The same id, where Anthropic's clients look for it."""
+UNROUTED = "none"
+"""The route of a request that has none: what clients make up is no label."""
+INTERNAL_ERROR = 500
+WEBSOCKET = "WEBSOCKET"
+"""Stands for the method of a turn on a WebSocket."""
+
+
+class ObservingMiddleware:
+    """Observes every HTTP request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give the response the id of its request, and note what came of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        app: App = scope["app"].state.app
+        observation = observe(app, Headers(scope=scope), scope["method"])
+        status = INTERNAL_ERROR
+
+        async def identified(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = headers[ANTHROPIC_REQUEST_ID] = observation.request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, identified)
+        finally:
+            report(app, scope, status, observation)
+
+
+def observe(app: App, headers: Headers, name: str) -> Observation:
+    """Observe what is done for a request with these headers; `name` is that of its span."""
+    trace = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
+    return begin(app, id_of(headers), name, trace)
+
+
+def report(app: App, scope: Scope, status: int, observation: Observation) -> None:
+    """Write what came of a request, or a turn on a WebSocket."""
+    method, path = scope.get("method", WEBSOCKET), scope["path"]
+    route = getattr(scope.get("route"), "path", UNROUTED)
+    app.metrics.request(route, method, status, perf_counter() - observation.started)
+    known = {"method": method, "path": path, "status": status, "route": route, **key_of(scope)}
+    end(app, observation, "request", quiet=path in PROBES, **known)
+
+
+def key_of(scope: Scope) -> dict[str, str]:
+    """Whose request it is, without the key itself."""
+    owner = scope.get("state", {}).get("owner")
+    return {"key": owner[:8]} if owner not in (None, ANYONE) else {}
+
+
+def id_of(headers: Headers) -> str:
+    """The id of a request: the client's, if a header can hold it, or a new one."""
+    given = headers.get(REQUEST_ID, "")
+    fits = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
+    return given if fits else random_id("req_", 24)
+
+
+async def metrics(request: Request) -> Response:
+    """GET /metrics."""
+    app = app_of(request)
+    accept = request.headers.get("accept", "")
+    text, media_type = await asyncio.to_thread(app.metrics.text, accept, app.models.loads)
+    return Response(text, headers={"content-type": media_type})

@@ -1,0 +1,340 @@
+"""What is seen of a request: one log line, the counts at /metrics, and the spans of its trace."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+import pytest_asyncio
+import structlog
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
+from websockets.asyncio.client import connect
+
+from antiphon.app.tracing import OpenTelemetryTracing
+from antiphon.log import configure
+from tests.acting import TakingTurns
+from tests.http.test_toy_tool import Dice
+from tests.server import NO_TLS, Running, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Line = MutableMapping[str, Any]
+
+CALL = '<tool_call>\n{"name": "roll", "arguments": {}}\n</tool_call>'
+SCRIPT: list[Mapping[str, Any]] = [
+    {"when": "broken", "output": "<tool_call>\n{nothing"},
+    {"when": "fails", "output": "one two three", "fail_after": 2},
+    {"when": "slow", "output": "word", "tokens": 100_000, "delay_ms": 5},
+    {"output": "Hello there"},
+]
+CHAT = "/v1/chat/completions"
+KEY = "a-key-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def spans() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(spans: InMemorySpanExporter) -> AsyncIterator[Running]:
+    tracing = OpenTelemetryTracing(SimpleSpanProcessor(spans))
+    async with running(SCRIPT, keys=(KEY,), tracing=tracing) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http(server: Running) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"authorization": f"Bearer {KEY}"}
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url, headers=headers) as http:
+        yield http
+
+
+@pytest.fixture
+def lines() -> Iterator[list[Line]]:
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        yield lines
+
+
+def chat(content: str, **more: Any) -> dict[str, Any]:
+    return {"model": "scripted", "messages": [{"role": "user", "content": content}], **more}
+
+
+async def line_of(lines: list[Line], request_id: str) -> Line:
+    """The line of a request: its client may have the answer a moment before."""
+    while True:
+        found = [line for line in lines if line["event"] == "request" and line["request_id"] == request_id]
+        if found:
+            [line] = found
+            return line
+        await asyncio.sleep(0.001)
+
+
+# The line
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_has_a_line(http: httpx.AsyncClient, lines: list[Line], stream: bool) -> None:
+    response = await http.post(CHAT, json=chat("Hi", stream=stream), headers={"x-request-id": "mine"})
+    line = await line_of(lines, "mine")
+    assert line.pop("first_ms") <= line.pop("total_ms")
+    assert len(line.pop("key")) == 8
+    assert line == {
+        "event": "request",
+        "log_level": "info",
+        "request_id": "mine",
+        "method": "POST",
+        "path": CHAT,
+        "route": CHAT,
+        "status": 200,
+        "answer": "chatcmpl-mine",
+        "model": "scripted",
+        "dialect": "hermes",
+        "prompt_tokens": line["prompt_tokens"],
+        "completion_tokens": 2,
+        "finish": "stop",
+    }
+    assert KEY not in str(line)
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/models", (200, "info", "/v1/models")),
+        ("/v1/models/none", (404, "info", "/v1/models/{model:path}")),
+        ("/nothing?key=secret", (404, "info", "none")),
+        ("/health", (200, "debug", "/health")),
+    ],
+)
+async def test_every_request_has_a_line(
+    http: httpx.AsyncClient, lines: list[Line], path: str, expected: tuple[Any, ...]
+) -> None:
+    response = await http.get(path)
+    line = await line_of(lines, response.headers["x-request-id"])
+    assert (line["status"], line["log_level"], line["route"]) == expected
+    assert line["path"] == path.partition("?")[0]
+    assert "secret" not in str(line)
+
+
+async def test_a_request_without_a_key_has_a_line(server: Running, lines: list[Line]) -> None:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http:
+        response = await http.get("/v1/models", headers={"authorization": "Bearer wrong"})
+    line = await line_of(lines, response.headers["x-request-id"])
+    assert (response.status_code, line["status"], "key" in line) == (401, 401, False)
+    assert "wrong" not in str(line)
+
+
+async def test_a_line_says_that_a_stream_failed(http: httpx.AsyncClient, lines: list[Line]) -> None:
+    response = await http.post(CHAT, json=chat("fails", stream=True))
+    line = await line_of(lines, response.headers["x-request-id"])
+    assert (line["status"], line["finish"], line["completion_tokens"]) == (200, "engine_error", 2)
+
+
+async def test_a_line_says_that_the_client_left(http: httpx.AsyncClient, lines: list[Line]) -> None:
+    async with http.stream("POST", CHAT, json=chat("slow", stream=True)) as response:
+        await anext(response.aiter_lines())
+    line = await line_of(lines, response.headers["x-request-id"])
+    assert (line["status"], line["finish"]) == (200, "client_left")
+
+
+async def test_a_line_counts_what_is_wrong_with_an_answer(http: httpx.AsyncClient, lines: list[Line]) -> None:
+    tool = {"type": "function", "function": {"name": "roll"}}
+    response = await http.post(CHAT, json=chat("broken", tools=[tool], tool_choice="required"))
+    line = await line_of(lines, response.headers["x-request-id"])
+    assert line["malformed"] >= 1
+    assert line["unmet"] == 1
+    [verdict] = [each for each in lines if each["event"] == "broken markup"]
+    assert verdict["request_id"] == line["request_id"]
+
+
+async def test_no_line_holds_prompts_or_answers(http: httpx.AsyncClient, lines: list[Line]) -> None:
+    response = await http.post(CHAT, json=chat("my secret", store=True))
+    await line_of(lines, response.headers["x-request-id"])
+    assert "secret" not in str(lines)
+    assert "Hello there" not in str(lines)
+
+
+async def test_lines_hold_prompts_and_answers_where_that_is_asked_for(lines: list[Line]) -> None:
+    async with (
+        running(SCRIPT, log_content=True) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
+    ):
+        response = await http.post(CHAT, json=chat("my secret"))
+    [line] = [line for line in lines if line["event"] == "content"]
+    assert line["request_id"] == response.headers["x-request-id"]
+    assert "my secret" in line["prompt"]
+    assert line["answer"][0].text == "Hello there"
+
+
+async def test_each_turn_on_a_websocket_has_a_line(server: Running, lines: list[Line]) -> None:
+    url = server.url.replace("http", "ws") + "/v1/responses"
+    async with connect(url, additional_headers={"authorization": f"Bearer {KEY}"}) as socket:
+        for model in ("scripted", "none"):
+            await socket.send(json.dumps({"type": "response.create", "model": model, "input": "Hi"}))
+            while json.loads(await socket.recv())["type"] not in ("response.completed", "error"):
+                pass
+    first, second = [line for line in lines if line["event"] == "request"]
+    assert first["request_id"] != second["request_id"]
+    assert (first["method"], first["status"], first["finish"]) == ("WEBSOCKET", 101, "stop")
+    assert (second["model"], second["finish"]) == ("none", "model_not_found")
+
+
+async def test_a_background_response_has_a_line(http: httpx.AsyncClient, lines: list[Line]) -> None:
+    body = {"model": "scripted", "input": "Hi", "background": True}
+    created = (await http.post("/v1/responses", json=body)).json()
+    while not (found := [line for line in lines if line["event"] == "background response"]):
+        await asyncio.sleep(0.001)
+    [line] = found
+    assert (line["answer"], line["finish"], line["completion_tokens"]) == (created["id"], "stop", 2)
+
+
+async def test_calls_of_tools_are_counted(lines: list[Line]) -> None:
+    engine = TakingTurns(CALL, "You rolled a six.")
+    async with (
+        running(engine, tools=[Dice()]) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
+    ):
+        body = {"model": "scripted", "input": "Roll", "tools": [{"type": "dice", "sides": 6}]}
+        response = await http.post("/v1/responses", json=body)
+        assert response.status_code == 200, response.text
+        line = await line_of(lines, response.headers["x-request-id"])
+        values = await scraped(http)
+    assert (line["tool_calls"], line["generations"]) == (1, 2)
+    assert values["antiphon:tool_calls_total", "completed", "dice"] == 1
+    assert values["antiphon:tool_call_seconds_count", "dice"] == 1
+
+
+# Counts
+
+
+async def scraped(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
+    """What /metrics tells, by name and values of labels; buckets are left out."""
+    response = await http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain"), response.text
+    return {
+        (sample.name, *(value for name, value in sample.labels.items() if name != "engine")): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+        if not sample.name.endswith("_bucket")
+    }
+
+
+async def test_what_is_done_is_counted_under_the_names_of_vllm(http: httpx.AsyncClient) -> None:
+    before = await scraped(http)
+    prompt = (await http.post(CHAT, json=chat("Hi"))).json()["usage"]["prompt_tokens"]
+    after = await scraped(http)
+
+    def grown(*labels: str) -> float:
+        return after[labels] - before.get(labels, 0)
+
+    assert grown("vllm:prompt_tokens_total", "scripted") == prompt
+    assert grown("vllm:generation_tokens_total", "scripted") == 2
+    assert grown("vllm:request_success_total", "stop", "scripted") == 1
+    assert grown("vllm:request_prompt_tokens_sum", "scripted") == prompt
+    for name in ("time_to_first_token", "e2e_request_latency", "request_time_per_output_token"):
+        assert grown(f"vllm:{name}_seconds_count", "scripted") == 1
+    assert grown("http_requests_total", CHAT, "POST", "2xx") == 1
+    assert after["vllm:num_requests_running", "scripted"] == 0
+    assert grown("process_cpu_seconds_total") >= 0
+
+
+async def test_histograms_count_what_is_below_each_bound(http: httpx.AsyncClient) -> None:
+    await http.post(CHAT, json=chat("Hi"))
+    text = (await http.get("/metrics")).text
+    [family] = [
+        each for each in text_string_to_metric_families(text) if each.name == "vllm:request_generation_tokens"
+    ]
+    buckets = {sample.labels["le"]: sample.value for sample in family.samples if "le" in sample.labels}
+    [total] = [sample.value for sample in family.samples if sample.name.endswith("_count")]
+    assert 0 <= buckets["1.0"] < buckets["2.0"] <= buckets["+Inf"] == total
+
+
+async def test_metrics_come_as_openmetrics_to_who_wants_them(http: httpx.AsyncClient) -> None:
+    response = await http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    assert response.text.endswith("# EOF\n")
+
+
+async def test_what_clients_make_up_is_no_label(http: httpx.AsyncClient) -> None:
+    await http.get("/made/up")
+    await http.post(CHAT, json=chat("Hi") | {"model": "made-up"})
+    assert "made" not in (await http.get("/metrics")).text
+
+
+# Traces
+
+
+def tree(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    return {span.name: span for span in spans.get_finished_spans()}
+
+
+async def test_a_request_is_a_span_with_its_generations_in_it(
+    http: httpx.AsyncClient, spans: InMemorySpanExporter, lines: list[Line]
+) -> None:
+    spans.clear()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    response = await http.post(CHAT, json=chat("Hi"), headers={"traceparent": parent})
+    await line_of(lines, response.headers["x-request-id"])
+    found = tree(spans)
+    request, generation = found[f"POST {CHAT}"], found["chat scripted"]
+    assert request.context is not None
+    assert request.parent is not None
+    assert generation.parent is not None
+    assert f"{request.context.trace_id:x}" == "af7651916cd43dd8448eb211c80319c"
+    assert f"{request.parent.span_id:x}" == "b7ad6b7169203331"
+    assert generation.parent.span_id == request.context.span_id
+    assert request.attributes is not None
+    assert generation.attributes is not None
+    assert request.attributes["http.response.status_code"] == 200
+    assert generation.attributes["gen_ai.usage.output_tokens"] == 2
+    assert generation.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert "Hello" not in generation.to_json() + request.to_json()
+    assert request.start_time is not None
+    assert generation.start_time is not None
+    assert request.start_time <= generation.start_time
+
+
+async def test_a_failure_is_an_error_of_its_span(
+    http: httpx.AsyncClient, spans: InMemorySpanExporter, lines: list[Line]
+) -> None:
+    spans.clear()
+    response = await http.post(CHAT, json=chat("fails", stream=True))
+    await line_of(lines, response.headers["x-request-id"])
+    for span in tree(spans).values():
+        assert span.attributes is not None
+        assert not span.status.is_ok
+        assert span.attributes["error.type"] == "engine_error"
+
+
+# The form of lines
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    before = structlog.get_config()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("restored")
+async def test_lines_of_all_libraries_have_one_form(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("info", "json")
+    structlog.get_logger().info("ours", number=1)
+    logging.getLogger("uvicorn.error").warning("theirs: %s", 2)
+    logging.getLogger("uvicorn.error").info("not heard")
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["event"], first["number"], first["level"]) == ("ours", 1, "info")
+    assert (second["event"], second["level"], second["logger"]) == ("theirs: 2", "warning", "uvicorn.error")
+    assert "timestamp" in first.keys() & second.keys()
