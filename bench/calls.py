@@ -27,6 +27,7 @@ from msgspec import Struct
 import antiphon
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
+from antiphon.tools.tool import Offer, Wanted
 from bench.report import Target, target_table
 from bench.scenario import PLAIN, script_line
 from tests.server import running
@@ -89,11 +90,11 @@ class Chooser:
     type = TOOL
     aliases: tuple[str, ...] = ()
 
-    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+    async def offer(self, wanted: Wanted) -> Offer:
         """Take any settings."""
-        return (Function("choose", "Chooses a song.", {}, hosted=Hosted(TOOL, "choose")),)
+        return Offer((Function("choose", "Chooses a song.", {}, hosted=Hosted(TOOL, "choose")),))
 
-    def open(self, settings: Mapping[str, Any]) -> "Chooser":
+    def open(self, wanted: Wanted) -> "Chooser":
         """Begin to work."""
         return self
 

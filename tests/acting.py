@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Hosts
+from antiphon.core.hosts import Hosts, unread
 from antiphon.core.tool_result import Printed, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.script import ScriptedAnswer
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.tools.discovery import NO_FUNCTIONS, by_type, discover
+from antiphon.tools.discovery import NO_FUNCTIONS, Asking, by_type, discover
+from antiphon.tools.tool import Offer, Wanted
 from antiphon.tools.web_search import WebSearch
 
 CODE = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
@@ -47,13 +48,16 @@ class ActingTool:
         self.running = asyncio.Event()
         self.results = list(results)
 
-    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+    async def offer(self, wanted: Wanted) -> Offer:
+        settings = wanted.settings
         for name in REFUSED & settings.keys():
-            raise RequestError("Leave it out.", param=f"{where}.{name}")
-        return () if any(settings.get(name) == value for name, value in KEPT_AWAY) else self.functions
+            raise RequestError("Leave it out.", param=f"{wanted.where}.{name}")
+        kept_away = any(settings.get(name) == value for name, value in KEPT_AWAY)
+        notes = unread(settings, wanted.where, settings.keys() - {"wibble"})
+        return Offer() if kept_away else Offer(self.functions, notes)
 
-    def open(self, settings: Mapping[str, Any]) -> "ActingSession":
-        self.done.append(("open", dict(settings)))
+    def open(self, wanted: Wanted) -> "ActingSession":
+        self.done.append(("open", dict(wanted.settings)))
         return ActingSession(self)
 
     async def close(self) -> None:
@@ -91,11 +95,16 @@ Offers = Mapping[str, tuple[Function, ...]]
 """Type of a tool → its functions."""
 
 
-def hosts_for(offers: Offers, requested: Mapping[str, Any], trained: Offers = NO_FUNCTIONS) -> Hosts:
-    """What is offered of the requested tools by a server with these."""
+def hosts_for(
+    offers: Offers,
+    requested: Mapping[str, Any],
+    trained: Offers = NO_FUNCTIONS,
+    optional: frozenset[str] = frozenset(),
+) -> Hosts:
+    """What is offered of the requested tools by a server with these, which need not run the `optional` ones."""
     tools = by_type(ActingTool(type_, functions) for type_, functions in offers.items())
     with pytest.raises(StopIteration) as done:  # nothing in it waits for anything
-        discover(tools, requested, trained).send(None)
+        discover(tools, requested, trained, Asking(optional=optional)).send(None)
     hosts: Hosts = done.value.value
     return hosts
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from antiphon.apis.chat.schema import ChatRequest
+from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.fields import ParameterNames
 from antiphon.apis.wire import decode_request
 from antiphon.core.errors import RequestError
@@ -21,7 +22,7 @@ def request(**more: Any) -> dict[str, Any]:
 def refusal(body: Any) -> RequestError:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     with pytest.raises(RequestError) as raised:
-        decode_request(content, ChatRequest, ParameterNames())
+        requested_tools(decode_request(content, ChatRequest, ParameterNames()))
     return raised.value
 
 

@@ -24,7 +24,7 @@ from antiphon.core.tool_result import (
     ToolResult,
 )
 from antiphon.core.turn import Function
-from antiphon.tools.tool import ServerTool, Session
+from antiphon.tools.tool import ServerTool, Session, Wanted
 
 Call = tuple[str, dict[str, Any]]
 
@@ -68,12 +68,12 @@ def failure(result: ToolResult) -> str:
 
 async def functions_of(tool: ServerTool) -> tuple[Function, ...]:
     """What it offers without further settings."""
-    return await tool.offer({"type": tool.type}, "tools[0]")
+    return (await tool.offer(Wanted({"type": tool.type}, "tools[0]"))).functions
 
 
 async def refusal_of(tool: ServerTool, settings: Mapping[str, Any]) -> RequestError | None:
     try:
-        await tool.offer(settings, "tools[3]")
+        await tool.offer(Wanted(settings, "tools[3]"))
     except RequestError as error:
         return error
     return None
@@ -81,7 +81,7 @@ async def refusal_of(tool: ServerTool, settings: Mapping[str, Any]) -> RequestEr
 
 @asynccontextmanager
 async def opened(tool: ServerTool, **options: Any) -> AsyncIterator[Session]:
-    session = tool.open({"type": tool.type, **options})
+    session = tool.open(Wanted({"type": tool.type, **options}))
     try:
         yield session
     finally:
@@ -181,7 +181,7 @@ class ToolContract:
         given: Mapping[str, Any] = data.draw(objects(self.settings or ("type",)))
         refusal = await refusal_of(tool, given)
         if refusal is None:
-            await tool.open(given).close()
+            await tool.open(Wanted(given)).close()
         else:
             assert refusal.status == 400
             assert (refusal.param or "").startswith("tools[3]")
@@ -192,7 +192,7 @@ class ToolContract:
 
     @pytest.mark.parametrize("seconds", [0, 0.01, 0.5])
     async def test_a_call_can_be_cancelled_at_any_moment(self, tool: ServerTool, seconds: float) -> None:
-        session = tool.open({})
+        session = tool.open(Wanted({}))
         running = asyncio.create_task(session.run(*self.endless))
         await asyncio.wait({running}, timeout=seconds)
         assert not running.done()
@@ -206,7 +206,7 @@ class ToolContract:
     async def test_a_session_closes_in_the_middle_of_a_call_that_was_cancelled(
         self, tool: ServerTool
     ) -> None:
-        session = tool.open({})
+        session = tool.open(Wanted({}))
         running = asyncio.create_task(session.run(*self.endless))
         await asyncio.wait({running}, timeout=0.1)
         running.cancel()
@@ -258,10 +258,10 @@ class ToolContract:
             successful(await second.run(*self.call))
 
     async def test_a_session_closes_twice(self, tool: ServerTool) -> None:
-        session = tool.open({})
+        session = tool.open(Wanted({}))
         await session.close()
         await session.close()
-        session = tool.open({})
+        session = tool.open(Wanted({}))
         successful(await session.run(*self.call))
         await session.close()
         await session.close()

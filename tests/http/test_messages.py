@@ -8,6 +8,7 @@ import pytest
 from antiphon.core.tool_result import Executed, Searched, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.tools.tool import Offer, Wanted
 from tests.acting import ActingTool, TakingTurns
 from tests.apis.messages.support import request
 from tests.http.messages_api import asking, texts
@@ -215,8 +216,8 @@ async def test_what_a_search_found_comes_back_sealed() -> None:
 
 
 def offering(function: Function) -> Any:
-    async def offer(settings: Any, where: str) -> tuple[Function, ...]:
-        return (function,)
+    async def offer(wanted: Wanted) -> Offer:
+        return Offer((function,))
 
     return offer
 

@@ -140,8 +140,11 @@ async def test_tools_that_clients_always_send_are_told_back_and_not_offered(
 ) -> None:
     with capture_logs() as logs:
         body = await api.create("Hi", tools=[*HOSTED, FUNCTION])
-    [left_out] = [log["types"] for log in logs if log["event"] == "tools not offered"]
-    assert left_out == tuple(tool["type"] for tool in HOSTED)
+    [noted] = [log["notes"] for log in logs if log["event"] == "parts of a request have no effect"]
+    assert noted == [note["message"] for note in body["notes"]]
+    assert [note["param"] for note in body["notes"]] == [
+        f"tools[{index}].type" for index in range(len(HOSTED))
+    ]
     assert body["tools"] == [*HOSTED, {**FUNCTION, "strict": None}]
     prompt = prompt_of(server)
     assert "web_search" not in prompt

@@ -400,3 +400,59 @@ async def test_a_client_that_leaves_stops_the_tool(
     assert ended["status"] == "cancelled"
     assert [item["status"] for item in ended["output"]] == ["incomplete"]
     assert tool.done[-1] == ("close", None)
+
+
+# What is taken and has no effect
+
+
+UNREAD = {"type": "code_interpreter", "container": {"type": "auto"}, "wibble": 1}
+
+
+async def test_every_api_notes_what_of_a_tool_has_no_effect(api: Api, model: Model) -> None:
+    model.says(*([["Hi."]] * 7))
+    deferred = {**OWN, "defer_loading": True}
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    own = {"type": "function", "function": {"name": "f", "defer_loading": True}, "wibble": 1}
+    anthropic = {**chat, "max_tokens": 99}
+    custom = {"name": "f", "input_schema": {"type": "object"}, "defer_loading": True}
+    messages = str(api.http.base_url).rstrip("/") + "/messages"
+
+    whole = await api.create("Hi", tools=[UNREAD, deferred])
+    streamed = await api.streamed("Hi", tools=[UNREAD, deferred])
+    body = {"model": "scripted", **chat, "tools": [UNREAD, own]}
+    chatted = (await api.http.post("/chat/completions", json=body)).json()
+    chunks = (await api.http.post("/chat/completions", json={**body, "stream": True})).text
+    body = {"model": "scripted", **anthropic, "tools": [custom]}
+    message = (await api.http.post(messages, json=body)).json()
+    events = (await api.http.post(messages, json={**body, "stream": True})).text
+    plain = await api.create("Hi")
+
+    params = [note["param"] for note in whole["notes"]]
+    assert params == ["tools[0].wibble", "tools[1].defer_loading"]
+    assert streamed["notes"] == whole["notes"]
+    assert (await api.get(f"/responses/{whole['id']}"))["notes"] == whole["notes"]
+    assert [note["param"] for note in chatted["notes"]] == [
+        *("tools[0].wibble", "tools[1].wibble", "tools[1].function.defer_loading")
+    ]
+    first, *later = [json.loads(line[6:]) for line in chunks.split("\n") if line.startswith("data: {")]
+    assert first["notes"] == chatted["notes"]
+    assert not any("notes" in chunk for chunk in later)
+    assert [note["param"] for note in message["notes"]] == ["tools[0].defer_loading"]
+    [begun] = [line for line in events.split("\n") if "message_start" in line and line.startswith("data")]
+    assert json.loads(begun[6:])["message"]["notes"] == message["notes"]
+    assert "notes" not in plain
+
+
+async def test_every_api_refuses_what_it_does_not_run_with_the_remedy(api: Api) -> None:
+    tools = [{"type": "image_generation_3"}]
+    chat = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}], "tools": tools}
+    messages = str(api.http.base_url).rstrip("/") + "/messages"
+
+    told = [
+        await api.refused("Hi", tools=tools),
+        (await api.http.post("/chat/completions", json=chat)).json()["error"],
+        (await api.http.post(messages, json={**chat, "max_tokens": 9})).json()["error"],
+    ]
+
+    assert len({error["message"].removeprefix("tools[0].type: ") for error in told}) == 1
+    assert "does not run tools of type 'image_generation_3'. It runs: code_interpreter" in told[0]["message"]

@@ -16,6 +16,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, Item, object_in
 from antiphon.core.tool_result import OtherDetails, ToolResult
 from antiphon.core.turn import Function, Hosted
+from antiphon.tools.tool import Offer, Wanted
 from tests.acting import TakingTurns
 from tests.http.api import client, prompt_of, text_of
 from tests.response_invariants import check, read_sse
@@ -33,17 +34,16 @@ class Dice:
     def __init__(self) -> None:
         self.opened: list[Mapping[str, Any]] = []
 
-    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
-        label = settings.get("label", "")
+    async def offer(self, wanted: Wanted) -> Offer:
+        label = wanted.settings.get("label", "")
         if not isinstance(label, str):
-            raise RequestError("Expected a string.", param=f"{where}.label")
-        return (
-            Function("roll", "Rolls a die.", {"type": "object"}, hosted=Hosted("dice", "roll", label=label)),
-        )
+            raise RequestError("Expected a string.", param=f"{wanted.where}.label")
+        hosted = Hosted("dice", "roll", label=label)
+        return Offer((Function("roll", "Rolls a die.", {"type": "object"}, hosted=hosted),))
 
-    def open(self, settings: Mapping[str, Any]) -> "Cup":
-        self.opened.append(settings)
-        return Cup(settings.get("label", ""))
+    def open(self, wanted: Wanted) -> "Cup":
+        self.opened.append(wanted.settings)
+        return Cup(wanted.settings.get("label", ""))
 
     async def close(self) -> None: ...
 

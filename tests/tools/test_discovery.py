@@ -1,13 +1,12 @@
 """What a model is offered of the tools of a request, found out for each request."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from antiphon.core.errors import RequestError
+from antiphon.core.hosts import unread
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.discovery import by_type, discover
+from antiphon.tools.discovery import REMEDIES, by_type, discover
+from antiphon.tools.tool import Offer, Wanted
 from tests.acting import PYTHON, ActingTool, hosts_for
 
 SEARCH = Function("search", "Searches.", {"type": "object"}, hosted=Hosted("web_search", "search"))
@@ -16,21 +15,22 @@ SEARCH = Function("search", "Searches.", {"type": "object"}, hosted=Hosted("web_
 class Remote(ActingTool):
     """A tool of which a request may have several: each has the functions that its settings name."""
 
-    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
-        await super().offer(settings, where)
-        label = settings["label"]
-        return tuple(
+    async def offer(self, wanted: Wanted) -> Offer:
+        await super().offer(wanted)
+        label = wanted.settings["label"]
+        functions = (
             Function(
                 name, f"It is at {label}.", {"type": "object"}, hosted=Hosted("remote", name, label=label)
             )
-            for name in settings["has"]
+            for name in wanted.settings["has"]
         )
+        return Offer(tuple(functions))
 
 
 def test_each_tool_offers_its_functions_at_its_place() -> None:
     offers = {"code_interpreter": (PYTHON,), "web_search": (SEARCH,)}
     requested = {
-        "tools[0]": {"type": "other"},
+        "tools[0]": {"type": "function"},
         "tools[2]": {"type": "web_search_preview", "search_context_size": "low"},
     }
 
@@ -58,9 +58,37 @@ def test_a_model_is_offered_what_it_was_trained_with() -> None:
 def test_what_is_kept_from_the_server_is_not_offered_to_models_that_were_trained_with_it() -> None:
     requested = {"tools[0]": {"type": "web_search", "external_web_access": False}}
 
-    hosts = hosts_for({"web_search": (SEARCH,)}, requested, {"web_search": (SEARCH,)})
+    trained = {"web_search": (SEARCH,)}
+    hosts = hosts_for(trained, requested, trained, optional=frozenset({"web_search"}))
 
     assert hosts.functions == {"tools[0]": ()}
+    [note] = hosts.notes
+    assert note.param == "tools[0]"
+    assert "settings keep this tool from the server" in note.message
+    with pytest.raises(RequestError, match="settings keep this tool"):
+        hosts_for(trained, requested, trained)
+
+
+@pytest.mark.parametrize("type_", [*REMEDIES, "frobnicate", "x" * 9999])
+def test_what_is_not_run_is_refused_by_its_type_with_a_remedy_or_noted_with_it(type_: str) -> None:
+    requested = {"tools[1]": {"type": type_}}
+
+    with pytest.raises(RequestError) as caught:
+        hosts_for({"code_interpreter_2": (PYTHON,)}, requested)
+    noted = hosts_for({}, requested, optional=frozenset({type_}))
+
+    message = caught.value.message
+    assert caught.value.param == "tools[1].type"
+    assert f"does not run tools of type '{type_[:64]}'" in message
+    assert REMEDIES.get(type_, "It runs: code_interpreter_2.") in message
+    assert len(message) < 300
+    assert [note.param for note in noted.notes] == ["tools[1].type"]
+
+
+def test_members_that_are_not_acted_on_are_noted_unless_they_ask_for_nothing() -> None:
+    given = {"type": "t", "a": 1, "b": None, "c": False, "d": [], "e": {"f": 2}}
+
+    assert [note.param for note in unread(given, "tools[0]", ("type", "a"))] == ["tools[0].e"]
 
 
 async def test_two_tools_of_one_type_do_not_collide() -> None:

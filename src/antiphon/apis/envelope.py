@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from antiphon.apis.request import Request
 from antiphon.core.chunks import Token
+from antiphon.core.hosts import Note
 
 REASONING_NAMES = ("reasoning_content", "reasoning")
 """Clients know reasoning by one of two names. Answers have both."""
@@ -64,7 +65,7 @@ class PresentationOptions(Struct, frozen=True):
     to each token of the text, None to show no log probabilities; `tokens_as_ids`
     names tokens there by id. `token_ids` shows all ids, `prompt_text` and `prompt_logprobs` the prompt.
     `echo` is text that the answer is shown to begin with. `padded` hides how long
-    a stream's pieces are.
+    a stream's pieces are. `notes` are on what of the request has no effect.
     """
 
     role: str = "assistant"
@@ -81,6 +82,7 @@ class PresentationOptions(Struct, frozen=True):
     padded: bool = False
     service_tier: str | UnsetType = UNSET
     metadata: Mapping[str, str] | UnsetType = UNSET
+    notes: tuple[Note, ...] = ()
 
 
 DEFAULT_PRESENTATION = PresentationOptions()

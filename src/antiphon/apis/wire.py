@@ -39,7 +39,7 @@ def decode_request(  # noqa: PLR0913, PLR0917 - what a body is read with
         given = _decode_members(body)
         found = to_fields(given, type_.__struct_fields__, names)  # type: ignore[attr-defined]
     except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from error
+        raise invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from error
     model = missing if "model" not in found else unnamed if found["model"] in _UNNAMED else None
@@ -56,7 +56,7 @@ def decode(body: bytes, type_: type[T], limits: Limits = DEFAULTS) -> T:
         if _LONG_NUMBER.search(body):
             _check_numbers(msgspec.json.decode(body), "")
     except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from error
+        raise invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from error
     return decoded
@@ -79,11 +79,15 @@ def _check_numbers(value: Any, where: str) -> None:
         raise RequestError(message, param=where)
 
 
-def _invalid(message: str) -> RequestError:
-    """The error names the parameter that is wrong, in JSON's words: `Expected integer, got string`."""
+def invalid(message: str, outer: str = "") -> RequestError:
+    """The error names the parameter that is wrong, in JSON's words: `Expected integer, got string`.
+
+    `outer` is where the value stands that msgspec's `message` is about.
+    """
     where = _PATH.search(message)
     path = where["path"] if where else ""
     what = message[: where.start()] if where else message
+    path = f"{outer}.{path}".strip(".") if outer else path
     missing = _MISSING.match(what)
     if missing:
         path = f"{path}.{missing['field']}".lstrip(".")

@@ -1,10 +1,11 @@
 """Everything that a use case may need: one object, made by the composition root."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import time
 from typing import Any
 
+import structlog
 from msgspec import Struct, field
 
 from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageReports
@@ -14,12 +15,14 @@ from antiphon.apis.responses.sealing import Sealer
 from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Hosts
+from antiphon.core.hosts import Hosts, Note
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.models import Models
-from antiphon.tools.discovery import discover
+from antiphon.tools.discovery import Asking, discover
+
+log = structlog.get_logger(__name__)
 
 DAY = 24 * 60 * 60
 
@@ -60,13 +63,19 @@ class App(Struct, frozen=True):
     metrics: Metrics = field(default_factory=Metrics)
     tracing: Tracing = NoTracing()
 
-    async def hosts(self, model: str, requested: Mapping[str, Mapping[str, Any]]) -> Hosts:
+    async def hosts(self, model: str, requested: Mapping[str, Mapping[str, Any]], asking: Asking) -> Hosts:
         """What a model is offered of the server's tools: of those requested, by their place in the request.
 
         Raises NotFoundError, EngineNotReadyError, RequestError, ToolError.
         """
         served = await self.models.model(model)
-        return await discover(served.tools, requested, served.native_tools)
+        return await discover(served.tools, requested, served.native_tools, asking)
+
+    @staticmethod
+    def log_notes(notes: Sequence[Note]) -> None:
+        """Log what of a request has no effect."""
+        if notes:
+            log.info("parts of a request have no effect", notes=[note.message for note in notes])
 
     @property
     def presentation(self) -> PresentationOptions:

@@ -22,6 +22,7 @@ from antiphon.decode.ids import random_id
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
 from antiphon.store.records import CompletionRecord, ItemRecord
+from antiphon.tools.discovery import Asking
 
 log = structlog.get_logger(__name__)
 
@@ -32,10 +33,11 @@ MAX_REQUEST_ID = 128
 
 async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
     """The answer to a conversation. Raises RequestError."""
-    accepted = accept(request, owner, await defaults(app, request))
+    accepted = accept(request, owner, await defaults(app, request, owner))
     turn, presentation = accepted.turn, accepted.presentation
     app.check_template(turn.template)
     _log_repairs(accepted.repairs)
+    app.log_notes(accepted.presentation.notes)
     own = answer_id(PREFIX, accepted.request_id, header_id)
     # What is stored is found by its id, so no client may choose it.
     observed().answer = answer = random_id(PREFIX, 24) if accepted.store else own
@@ -49,9 +51,10 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
 
 async def create_batch(app: App, request: BatchRequest, owner: str, header_id: str | None) -> Driver:
     """The answers to several conversations, each with one choice. Raises RequestError."""
-    accepted = accept_batch(request, owner, await defaults(app, request))
+    accepted = accept_batch(request, owner, await defaults(app, request, owner))
     app.check_template(request.chat_template)
     _log_repairs(accepted.repairs)
+    app.log_notes(accepted.presentation.notes)
     observed().answer = answer = answer_id(PREFIX, accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
@@ -61,16 +64,17 @@ async def create_batch(app: App, request: BatchRequest, owner: str, header_id: s
 
 async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
     """The prompt that a request would give. Raises RequestError."""
-    turn = accept(request, owner, await defaults(app, request)).turn
+    turn = accept(request, owner, await defaults(app, request, owner)).turn
     app.check_template(turn.template)
     model = await app.models.model(turn.model)
     prompt = await model.compose(turn)
     return Rendered(turn.model, prompt.text, prompt.ids, len(prompt.ids), model.card.context)
 
 
-async def defaults(app: App, request: ChatOptions) -> ServerDefaults:
+async def defaults(app: App, request: ChatOptions, owner: str) -> ServerDefaults:
     """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
-    return ServerDefaults(app.presentation, await app.hosts(request.model, requested_tools(request)))
+    hosts = await app.hosts(request.model, requested_tools(request), Asking(owner))
+    return ServerDefaults(app.presentation, hosts)
 
 
 def answer_id(prefix: str, given: str | None, header: str | None) -> str:

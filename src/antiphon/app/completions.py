@@ -44,7 +44,7 @@ async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest,
     if isinstance(request, TokenizeTextRequest):
         turn = Turn(request.model, prompt=request.prompt, owner=owner, parameters=PARAMETERS)
     else:
-        turn = accept_chat(request, owner, await defaults(app, request)).turn
+        turn = accept_chat(request, owner, await defaults(app, request, owner)).turn
     app.check_template(turn.template)
     model = await app.models.model(turn.model)
     ids = (await model.compose(turn)).ids

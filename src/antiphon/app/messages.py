@@ -15,6 +15,7 @@ from antiphon.app.chat import answer_id
 from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
+from antiphon.tools.discovery import Asking
 
 PREFIX = "msg_"
 
@@ -23,6 +24,7 @@ async def create(app: App, request: CreateMessage, owner: str, header_id: str | 
     """The answer to a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
     accepted = accept(request, await _context(app, request, owner))
+    app.log_notes(accepted.presentation.tools.notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
@@ -41,4 +43,5 @@ async def _context(app: App, request: CountTokens, owner: str) -> Context:
     """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
     model = await app.models.model(request.model)
     requested = requested_tools(request.tools, model.tools)
-    return Context(owner, await app.hosts(request.model, requested), partial(app.sealer.unseal, owner))
+    hosts = await app.hosts(request.model, requested, Asking(owner))
+    return Context(owner, hosts, partial(app.sealer.unseal, owner))

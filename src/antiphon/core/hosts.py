@@ -1,33 +1,71 @@
-"""What a model is offered of the tools of a request that the server runs."""
+"""What a model is offered of the tools of a request that the server runs; what is said of the others."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
-from antiphon.core.errors import RequestError
 from antiphon.core.turn import Function
+
+
+class Note(Struct, frozen=True):
+    """Something of a request that was taken and has no effect, or not the one that it names.
+
+    Every answer has its notes in the field `notes`, and the log has them, too.
+    """
+
+    param: str
+    message: str
+
+
+class ListedTool(Struct, frozen=True):
+    """A tool as a remote server lists it."""
+
+    name: str
+    description: str | None = None
+    input_schema: Mapping[str, Any] = {}
+    annotations: Mapping[str, Any] | None = None
+
+
+class Listing(Struct, frozen=True):
+    """What a remote server, known by its label, says that it has; or `error`, why it does not say so.
+
+    One that was `known` from the conversation was not asked for again.
+    """
+
+    label: str
+    tools: tuple[ListedTool, ...] = ()
+    error: str | None = None
+    known: bool = False
 
 
 class Hosts(Struct, frozen=True):
     """What `tools.discovery.discover` found.
 
     `functions` are offered for the tool at a place in the request, such as `tools[0]`: none, if the server
-    does not run it, or is not to. `types` are those of all tools of the server, by each name that
-    clients know one by.
+    does not run it, or is not to; then `notes` say so. `types` are those of all tools of the server, by each
+    name that clients know one by. `listings` are those of remote servers.
     """
 
     functions: Mapping[str, tuple[Function, ...]] = {}
     types: Mapping[str, str] = {}
+    notes: tuple[Note, ...] = ()
+    listings: tuple[Listing, ...] = ()
 
     def type_of(self, name: str) -> str:
         """The type of a tool that may go by several names."""
         return self.types.get(name, name)
 
-    def refusal(self, type_: str, where: str, *client_types: str) -> RequestError:
-        """Why a tool of this type is not offered; `client_types` are those that clients run."""
-        if type_ in self.types:
-            message = f"Its settings keep this tool from the server. Leave it out of '{where}', or them."
-            return RequestError(message, param=where)
-        known = ", ".join(f"'{known}'" for known in (*client_types, *dict.fromkeys(self.types.values())))
-        message = f"Tools of type '{type_}' are not run here. Use one of {known}."
-        return RequestError(message, param=f"{where}.type")
+
+NOTHING: tuple[object, ...] = (None, False, [], {}, "")
+"""Values that ask for nothing."""
+
+
+def unread(given: Mapping[str, Any], where: str, read: Iterable[str]) -> tuple[Note, ...]:
+    """Notes on the members of an object at `where` in a request that are not among those that are `read`."""
+    known = frozenset(read)
+    return tuple(
+        Note(f"{where}.{name}", f"'{where}.{name}' has no effect on this server.")
+        for name, value in given.items()
+        if name not in known and value not in NOTHING
+    )

@@ -45,7 +45,9 @@ class ToolLoop:
         self._generation = first.generation(index, context, self._items)
         self._end: Finished | None = None  # of the generation that is under way, once it is over
         self._over = False  # the end of the answer was emitted
-        self._sessions = ToolSessions(first.model.tools, first.turn.tools, first.model.stopping)
+        self._sessions = ToolSessions(
+            first.model.tools, first.turn.tools, first.model.stopping, first.turn.owner
+        )
         self._calls_left = MAX_CALLS if first.turn.tool_limit is None else first.turn.tool_limit
         self._usage = Usage()
         self._unmet: tuple[str, ...] = ()

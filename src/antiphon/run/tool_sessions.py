@@ -13,7 +13,7 @@ from antiphon.core.items import FunctionCall, Status, object_in
 from antiphon.core.observation import ObservedCall, observed
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import ServerTool, Session
+from antiphon.tools.tool import ServerTool, Session, Wanted
 
 CLOSING = 5.0
 """Seconds that a tool may take to free what it holds; the end of the answer waits for it."""
@@ -31,9 +31,14 @@ class ToolSessions:
     """
 
     def __init__(
-        self, tools: Mapping[str, ServerTool], offered: tuple[Function, ...], stopping: asyncio.Event
+        self,
+        tools: Mapping[str, ServerTool],
+        offered: tuple[Function, ...],
+        stopping: asyncio.Event,
+        owner: str,
     ) -> None:
         self._tools = tools
+        self._owner = owner
         self._stopping = stopping
         self._hosted = {function.name: function.hosted for function in offered if function.hosted}
         self._open: dict[tuple[str, str], Session] = {}  # by `Hosted.key`
@@ -82,7 +87,7 @@ class ToolSessions:
 
     def _session(self, hosted: Hosted) -> Session:
         if hosted.key not in self._open:
-            session = self._tools[hosted.type].open(hosted.settings)
+            session = self._tools[hosted.type].open(Wanted(hosted.settings, owner=self._owner))
             self._stack.push_async_callback(_close, hosted.type, session)
             self._open[hosted.key] = session
         return self._open[hosted.key]

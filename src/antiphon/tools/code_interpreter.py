@@ -22,11 +22,13 @@ from pydantic_monty import (
 )
 
 from antiphon.core.errors import ToolError
+from antiphon.core.hosts import unread
 from antiphon.core.tool_result import Printed, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.cell import as_cell
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
+from antiphon.tools.tool import Offer, Wanted
 
 TYPE = "code_interpreter"
 ACTION = "python"
@@ -99,16 +101,17 @@ class CodeInterpreter:
         self._opening = asyncio.Lock()
         self._pool: AsyncMonty | None = None
 
-    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+    async def offer(self, wanted: Wanted) -> Offer:
         """See `ServerTool`."""
-        container, where = settings.get("container"), f"{where}.container"
+        notes = unread(wanted.settings, wanted.where, ("type", "container"))
+        container, where = wanted.settings.get("container"), f"{wanted.where}.container"
         if container is not None:
             if not isinstance(container, Mapping) or container.get("type", "auto") != "auto":
                 raise invalid_setting(where, "Containers are not kept. Use {'type': 'auto'}.")
-            check_container(container, where)
-        return (FUNCTION,)
+            notes += check_container(container, where)
+        return Offer((FUNCTION,), notes)
 
-    def open(self, settings: Mapping[str, Any]) -> "Notebook":
+    def open(self, wanted: Wanted) -> "Notebook":
         """See `ServerTool`."""
         return Notebook(self._begin, self._seconds)
 

@@ -1,22 +1,68 @@
-"""Finds out, for each request, what its model is offered of the server's tools."""
+"""Finds out, for each request, what its model is offered of the server's tools.
+
+Every tool of every API that is not the client's own comes through here. One that this server does not run
+is refused by its type, with what would make it run; or, where clients list it by habit, it is not offered,
+and a note says so.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.hosts import Hosts
+from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Hosts, Listing, Note
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import ServerTool
+from antiphon.tools.tool import Offer, ServerTool, Wanted
 
 RESERVED = frozenset({"function", "custom", "namespace", "allowed_tools"})
 """What APIs call a client's own tools."""
 
 Tools = Mapping[str, ServerTool]
 """The tools of a server, by type."""
+
+MAX_NAMED = 64
+"""Characters of an unknown type that are said again."""
+
+_OWN = "Give the model a function of your own."
+_SEARCH = "Start it with --web-search URL."
+_SCREEN = "Give the model functions of your own that look at a screen and act on it."
+REMEDIES: Mapping[str, str] = {
+    "code_interpreter": "Start it with --code-interpreter.",
+    "shell": "Start it with --shell COMMAND.",
+    "local_shell": "Give the model a function of your own that runs commands.",
+    "apply_patch": "Give the model a function, or a custom tool, that applies patches.",
+    "web_search": _SEARCH,
+    "web_search_2025_08_26": _SEARCH,
+    "web_search_preview": _SEARCH,
+    "web_search_preview_2025_03_11": _SEARCH,
+    "file_search": _OWN,
+    "image_generation": "Give the model a function of your own that makes images.",
+    "computer": _SCREEN,
+    "computer_use_preview": _SCREEN,
+    "tool_search": "The model is shown all tools at once: leave it out.",
+    "programmatic_tool_calling": "The model calls tools itself: leave it out.",
+    "mcp": _OWN,
+    "container": "Use 'code_interpreter' or 'shell'.",
+}
+"""Type → what would make such tools run, or stands for them."""
+
+
+class Asking(Struct, frozen=True):
+    """Who asks for tools, and what else counts.
+
+    `optional` are the types of tools that need not be run. `listings` are those of remote servers in its
+    conversation, by label.
+    """
+
+    owner: str = ""
+    optional: frozenset[str] = frozenset()
+    listings: Mapping[str, Listing] = {}
+
 
 NO_FUNCTIONS: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
 
@@ -38,23 +84,52 @@ async def discover(
     tools: Tools,
     requested: Mapping[str, Mapping[str, Any]],
     trained: Mapping[str, tuple[Function, ...]] = NO_FUNCTIONS,
+    asking: Asking = Asking(),  # noqa: B008 (frozen)
 ) -> Hosts:
     """What a model is offered of the tools that are `requested`: settings, by their place in the request.
 
     `trained` are functions that the model was trained with, by type of the tool that runs
-    them: it is offered those. Raises RequestError for settings that cannot be honoured, and
-    ToolError if a tool cannot say now what it can do.
+    them: it is offered those. Raises RequestError for tools that are not run here, and settings that cannot
+    be honoured; and ToolError if a tool cannot say now what it can do.
     """
     types = {name: tool.type for tool in tools.values() for name in (tool.type, *tool.aliases)}
     found: dict[str, tuple[Function, ...]] = {}
+    notes: list[Note] = []
+    listings: list[Listing] = []
     for where, settings in requested.items():
-        type_ = types.get(settings["type"])
+        name = settings["type"]
+        if name in RESERVED:
+            continue
+        type_, offer = types.get(name), Offer()
         if type_ is not None:
-            functions = await tools[type_].offer(settings, where)
-            if functions and type_ in trained:
-                functions = tuple(_described(trained[type_], functions))
-            found[where] = tuple(_placed(function, where, settings) for function in functions)
-    return Hosts(_labelled(found), types)
+            listing = asking.listings.get(settings.get("server_label", ""))
+            offer = await tools[type_].offer(Wanted(settings, where, asking.owner, listing))
+        functions = offer.functions
+        if type_ is not None and functions and type_ in trained:
+            functions = tuple(_described(trained[type_], functions))
+        if offer.listing is not None:
+            listings.append(offer.listing)
+        elif not functions:
+            notes.append(_not_offered(name, where, types, asking.optional))
+        notes += offer.notes
+        found[where] = tuple(_placed(function, where, settings) for function in functions)
+    return Hosts(_labelled(found), types, tuple(notes), tuple(listings))
+
+
+def _not_offered(name: str, where: str, types: Mapping[str, str], optional: Container[str]) -> Note:
+    """The note on a tool of which nothing is offered. Raises RequestError, unless that is `optional`."""
+    if name in types:
+        param, why = where, "Its settings keep this tool from the server."
+        remedy = f"Leave it out of '{where}', or them."
+    else:
+        shown = name[:MAX_NAMED]
+        # An option that asks for a tool has no type.
+        param = f"{where}.type" if where.endswith("]") else where
+        why = f"This server does not run tools of type '{shown}'."
+        remedy = REMEDIES.get(name) or f"It runs: {', '.join(dict.fromkeys(types.values())) or 'none'}."
+    if name not in optional:
+        raise RequestError(f"{why} {remedy}", param=param)
+    return Note(param, f"{why} The model is not offered it. {remedy}")
 
 
 def _described(trained: Iterable[Function], functions: Iterable[Function]) -> Iterator[Function]:

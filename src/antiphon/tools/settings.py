@@ -11,11 +11,12 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Note, unread
 
 T = TypeVar("T", bound=Struct)
 
 MEMORY_LIMITS = ("1g", "4g", "16g", "64g")
-"""What clients may ask for. It is a hint: sandboxes have a limit of their own."""
+"""What clients may ask for. It has no effect: sandboxes have a limit of their own."""
 
 NO_NETWORK = "disabled"
 
@@ -31,8 +32,8 @@ class _Container(Struct, frozen=True):
     skills: list[Any] | None = None
 
 
-def check_container(container: Mapping[str, Any], where: str) -> None:
-    """Raise RequestError if the container described at `where` in a request is not the plain one."""
+def check_container(container: Mapping[str, Any], where: str) -> tuple[Note, ...]:
+    """Notes on the container at `where` in a request. Raises RequestError if it is not the plain one."""
     given = parse_settings(container, _Container, where)
     if given.file_ids:
         raise invalid_setting(
@@ -46,6 +47,7 @@ def check_container(container: Mapping[str, Any], where: str) -> None:
         )
     if given.skills:
         raise invalid_setting(f"{where}.skills", "There are no skills here. Leave it out.")
+    return unread(container, where, ("type", "file_ids", "network_policy", "skills"))
 
 
 def parse_settings(settings: Mapping[str, Any], type_: type[T], where: str) -> T:

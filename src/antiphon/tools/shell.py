@@ -18,11 +18,13 @@ from typing import Any
 import structlog
 
 from antiphon.core.errors import ToolError
+from antiphon.core.hosts import unread
 from antiphon.core.tool_result import Executed, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.commands import MAX_SECONDS, SECONDS, Commands, parse_commands
 from antiphon.tools.process import Program, execute
 from antiphon.tools.settings import check_container, invalid_setting
+from antiphon.tools.tool import Offer, Wanted
 
 TYPE = "shell"
 ACTION = "exec"
@@ -67,22 +69,22 @@ class Shell:
         if not self._words:
             raise ToolError("The shell's command is empty. Give the one that begins a shell.")
 
-    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+    async def offer(self, wanted: Wanted) -> Offer:
         """See `ServerTool`. A `local` shell is the client's."""
-        environment, where = settings.get("environment"), f"{where}.environment"
+        notes = unread(wanted.settings, wanted.where, ("type", "environment"))
+        environment, where = wanted.settings.get("environment"), f"{wanted.where}.environment"
         if environment is None:
-            return (FUNCTION,)
+            return Offer((FUNCTION,), notes)
         if not isinstance(environment, Mapping):
             raise invalid_setting(where, "Expected an object.")
         match environment.get("type", "container_auto"):
             case "container_auto":
-                check_container(environment, where)
-                return (FUNCTION,)
+                return Offer((FUNCTION,), notes + check_container(environment, where))
             case "local":
-                return ()
+                return Offer()
         raise invalid_setting(where, "Containers are not kept. Use {'type': 'container_auto'}.")
 
-    def open(self, settings: Mapping[str, Any]) -> "Workspace":
+    def open(self, wanted: Wanted) -> "Workspace":
         """See `ServerTool`."""
         return Workspace(self._words)
 

@@ -8,8 +8,34 @@ files), and is gone with the answer.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from msgspec import Struct
+
+from antiphon.core.hosts import Listing, Note
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function
+
+
+class Wanted(Struct, frozen=True):
+    """A tool as a request wants it: its `settings`, which stand at `where`, and the request's `owner`.
+
+    `listing` is what a remote server said earlier in the conversation.
+    """
+
+    settings: Mapping[str, Any]
+    where: str = "tools"
+    owner: str = ""
+    listing: Listing | None = None
+
+
+class Offer(Struct, frozen=True):
+    """What a model is offered of a tool. `notes` are on settings that are not acted on.
+
+    `listing` is there for the tools of a remote server, also if they cannot be listed.
+    """
+
+    functions: tuple[Function, ...] = ()
+    notes: tuple[Note, ...] = ()
+    listing: Listing | None = None
 
 
 class Session(Protocol):
@@ -53,8 +79,8 @@ class ServerTool(Protocol):
         """Other types that clients know it by."""
         ...
 
-    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
-        """What a model is offered of the tool with these settings, which stand at `where` in the request.
+    async def offer(self, wanted: Wanted) -> Offer:
+        """What a model is offered of the tool as a request wants it.
 
         Each function is `hosted`. Where a request may have several tools of this type, `Hosted.label` tells
         them apart. Nothing is offered if the settings keep the tool from the server. Raises RequestError for
@@ -62,8 +88,8 @@ class ServerTool(Protocol):
         """
         ...
 
-    def open(self, settings: Mapping[str, Any]) -> Session:
-        """Begin to work for an answer. `settings` is the tool as the request gave it: it was offered so."""
+    def open(self, wanted: Wanted) -> Session:
+        """Begin to work for an answer to a request that wants the tool so: it was offered so."""
         ...
 
     async def close(self) -> None:

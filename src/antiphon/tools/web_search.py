@@ -15,8 +15,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.core.errors import ToolError
+from antiphon.core.hosts import unread
 from antiphon.core.tool_result import Found, Opened, Searched, ToolResult, ToolResultDetails
 from antiphon.core.turn import Function, Hosted
+from antiphon.tools.tool import Offer, Wanted
 from antiphon.tools.web.arguments import Find, Open, Search, parse_call
 from antiphon.tools.web.display import display, shown_lines
 from antiphon.tools.web.fetch import Document, Fetcher, parse
@@ -24,7 +26,7 @@ from antiphon.tools.web.history import History, Visit
 from antiphon.tools.web.markup import html_page
 from antiphon.tools.web.page import UNREAD, Link, Page, Result, matches_page, results_page, text_page
 from antiphon.tools.web.search import SearchProvider
-from antiphon.tools.web.settings import Settings, parse_web_settings
+from antiphon.tools.web.settings import READ, Settings, parse_web_settings
 
 TYPE = "web_search"
 
@@ -96,16 +98,17 @@ class WebSearch:
         self._fetcher = fetcher or Fetcher()
         self._reading = ThreadPoolExecutor(READERS, "read-page")
 
-    async def offer(self, settings: Mapping[str, Any], where: str) -> tuple[Function, ...]:
+    async def offer(self, wanted: Wanted) -> Offer:
         """See `ServerTool`. Without access to the web, nothing can be searched here."""
-        if settings.get("external_web_access") is False:
-            return ()
-        parse_web_settings(settings, where)
-        return FUNCTIONS
+        if wanted.settings.get("external_web_access") is False:
+            return Offer()
+        parse_web_settings(wanted.settings, wanted.where)
+        return Offer(FUNCTIONS, unread(wanted.settings, wanted.where, READ))
 
-    def open(self, settings: Mapping[str, Any]) -> "Browser":
+    def open(self, wanted: Wanted) -> "Browser":
         """See `ServerTool`."""
-        return Browser(self._provider, self._fetcher, self._reading, parse_web_settings(settings, "tools"))
+        settings = parse_web_settings(wanted.settings, wanted.where)
+        return Browser(self._provider, self._fetcher, self._reading, settings)
 
     async def close(self) -> None:
         """See `ServerTool`."""

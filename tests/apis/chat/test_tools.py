@@ -206,6 +206,6 @@ def test_what_is_wrong_with_a_tool_of_the_server_is_refused_by_name(more: dict[s
 
 
 def test_a_server_without_a_search_says_so() -> None:
-    with pytest.raises(RequestError, match="does not search the web") as refused:
+    with pytest.raises(RequestError, match="--web-search") as refused:
         turn(web_search_options={})
     assert refused.value.param == "web_search_options"

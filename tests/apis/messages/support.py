@@ -14,10 +14,13 @@ from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.presentation import Presentation
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.messages.stream import MessageStream
+from antiphon.apis.messages.tools import requested_tools
 from antiphon.apis.wire import decode
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.events import Event
 from antiphon.core.items import Item
+from antiphon.tools.discovery import NO_FUNCTIONS
+from tests.acting import hosts_for
 from tests.openai_schema import validate
 from tests.response_invariants import read_events
 from tests.server import NO_TLS
@@ -53,8 +56,11 @@ def request(messages: Any = "Hi", **fields: Any) -> dict[str, Any]:
 
 
 def accepted(messages: Any = "Hi", context: Context = Context("", unseal=unseal), **fields: Any) -> Accepted:  # noqa: B008 (frozen)
-    """What a request asks for."""
-    return accept(decode(json.dumps(request(messages, **fields)).encode(), CreateMessage), context)
+    """What a request asks for, of a server that runs no tools but those that the context has."""
+    wanted = decode(json.dumps(request(messages, **fields)).encode(), CreateMessage)
+    if not context.hosts.functions:
+        hosts_for(NO_FUNCTIONS, requested_tools(wanted.tools, ()))
+    return accept(wanted, context)
 
 
 def items(messages: Any, **fields: Any) -> tuple[Item, ...]:

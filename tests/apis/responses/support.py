@@ -11,7 +11,7 @@ from antiphon.apis.responses.accept import Accepted, Context, accept
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.apis.responses.stream import ResponseProjection
-from antiphon.apis.responses.tools import requested_tools
+from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.apis.wire import decode_request
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import FinishReason
@@ -110,7 +110,7 @@ def accepted(
 ) -> Accepted:
     """A request to a server with tools that offer these functions."""
     wanted = request(**fields)
-    hosts = hosts_for(offers, requested_tools(wanted.tools))
+    hosts = hosts_for(offers, requested_tools(wanted.tools), optional=ALWAYS_SENT)
     return accept(wanted, Context(ID, OWNER, unseal=unseal, hosts=hosts, **(context or {})))
 
 

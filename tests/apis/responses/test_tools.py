@@ -59,7 +59,9 @@ def test_namespaces_are_flattened() -> None:
 def test_tools_that_clients_always_send_are_accepted_and_not_offered() -> None:
     assert list(offered(*HOSTED, F)) == ["f"]
     assert offered(*HOSTED) == offered() == {}
-    assert accepted(tools=[*HOSTED, F]).tools.left_out == ("web_search", "image_generation")
+    notes = accepted(tools=[*HOSTED, F]).tools.notes
+    assert [note.param for note in notes] == ["tools[0].type", "tools[1].type"]
+    assert "--web-search" in notes[0].message
 
 
 @pytest.mark.parametrize("type_", ["mcp", "file_search", "code_interpreter", "shell", "computer", "wibble"])

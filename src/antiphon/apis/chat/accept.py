@@ -160,6 +160,7 @@ def _presentation(
         reasoning=() if options.include_reasoning is False else defaults.reasoning,
         custom=tools.custom,
         legacy=tools.legacy,
+        notes=tools.notes,
         echo=_last_assistant_text(turn.items) + turn.prefix if options.echo else "",
         metadata=presentation.metadata if options.metadata is None else options.metadata,
     )

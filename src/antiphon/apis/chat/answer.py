@@ -61,6 +61,7 @@ class ChatCompletionBuilder(BodyProjection):
             system_fingerprint=envelope.system_fingerprint,
             service_tier=presentation.service_tier,
             metadata=presentation.metadata,
+            notes=presentation.notes or UNSET,
         )
         if len(envelope.prompts) == 1:
             _show_prompt(completion, envelope.prompts[0], presentation)

@@ -8,7 +8,7 @@ read most leniently: what an earlier answer got wrong must not end a conversatio
 Answers have more than OpenAI's: `reasoning_content` and `reasoning`, the two names
 that clients know reasoning by; `stop_reason`, `token_ids` and the fields of the
 prompt as vLLM has them; `error` of a choice whose engine failed; `unmet`, the
-requirements that an answer does not meet.
+requirements that an answer does not meet; `notes`, on what of a request has no effect.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLogprobs
+from antiphon.apis.given import Object
 from antiphon.apis.request import (
     MAX_CHOICES,
     Alternatives,
@@ -30,6 +31,7 @@ from antiphon.apis.request import (
     TokenLimit,
     Verbosity,
 )
+from antiphon.core.hosts import Note
 
 
 class ContentPart(Struct):
@@ -113,20 +115,11 @@ class RequestCustom(Struct):
 
 
 class RequestTool(Struct):
-    """A tool: a function, a custom tool, or one that the server runs.
-
-    The settings of the last kind are those that the tool of this type has in the Responses API.
-    """
+    """A tool: a function, or a custom tool; of those that the server runs, the type. See `chat.tools`."""
 
     type: str
     function: RequestFunction | None = None
     custom: RequestCustom | None = None
-    container: Any = None
-    environment: Any = None
-    external_web_access: Any = None
-    filters: Any = None
-    search_context_size: Any = None
-    user_location: Any = None
 
 
 class NamedTool(Struct):
@@ -184,7 +177,7 @@ class WebSearchOptions(Struct):
 class ChatOptions(Request, kw_only=True):
     """Everything that a request may say but its messages."""
 
-    tools: list[RequestTool] | None = None
+    tools: list[Object] | None = None
     tool_choice: str | ToolChoiceObject | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: AtLeastOne | None = None
@@ -309,6 +302,7 @@ class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     system_fingerprint: str | UnsetType = UNSET
     service_tier: str | UnsetType = UNSET
     metadata: Mapping[str, str] | UnsetType = UNSET
+    notes: tuple[Note, ...] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
@@ -340,7 +334,10 @@ class ChunkChoice(Struct):
 
 
 class ChatCompletionChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
-    """One event of a stream. `usage` is there, as null, if the client asked for usage at the end."""
+    """One event of a stream. `usage` is there, as null, if the client asked for usage at the end.
+
+    The first chunk has the `notes`.
+    """
 
     id: str
     created: int
@@ -351,4 +348,5 @@ class ChatCompletionChunk(Struct, tag_field="object", tag="chat.completion.chunk
     service_tier: str | UnsetType = UNSET
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
+    notes: tuple[Note, ...] | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET

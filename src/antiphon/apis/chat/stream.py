@@ -88,6 +88,7 @@ class _ChatChunkFactory:
             usage=usage,
             system_fingerprint=envelope.system_fingerprint,
             service_tier=presentation.service_tier,
+            notes=(prompt and presentation.notes) or UNSET,
             prompt_token_ids=prompt.ids if prompt and presentation.token_ids else UNSET,
             prompt_text=prompt.text if prompt and presentation.prompt_text else UNSET,
         )

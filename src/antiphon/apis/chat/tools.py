@@ -6,6 +6,7 @@ A tool that the server runs is named by its type; the model may know it as sever
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
@@ -22,15 +23,23 @@ from antiphon.apis.chat.schema import (
     WebSearchOptions,
 )
 from antiphon.apis.custom_tools import InputFormat, as_function
+from antiphon.apis.given import Object
 from antiphon.apis.tool_schemas import check_schema
+from antiphon.apis.wire import invalid
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Hosts
+from antiphon.core.hosts import Hosts, Note, unread
 from antiphon.core.turn import Calling, Function, ToolChoice
 
 WEB_SEARCH = "web_search"
 """What the older `web_search_options` ask for."""
 WEB_SEARCH_OPTIONS = "web_search_options"
+
+_READ = {
+    "function": RequestFunction.__struct_fields__,
+    "custom": RequestCustom.__struct_fields__,
+}
+"""Type of a tool of the client's → its members that are acted on."""
 
 _MODES = {calling.value: calling for calling in Calling}
 _UNKNOWN_CHOICE = (
@@ -51,37 +60,58 @@ class _Names:
 
 
 class Tools(Struct, frozen=True):
-    """What may be called. `custom` names custom tools; with `legacy` the request knows functions only."""
+    """What may be called. `custom` names custom tools; with `legacy` the request knows functions only.
+
+    `notes` are on what of the tools has no effect.
+    """
 
     functions: tuple[Function, ...]
     choice: ToolChoice
     custom: frozenset[str] = frozenset()
     legacy: bool = False
+    notes: tuple[Note, ...] = ()
 
 
 def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:
     """The request's tools and its tool choice; `hosts` are the tools of the server. Raises RequestError."""
     if request.functions or (request.function_call is not None and not request.tools):
         return _legacy(request)
-    functions = tuple(_offered(request, hosts))
+    given = [_read(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
+    functions = tuple(_offered(request, given, hosts))
     choice = _choice(request.tool_choice, functions, hosts)
     if request.parallel_tool_calls is False:
         choice = replace(choice, parallel=False)
-    custom = frozenset(
-        tool.custom.name for tool in request.tools or () if tool.custom and tool.type == "custom"
-    )
-    return Tools(functions, choice, custom)
+    custom = frozenset(tool.custom.name for tool in given if tool.custom and tool.type == "custom")
+    return Tools(functions, choice, custom, notes=(*hosts.notes, *_notes(request.tools or ())))
 
 
 def requested_tools(request: ChatOptions) -> dict[str, dict[str, Any]]:
-    """The settings of tools that the server may run, by their place in the request."""
+    """The settings of tools that the server may run, by their place in the request. Raises RequestError."""
     found = {
-        f"tools[{index}]": {name: value for name, value in asdict(tool).items() if value is not None}
+        f"tools[{index}]": {name: value for name, value in tool.items() if value is not None}
         for index, tool in enumerate(request.tools or ())
+        if _read(tool, f"tools[{index}]").type not in _READ
     }
     if request.web_search_options is not None:
         found[WEB_SEARCH_OPTIONS] = _search_settings(request.web_search_options)
     return found
+
+
+def _read(tool: Object, where: str) -> RequestTool:
+    """The tool at `where`, as far as it is the client's. Raises RequestError."""
+    try:
+        return msgspec.convert(tool, RequestTool)
+    except msgspec.ValidationError as error:
+        raise invalid(str(error), where) from error
+
+
+def _notes(tools: Iterable[Object]) -> Iterator[Note]:
+    """Notes on what the client says of its own tools, and is not acted on."""
+    for index, tool in enumerate(tools):
+        kind, where = tool["type"], f"tools[{index}]"
+        if kind in _READ:
+            yield from unread(tool, where, ("type", kind))
+            yield from unread(tool[kind], f"{where}.{kind}", _READ[kind])
 
 
 def _search_settings(options: WebSearchOptions) -> dict[str, Any]:
@@ -120,13 +150,13 @@ def _legacy(request: ChatOptions) -> Tools:
     return Tools(functions, replace(wanted, parallel=False), legacy=True)
 
 
-def _offered(request: ChatOptions, hosts: Hosts) -> Iterator[Function]:
+def _offered(request: ChatOptions, given: Iterable[RequestTool], hosts: Hosts) -> Iterator[Function]:
     """The functions that the model is offered. No two have one name."""
     seen: set[str] = set()
-    offers = [(f"tools[{index}]", tool) for index, tool in enumerate(request.tools or ())]
+    offers = [(f"tools[{index}]", tool) for index, tool in enumerate(given)]
     for where, functions in [
         *((where, _functions(tool, where, hosts)) for where, tool in offers),
-        (WEB_SEARCH_OPTIONS, _web_search(request.web_search_options, hosts)),
+        (WEB_SEARCH_OPTIONS, hosts.functions.get(WEB_SEARCH_OPTIONS, ())),
     ]:
         for function in functions:
             if function.name in seen:
@@ -141,19 +171,7 @@ def _functions(tool: RequestTool, where: str, hosts: Hosts) -> tuple[Function, .
     """What the model is offered of a tool."""
     if tool.type in ("function", "custom"):
         return (_function(tool, where),)
-    functions = hosts.functions.get(where, ())
-    if not functions:
-        raise hosts.refusal(tool.type, where, "function", "custom")
-    return functions
-
-
-def _web_search(options: WebSearchOptions | None, hosts: Hosts) -> tuple[Function, ...]:
-    """What the model is offered for the older way to ask for a search."""
-    functions = hosts.functions.get(WEB_SEARCH_OPTIONS, ())
-    if options is not None and not functions:
-        message = "This server does not search the web. Give the model a tool of your own."
-        raise RequestError(message, param=WEB_SEARCH_OPTIONS)
-    return functions
+    return hosts.functions.get(where, ())
 
 
 def _function(tool: RequestTool, where: str) -> Function:

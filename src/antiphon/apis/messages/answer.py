@@ -144,6 +144,7 @@ class MessageBuilder(BodyProjection):
             context_management=self._blocks.context_management,
             usage=MessageUsage(**self._blocks.usage(envelope.prompt_tokens, end)),
             unmet=end.unmet or UNSET,
+            notes=self._blocks.presentation.tools.notes or UNSET,
         )
         return msgspec.json.encode(message)
 

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.core.events import Usage
+from antiphon.core.hosts import Note
 
 # Content
 
@@ -147,7 +148,10 @@ class ContextManagement(Struct, frozen=True):
 
 
 class Message(Struct, tag_field="type", tag="message", kw_only=True):
-    """An answer. `unmet` names the demands that it does not meet."""
+    """An answer. `unmet` names the demands that it does not meet.
+
+    `notes` are on what of the request has no effect.
+    """
 
     id: str
     role: str = "assistant"
@@ -160,6 +164,7 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
     context_management: ContextManagement | UnsetType = UNSET
     usage: MessageUsage
     unmet: tuple[str, ...] | UnsetType = UNSET
+    notes: tuple[Note, ...] | UnsetType = UNSET
 
 
 class TokenCount(Struct):

@@ -95,6 +95,7 @@ class MessageStream(StreamProjection):
             model=self._envelope.model,
             context_management=self._blocks.context_management,
             usage=usage,
+            notes=self._blocks.presentation.tools.notes or UNSET,
         )
         return [_event(MessageStart(message))]
 

@@ -16,12 +16,24 @@ from antiphon.apis.messages.client_tools import CLIENT_TOOLS
 from antiphon.apis.messages.schema import ToolChoiceObject
 from antiphon.apis.messages.server_tools import SERVER_TOOLS, own_settings
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Hosts
+from antiphon.core.hosts import Hosts, Note, unread
 from antiphon.core.turn import Calling, Function, ToolChoice
 
 CUSTOM = "custom"
 TOOL_SEARCH = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
 """They find tools that the model has not been shown yet. Here it is shown all of them."""
+
+_EVERY = ("type", "name", "cache_control", "allowed_callers")
+_WEB = (*_EVERY, "max_uses", "allowed_domains", "blocked_domains", "user_location", "citations")
+_READ = {
+    CUSTOM: (*_EVERY, "description", "input_schema", "input_examples", "strict"),
+    **dict.fromkeys(CLIENT_TOOLS, _EVERY),
+    **dict.fromkeys(TOOL_SEARCH, _EVERY),
+    "web_search": _WEB,
+    "web_fetch": _WEB,
+    "code_execution": (*_EVERY, "max_uses"),
+}
+"""Type → its members that are acted on, or need not be."""
 
 _DATE = re.compile(r"_\d{8}$")
 _CALLING = {"auto": Calling.AUTO, "any": Calling.REQUIRED, "tool": Calling.REQUIRED, "none": Calling.NONE}
@@ -33,6 +45,7 @@ class Tools(Struct, frozen=True):
     functions: tuple[Function, ...] = ()
     names: Mapping[str, frozenset[str]] = {}
     limit: int | None = None
+    notes: tuple[Note, ...] = ()
 
     def hosted(self, tool: str, action: str | None) -> Function | None:
         """What the model is offered for something that a tool of the server does."""
@@ -51,7 +64,7 @@ def requested_tools(tools: Sequence[Any] | None, served: Container[str]) -> dict
         kind = _kind(where)
         if kind in SERVER_TOOLS:
             requested[where.where] = own_settings(where, kind, served)
-        elif kind != CUSTOM and kind not in CLIENT_TOOLS:
+        elif kind != CUSTOM and kind not in CLIENT_TOOLS and kind not in TOOL_SEARCH:
             requested[where.where] = {**where.value, "type": kind}
     return requested
 
@@ -60,9 +73,11 @@ def tools_of(tools: Sequence[Any] | None, hosts: Hosts) -> Tools:
     """The request's tools; `hosts` are those of the server. Raises RequestError."""
     functions: dict[str, Function] = {}
     names: dict[str, frozenset[str]] = {}
+    notes = [*hosts.notes]
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
         offered = [*_offered(where, hosts)]
+        notes += unread(where.value, where.where, _READ.get(_kind(where), where.value))
         for function in offered:
             twin = functions.setdefault(function.name, function)
             if twin is not function and not (function.hosted and twin.hosted):
@@ -70,7 +85,7 @@ def tools_of(tools: Sequence[Any] | None, hosts: Hosts) -> Tools:
                 raise RequestError(message, param=where.place("name"))
         if offered:
             names[where.text_or_none("name") or offered[0].name] = frozenset(each.name for each in offered)
-    return Tools(tuple(functions.values()), names, _limit(tools or (), hosts))
+    return Tools(tuple(functions.values()), names, _limit(tools or (), hosts), tuple(notes))
 
 
 def tool_choice(wanted: ToolChoiceObject | None, tools: Tools) -> ToolChoice:
@@ -104,10 +119,6 @@ def _offered(tool: Given, hosts: Hosts) -> Iterator[Function]:
         yield Function(tool.named("name"), *CLIENT_TOOLS[kind], source=tool.where)
     elif kind not in TOOL_SEARCH:
         functions = hosts.functions.get(tool.where, ())
-        if not functions:
-            known = ", ".join((CUSTOM, *CLIENT_TOOLS, *SERVER_TOOLS))
-            message = f"This server has no tools of type '{kind}'. Types that it may have: {known}."
-            raise tool.wrong("type", message)
         actions = SERVER_TOOLS[kind].actions if kind in SERVER_TOOLS else None
         yield from (
             each for each in functions if each.hosted and (not actions or each.hosted.action in actions)

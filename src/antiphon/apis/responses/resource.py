@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from antiphon.apis.given import Object
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core import events
+from antiphon.core.hosts import Note
 
 # Parts
 
@@ -216,7 +217,8 @@ class Settings(Struct):
 class Response(Settings, kw_only=True, tag_field="object", tag="response"):
     """The response object. `unmet` lists the demands that the answer does not meet, if there are any.
 
-    The messages are there if they were requested.
+    `notes` are on what was taken of the request and has no effect, if there is anything. The messages are
+    there if they were requested.
     """
 
     id: str
@@ -230,6 +232,7 @@ class Response(Settings, kw_only=True, tag_field="object", tag="response"):
     input_messages: list[RawMessage] | UnsetType = UNSET
     output_messages: list[RawMessage] | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
+    notes: tuple[Note, ...] | UnsetType = UNSET
 
 
 class DeletedResponse(Struct):

@@ -3,9 +3,8 @@
 Functions are offered as they are. A custom tool is offered as a function with
 one string. The tools of a namespace are offered under flat names,
 `namespace__name`, and are called by both names towards the client. Tools that
-the server runs are offered as the functions that they have for this model. Those that
-clients list by habit (`ALWAYS_SENT`) and that it does not run are returned in the response and not
-offered, and the log says so; all others are refused.
+the server runs are offered as the functions that they have for this model; what becomes of those
+that it does not run is known to `tools/discovery.py`.
 """
 
 from collections.abc import Iterator
@@ -19,11 +18,12 @@ from antiphon.apis.given import Given, Object, given
 from antiphon.apis.tool_schemas import check_schema
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Hosts
+from antiphon.core.hosts import Hosts, Note, unread
 from antiphon.core.turn import Calling, Function, ToolChoice
 
 FUNCTION = "function"
 CUSTOM = "custom"
+NAMESPACE = "namespace"
 ALWAYS_SENT = frozenset(
     {
         "image_generation",
@@ -36,6 +36,13 @@ ALWAYS_SENT = frozenset(
     }
 )
 """Types that coding agents list whether they are there or not: clients work without them."""
+
+_READ = {
+    FUNCTION: ("type", "name", "description", "parameters", "strict"),
+    CUSTOM: ("type", "name", "description", "format"),
+    NAMESPACE: ("type", "name", "description", "tools"),
+}
+"""Type of a tool of the client's → its members that are acted on."""
 
 _MODES = {calling.value: calling for calling in Calling}
 
@@ -55,10 +62,10 @@ class Tool(Struct, frozen=True):
 class Toolbox:
     """The tools that the model is offered, by the names that it knows them by."""
 
-    def __init__(self, tools: dict[str, Tool], hosts: Hosts, left_out: tuple[str, ...] = ()) -> None:
+    def __init__(self, tools: dict[str, Tool], hosts: Hosts, notes: tuple[Note, ...] = ()) -> None:
         self._tools = tools
         self._hosts = hosts
-        self.left_out = left_out  # types of tools that were requested, and are not offered
+        self.notes = notes
         self._by_type: dict[str, list[Function]] = {}
         self._by_plain_name: dict[tuple[str, str], list[str]] = {}
         for flat, tool in tools.items():
@@ -112,18 +119,16 @@ def flat_name(namespace: str | None, name: str) -> str:
 def toolbox(tools: list[Any] | None, hosts: Hosts) -> Toolbox:
     """The tools of a request, with what `hosts` has of those that the server runs. Raises RequestError."""
     found: dict[str, Tool] = {}
-    left_out = []
+    notes = [*hosts.notes]
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
-        functions = tuple(_offered(where, hosts))
-        if not functions:
-            left_out.append(_left_out(where, hosts))
-        for offered in functions:
+        notes += _notes(where)
+        for offered in _offered(where, hosts):
             name = offered.function.name
             if name in found:
                 raise RequestError(_twins(found[name], offered), param=where.where)
             found[name] = offered
-    return Toolbox(found, hosts, tuple(left_out))
+    return Toolbox(found, hosts, tuple(notes))
 
 
 def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
@@ -135,12 +140,14 @@ def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
     }
 
 
-def _left_out(tool: Given, hosts: Hosts) -> str:
-    """The type of a tool of which nothing is offered. Raises RequestError, unless clients always send it."""
+def _notes(tool: Given) -> Iterator[Note]:
+    """Notes on what the client says of its own tools, and is not acted on."""
     type_ = tool.text("type")
-    if type_ in ALWAYS_SENT or type_ == "namespace":
-        return type_
-    raise hosts.refusal(type_, tool.where, FUNCTION, CUSTOM, "namespace")
+    if type_ in _READ:
+        yield from unread(tool.value, tool.where, _READ[type_])
+    if type_ == NAMESPACE:
+        for inner in tool.objects("tools"):
+            yield from _notes(inner)
 
 
 def _twins(first: Tool, second: Tool) -> str:
@@ -155,7 +162,7 @@ def _twins(first: Tool, second: Tool) -> str:
 
 
 def _offered(tool: Given, hosts: Hosts) -> Iterator[Tool]:
-    """What the model is offered of a tool: nothing, if a server that is not this one would have to run it."""
+    """What the model is offered of a tool."""
     match tool.text("type"):
         case "function" | "custom":
             yield _tool(tool, None)

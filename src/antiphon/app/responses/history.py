@@ -5,22 +5,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import structlog
 from msgspec import Struct
 
 from antiphon.apis.responses.accept import Accepted, accept, check_conflicts, prompting
 from antiphon.apis.responses.accept import Context as ReadContext
 from antiphon.apis.responses.input import references
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, Prompting
-from antiphon.apis.responses.tools import requested_tools
+from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.decode.ids import random_id
 from antiphon.run.model import Model
 from antiphon.store.records import ItemRecord
 from antiphon.store.store import Store
-
-log = structlog.get_logger(__name__)
+from antiphon.tools.discovery import Asking
 
 Earlier = Mapping[str, Sequence[bytes]]
 """Response id → the payloads of all items up to its end, for responses that are not stored."""
@@ -51,8 +49,7 @@ async def understand(
         raise RequestError(message, param="conversation")
     reading = await read_context(app, request, owner, response_id, earlier)
     accepted = accept(request, reading)
-    if accepted.tools.left_out:
-        log.info("tools not offered", types=accepted.tools.left_out)
+    app.log_notes(accepted.tools.notes)
     if accepted.compacts and request.background:
         raise RequestError(
             "A compaction cannot run in the background. Leave out 'background'.", param="background"
@@ -72,7 +69,7 @@ async def read_context(
         await referred(app, owner, request.input, "input"),
         partial(app.sealer.unseal, owner),
         app.options.reasoning_form,
-        await app.hosts(request.model, requested_tools(request.tools)),
+        await app.hosts(request.model, requested_tools(request.tools), Asking(owner, ALWAYS_SENT)),
         app.presenters,
         (await app.models.model(request.model)).card.defaults,
     )

@@ -68,6 +68,10 @@ class _Given(Struct, frozen=True):
     external_web_access: bool | None = None
 
 
+READ = ("type", *_Given.__struct_fields__)
+"""The members of the tool that are acted on."""
+
+
 def parse_web_settings(settings: Mapping[str, Any], where: str) -> Settings:
     """The settings at `where` in a request. Raises RequestError."""
     given = parse_settings(settings, _Given, where)
