@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from antiphon.apis.errors import encode_error
 from antiphon.apis.messages import errors as messages
@@ -18,8 +18,6 @@ from antiphon.core.errors import (
     NotFoundError,
     RequestError,
 )
-from antiphon.core.observation import observed
-from antiphon.http.request import REQUEST_ID
 from antiphon.log import log_failure
 
 ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
@@ -44,28 +42,15 @@ def error_response(error: AntiphonError, path: str) -> Response:
     return Response(ENCODERS[prefix](error), error.status, headers, media_type="application/json")
 
 
-async def on_antiphon_error(request: Request, error: Exception) -> Response:
-    """Answer an error of ours."""
-    assert isinstance(error, AntiphonError)
+def response_to(error: Exception, scope: Scope) -> Response:
+    """The response for whatever a handler, or the router, has raised."""
+    if isinstance(error, HTTPException):  # the router's: no such path, or not this method
+        response = error_response(_BY_STATUS.get(error.status_code, RequestError)(), scope["path"])
+        response.headers.update(error.headers or {})
+        return response
     log_failure(error)
-    if (names := getattr(request.state, "names", None)) is not None:
+    if not isinstance(error, AntiphonError):  # a bug, which is not shown
+        error = AntiphonError("Something went wrong inside the server. See its log.")
+    elif (names := scope.get("state", {}).get("names")) is not None:
         names.restore(error)
-    return error_response(error, request.url.path)
-
-
-async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses: no such path, or not this method."""
-    assert isinstance(error, HTTPException)
-    ours = _BY_STATUS.get(error.status_code, RequestError)()
-    response = error_response(ours, request.url.path)
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def on_exception(request: Request, error: Exception) -> Response:
-    """Answer a bug without showing it."""
-    log_failure(error)
-    internal = AntiphonError("Something went wrong inside the server. See its log.")
-    response = error_response(internal, request.url.path)
-    response.headers[REQUEST_ID] = observed().request_id  # no middleware is around this
-    return response
+    return error_response(error, scope["path"])

@@ -10,7 +10,7 @@ any other. The line is written when the response is over, and says what came of 
 import asyncio
 from time import perf_counter
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,11 +21,13 @@ from antiphon.app.observing import begin, end
 from antiphon.core.observation import Observation
 from antiphon.decode.ids import random_id
 from antiphon.http.auth import ANYONE
+from antiphon.http.errors import response_to
 from antiphon.http.request import REQUEST_ID, app_of
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """What is asked for every few seconds, without end: logged with --log-level debug only."""
-ANTHROPIC_REQUEST_ID = "request-id"
+_REQUEST_ID = REQUEST_ID.encode()
+_ANTHROPIC_REQUEST_ID = b"request-id"
 """The same id, where Anthropic's clients look for it."""
 UNROUTED = "none"
 """The route of a request that has none: what clients make up is no label."""
@@ -35,32 +37,37 @@ WEBSOCKET = "WEBSOCKET"
 
 
 class ObservingMiddleware:
-    """Observes every HTTP request."""
+    """Observes every HTTP request, and answers what fails."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, asgi: ASGIApp, app: App) -> None:
+        self._asgi = asgi
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Give the response the id of its request, and note what came of it."""
+        scope["app"] = app = self._app
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._asgi(scope, receive, send)
             return
-        app: App = scope["app"].state.app
         observation = observe(app, Headers(scope=scope), scope["method"])
-        status = INTERNAL_ERROR
+        status: int | None = None
+        own = observation.request_id.encode()
 
         async def identified(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers[REQUEST_ID] = headers[ANTHROPIC_REQUEST_ID] = observation.request_id
+                message["headers"] = [*message["headers"], (_REQUEST_ID, own), (_ANTHROPIC_REQUEST_ID, own)]
             await send(message)
 
         try:
-            await self._app(scope, receive, identified)
+            await self._asgi(scope, receive, identified)
+        except Exception as error:
+            if status is not None:  # the response has begun
+                raise
+            await response_to(error, scope)(scope, receive, identified)
         finally:
-            report(app, scope, status, observation)
+            report(app, scope, status or INTERNAL_ERROR, observation)
 
 
 def observe(app: App, headers: Headers, name: str) -> Observation:

@@ -38,7 +38,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 def app_of(request: HTTPConnection) -> App:
     """What the use cases need, of the application that the request came to."""
-    app: App = request.app.state.app
+    app: App = request.app
     return app
 
 
