@@ -23,6 +23,7 @@ from antiphon.store.store import JOBS, Store, cancel_of, events_of
 from tests.store.parts.blobs import BlobsContract
 from tests.store.parts.completions import CompletionsContract, SweepContract
 from tests.store.parts.conversations import ConversationsContract
+from tests.store.parts.files import FilesContract
 from tests.store.parts.jobs import JobsContract
 from tests.store.parts.log import LogContract, WatchContract
 from tests.store.parts.responses import ChainsContract, ItemsContract, ResponsesContract
@@ -53,6 +54,7 @@ class StoreContract(
     ConversationsContract,
     CompletionsContract,
     BlobsContract,
+    FilesContract,
     SweepContract,
 ):
     """Inherit, and give it a `url` of nothing yet."""

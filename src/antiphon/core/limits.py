@@ -48,6 +48,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     history_bytes: int = 16 * MIB
     answer_bytes: int = 32 * MIB
     stored_bytes: int = 4096 * MIB
+    file_bytes: int = 128 * MIB
+    files: int = 10_000
 
     # Work that may not end: see `run/bounded.py`
     work_seconds: int = 10

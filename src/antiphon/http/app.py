@@ -9,10 +9,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from antiphon.apis.chat.stored import UpdateRequest
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.app import conversations, stored_completions
+from antiphon.app import files as uploaded
 from antiphon.app import message_batches as batches
 from antiphon.app.app import App
 from antiphon.app.responses import stored
-from antiphon.http import chat, completions, message_batches, messages, responses
+from antiphon.http import chat, completions, files, message_batches, messages, responses
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.models import health, list_models, reachable, retrieve_model, version
 from antiphon.http.observing import ObservingMiddleware, metrics
@@ -25,6 +26,7 @@ _COMPLETION = "/v1/chat/completions/{completion_id}"
 _RESPONSE = "/v1/responses/{response_id}"
 _CONVERSATION = "/v1/conversations/{conversation_id}"
 _ITEM = _CONVERSATION + "/items/{item_id}"
+_FILE = "/v1/files/{file_id}"
 _BATCH = "/v1/messages/batches/{batch_id}"
 
 _COMPLETION_CHANGE = body(UpdateRequest, "small_body_bytes")
@@ -60,6 +62,11 @@ ROUTES = [
     Route(_CONVERSATION + "/items", handler(conversations.list_items, paging()), methods=GET),
     Route(_ITEM, handler(conversations.retrieve_item), methods=GET),
     Route(_ITEM, handler(conversations.delete_item), methods=DELETE),
+    Route("/v1/files", files.create, methods=POST),
+    Route("/v1/files", handler(uploaded.list_files, files.list_filter, files.paging), methods=GET),
+    Route(_FILE, handler(uploaded.retrieve), methods=GET),
+    Route(_FILE, handler(uploaded.delete), methods=DELETE),
+    Route(_FILE + "/content", files.content, methods=GET),
     Route("/v1/messages", messages.create, methods=POST),
     Route("/v1/messages/count_tokens", messages.count_tokens, methods=POST),
     Route("/v1/messages/batches", message_batches.create, methods=POST),

@@ -89,18 +89,19 @@ async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
     most: int = getattr(app_of(request).options.limits, limit)
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most:
-        raise _too_large(limit, most)
+        raise too_large(limit, most)
     body = bytearray()
     async for piece in request.stream():
         body += piece
         if len(body) > most:
-            raise _too_large(limit, most)
+            raise too_large(limit, most)
     if not body:
         raise RequestError("The request has no body. Send a JSON object.")
     return bytes(body)
 
 
-def _too_large(limit: str, most: int) -> BodyTooLargeError:
+def too_large(limit: str, most: int) -> BodyTooLargeError:
+    """The error of a body that has more bytes than a limit allows."""
     message = f"The request body has more than {most} bytes, the limit '{limit}' of this server."
     return BodyTooLargeError(message, code=LIMIT_EXCEEDED)
 
@@ -157,12 +158,12 @@ class Query:
             raise _wrong(name, f"Use a number from {least}{to}.")
         return number
 
-    def paging(self, order: Order = "desc") -> Paging:
-        """Which part of a list is wanted: `order`, by default this one, `after`, `before` and `limit`."""
+    def paging(self, order: Order = "desc", limit: int = Paging().limit, most: int = MOST_ON_PAGE) -> Paging:
+        """Which part of a list is wanted: `order` and `limit`, by default these, `after` and `before`."""
         wanted = self._given.get("order", order)
         if wanted not in ("asc", "desc"):
             raise _wrong("order", "Use asc or desc.")
-        limit = self.number("limit", Paging().limit, least=1, most=MOST_ON_PAGE)
+        limit = self.number("limit", limit, least=1, most=most)
         return Paging(cast(Order, wanted), self.text("after"), self.text("before"), limit)
 
     def prefixed(self, prefix: str) -> dict[str, str]:

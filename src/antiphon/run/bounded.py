@@ -121,7 +121,7 @@ _TOO_MUCH = {
     "work_result_bytes": "compiles to more than {} bytes",
     "depth": "needs more than {} levels",
 }
-_MESSAGE = "This {}, the limit '{}' of this server. Make the schema, the pattern or the grammar simpler."
+_MESSAGE = "This {}, the limit '{}' of this server. Make it simpler, or smaller."
 
 
 class _Unsent:

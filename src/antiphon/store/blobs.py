@@ -41,7 +41,9 @@ class _Writing(Struct, frozen=True):
     digest: str | None
 
 
-class _Holding(Struct, frozen=True):
+class Holding(Struct, frozen=True):
+    """Who is to hold a blob, and until when."""
+
     owner: str
     digest: str
     holder: str
@@ -73,7 +75,7 @@ def used(connection: Connection, owner: str) -> int:
     return int(connection.execute(total).scalar_one())
 
 
-def hold(transaction: Transaction, holding: _Holding) -> bool:
+def hold(transaction: Transaction, holding: Holding) -> bool:
     """Add a holder to a blob, if there is one."""
     found = _of(holding.owner, holding.digest).with_for_update()
     blob_id = transaction.execute(found).scalar()
@@ -114,7 +116,7 @@ def _begin(transaction: Transaction, blob_id: str, new: NewBlob) -> None:
 
 
 def _finish(transaction: Transaction, it: _Writing, digest: str) -> None:
-    holding = _Holding(it.new.owner, digest, it.new.holder, it.new.expires_at)
+    holding = Holding(it.new.owner, digest, it.new.holder, it.new.expires_at)
     if hold(transaction, holding):
         abandon_blobs(transaction, blobs.c.id == it.id)
     else:
@@ -129,7 +131,7 @@ def _abandon(transaction: Transaction, blob_id: str) -> None:
 
 
 @one_by_one
-def _hold(transaction: Transaction, holding: _Holding) -> bool:
+def _hold(transaction: Transaction, holding: Holding) -> bool:
     return hold(transaction, holding)
 
 
@@ -213,7 +215,7 @@ class SqlBlobs:
             position += 1
 
     async def hold(self, owner: str, digest: str, holder: str, expires_at: float | None = None) -> bool:
-        return await self._database.write(_hold, _Holding(owner, digest, holder, expires_at))
+        return await self._database.write(_hold, Holding(owner, digest, holder, expires_at))
 
     async def release(self, owner: str, holder: str) -> None:
         await self._database.write(_release, (owner, holder))

@@ -14,6 +14,7 @@ from antiphon.store.schema import (
     completion_metadata,
     completions,
     conversations,
+    files,
     items,
     log,
     responses,
@@ -44,6 +45,12 @@ def delete_completions(transaction: Transaction, ids: Collection[str]) -> None:
     transaction.execute(delete(completions).where(completions.c.id.in_(ids)))
     transaction.execute(delete(items).where(items.c.parent.in_(ids)))
     transaction.execute(delete(completion_metadata).where(completion_metadata.c.completion_id.in_(ids)))
+    release_blobs(transaction, blob_holders.c.holder.in_(ids))
+
+
+def delete_files(transaction: Transaction, ids: Collection[str]) -> None:
+    """Delete files."""
+    transaction.execute(delete(files).where(files.c.id.in_(ids)))
     release_blobs(transaction, blob_holders.c.holder.in_(ids))
 
 

@@ -177,6 +177,19 @@ class BlobRecord(Struct, frozen=True):
     created_at: float
 
 
+class FileRecord(Struct, frozen=True, kw_only=True):
+    """A file that a client has uploaded. Its content is the blob of this digest, which it holds by its id."""
+
+    id: str
+    owner: str
+    created_at: float
+    filename: str
+    purpose: str
+    digest: str
+    size: int
+    expires_at: float | None = None
+
+
 class NewBlob(Struct, frozen=True, kw_only=True):
     """Content that is to be stored: whose it is, what holds it, and until when that does (None: for ever)."""
 
@@ -220,6 +233,7 @@ class Swept(Struct, frozen=True):
     responses: int
     completions: int
     blobs: int = 0
+    files: int = 0
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -235,6 +249,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The most bytes that the items of a conversation, or of linked responses, may have together."""
     stored: int = 4 * 1024 * 1024 * 1024
     """The most bytes that the blobs of one owner may have together."""
+    files: int = 10_000
+    """The most files of one owner."""
     entries: int = 1000
     """The most log entries that one read of events gives."""
     sweep: int = 200

@@ -181,6 +181,26 @@ blob_holders = Table(
     ),
 )
 
+files = Table(
+    "files",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("expires_at", Double),
+    Index("files_by_owner", "owner", "created_at", "id"),
+    Index(
+        "files_expiring",
+        "expires_at",
+        sqlite_where=text("expires_at IS NOT NULL"),
+        postgresql_where=text("expires_at IS NOT NULL"),
+    ),
+)
+
 # The same pairs as in completions.metadata, to look for.
 completion_metadata = Table(
     "completion_metadata",

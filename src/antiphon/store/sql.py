@@ -6,6 +6,7 @@ from antiphon.store.blobs import SqlBlobs
 from antiphon.store.completions import SqlCompletions
 from antiphon.store.conversations import SqlConversations
 from antiphon.store.database import Backend, Database
+from antiphon.store.files import SqlFiles
 from antiphon.store.jobs import SqlJobs
 from antiphon.store.log import SqlLog
 from antiphon.store.records import Limits, Swept
@@ -25,6 +26,7 @@ class SqlStore:
         self.conversations = SqlConversations(self._database)
         self.completions = SqlCompletions(self._database)
         self.blobs = SqlBlobs(self._database)
+        self.files = SqlFiles(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date; raises StoreError."""

@@ -1,4 +1,4 @@
-"""The store's contract: six parts, each a few async methods, behind one object that `open_store` returns.
+"""The store's contract: seven parts, each a few async methods, behind one object that `open_store` returns.
 
     store.responses      responses and the items that went in and came out
     store.log            the events of a response, as appended by the worker that holds its lease
@@ -6,6 +6,7 @@
     store.conversations  conversations and their items
     store.completions    stored chat completions and their messages
     store.blobs          content by its digest, kept while something holds it
+    store.files          files that clients have uploaded
 
 A background response is its row: there is no queue beside it.
 
@@ -40,6 +41,7 @@ from antiphon.store.records import (
     CompletionFilter,
     CompletionRecord,
     ConversationRecord,
+    FileRecord,
     Heartbeat,
     ItemRecord,
     LogEntry,
@@ -302,6 +304,29 @@ class Blobs(Protocol):
         ...
 
 
+class Files(Protocol):
+    """Files that clients have uploaded."""
+
+    async def create(self, record: FileRecord) -> None:
+        """Store what is said of a file, whose blob is there, and have it hold the blob.
+
+        Raises NotFoundError if the blob is gone, RequestError if the owner has `Limits.files` of them.
+        """
+        ...
+
+    async def get(self, owner: str, file_id: str) -> FileRecord | None:
+        """The file."""
+        ...
+
+    async def list(self, owner: str, purpose: str | None, paging: Paging) -> Page[FileRecord]:
+        """Part of the owner's files, of this purpose or of all, by time. Raises NotFoundError for ids."""
+        ...
+
+    async def delete(self, owner: str, file_id: str) -> bool:
+        """Delete a file; whether there was one."""
+        ...
+
+
 class Store(Protocol):
     """Everything that lasts."""
 
@@ -317,6 +342,8 @@ class Store(Protocol):
     def completions(self) -> Completions: ...
     @property
     def blobs(self) -> Blobs: ...
+    @property
+    def files(self) -> Files: ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         """Watch for changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.

@@ -9,9 +9,9 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, true, tuple_
 
 from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import delete_completions, delete_responses, release_blobs
+from antiphon.store.delete import delete_completions, delete_files, delete_responses, release_blobs
 from antiphon.store.records import ResponseStatus, Swept
-from antiphon.store.schema import blob_holders, blob_pieces, blobs, completions, responses
+from antiphon.store.schema import blob_holders, blob_pieces, blobs, completions, files, responses
 from antiphon.store.transaction import Transaction
 
 
@@ -26,19 +26,19 @@ class _Kind(Struct, frozen=True):
 _RUNNING = [status for status in ResponseStatus if not status.terminal]
 _RESPONSES = _Kind(responses, responses.c.status.not_in(_RUNNING), delete_responses)
 _COMPLETIONS = _Kind(completions, true(), delete_completions)
+_FILES = _Kind(files, true(), delete_files)
 
 
 async def sweep(database: Database, now: float) -> Swept:
     """Delete until nothing is left to delete; how much it was."""
     limits = database.limits
-    return Swept(
-        await _sweep(database, _RESPONSES, now, limits.responses),
-        await _sweep(database, _COMPLETIONS, now, limits.completions),
-        await _sweep_blobs(database, now),
-    )
+    ended = await _sweep(database, _RESPONSES, now, limits.responses)
+    answered = await _sweep(database, _COMPLETIONS, now, limits.completions)
+    uploaded = await _sweep(database, _FILES, now, None)
+    return Swept(ended, answered, await _sweep_blobs(database, now), uploaded)
 
 
-async def _sweep(database: Database, kind: _Kind, now: float, keep: int) -> int:
+async def _sweep(database: Database, kind: _Kind, now: float, keep: int | None) -> int:
     deleted = 0
     while ids := await database.read(_surplus, kind, now, keep, database.limits.sweep):
         await database.write(_delete, (kind, ids))
@@ -46,11 +46,11 @@ async def _sweep(database: Database, kind: _Kind, now: float, keep: int) -> int:
     return deleted
 
 
-def _surplus(connection: Connection, kind: _Kind, now: float, keep: int, most: int) -> Sequence[str]:
-    """Ids of what has expired; if nothing has, of the oldest beyond those to keep."""
+def _surplus(connection: Connection, kind: _Kind, now: float, keep: int | None, most: int) -> Sequence[str]:
+    """Ids of what has expired; if nothing has, of the oldest beyond those to keep (None: all are)."""
     table = kind.table
     expired = connection.scalars(select(table.c.id).where(table.c.expires_at <= now).limit(most)).all()
-    if expired:
+    if expired or keep is None:
         return expired
     excess = connection.execute(select(func.count()).select_from(table)).scalar_one() - keep
     if excess <= 0:

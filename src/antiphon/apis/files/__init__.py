@@ -1,0 +1,1 @@
+"""OpenAI Files: what clients upload."""

@@ -1,0 +1,64 @@
+"""The wire types of Files. Names and meanings are those of OpenAI's OpenAPI document."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+HOUR, DAY = 60 * 60, 24 * 60 * 60
+
+PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+"""What a file may be uploaded for. Nothing is done differently for any, but that lists are filtered by it."""
+BATCH_SECONDS = 30 * DAY
+"""So long a file of the purpose `batch` is kept, unless the request says otherwise, as OpenAI has it."""
+
+Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+
+
+class ExpiresAfter(Struct, frozen=True):
+    """When a file goes by itself."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Meta(ge=HOUR, le=30 * DAY)]
+
+
+class CreateFile(Struct):
+    """The fields beside the file of POST /v1/files, as they are in a form: texts."""
+
+    purpose: Purpose
+    expires_after: ExpiresAfter | None = None
+
+
+class File(Struct, tag_field="object", tag="file", kw_only=True):
+    """A file. It is processed as soon as it is there. One that never expires does not say when."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: str = "processed"
+    expires_at: int | UnsetType = UNSET
+
+
+class DeletedFile(Struct, tag_field="object", tag="file"):
+    """What is left of a deleted file."""
+
+    id: str
+    deleted: bool = True
+
+
+class Listed(Struct, tag_field="object", tag="list"):
+    """Part of a list. Without entries it has no ids."""
+
+    data: Sequence[Any]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+def listed(entries: Sequence[Any], *, has_more: bool) -> bytes:
+    """A page of these objects, each with an id."""
+    first, last = (entries[0].id, entries[-1].id) if entries else (None, None)
+    return msgspec.json.encode(Listed(entries, first, last, has_more))

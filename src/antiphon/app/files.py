@@ -1,0 +1,105 @@
+"""Files without HTTP: uploaded, read and deleted."""
+
+import time
+from collections.abc import AsyncIterable, AsyncIterator
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.apis.files.schema import BATCH_SECONDS, DAY, CreateFile, DeletedFile, File, listed
+from antiphon.app.app import App
+from antiphon.core.errors import NotFoundError
+from antiphon.decode.ids import random_id
+from antiphon.store.files import missing_file
+from antiphon.store.records import FileRecord, NewBlob, Paging
+
+
+async def create(
+    app: App, owner: str, wire: CreateFile, filename: str, content: AsyncIterable[bytes]
+) -> bytes:
+    """Store a file. Raises RequestError."""
+    file_id, now, store = random_id("file-", 24), time.time(), app.storage.store
+    # Held for a day until the file is there: who dies in between leaves nothing behind.
+    new = NewBlob(
+        owner=owner,
+        holder=file_id,
+        media_type="application/octet-stream",
+        created_at=now,
+        expires_at=now + DAY,
+    )
+    blob = await store.blobs.put(new, content)
+    seconds = BATCH_SECONDS if wire.purpose == "batch" else None
+    if wire.expires_after is not None:
+        seconds = wire.expires_after.seconds
+    record = FileRecord(
+        id=file_id,
+        owner=owner,
+        created_at=now,
+        filename=filename,
+        purpose=wire.purpose,
+        digest=blob.digest,
+        size=blob.size,
+        expires_at=None if seconds is None else now + seconds,
+    )
+    try:
+        await store.files.create(record)
+    except BaseException:
+        await store.blobs.release(owner, file_id)
+        raise
+    return _encode(record)
+
+
+async def list_files(app: App, owner: str, purpose: str | None, paging: Paging) -> bytes:
+    """A page of files. Raises NotFoundError for ids in `paging`."""
+    page = await app.storage.store.files.list(owner, purpose, paging)
+    return listed([_shown(record) for record in page.data], has_more=page.has_more)
+
+
+async def retrieve(app: App, owner: str, file_id: str) -> bytes:
+    """What is said of a file. Raises NotFoundError."""
+    return _encode(await find(app, owner, file_id))
+
+
+async def delete(app: App, owner: str, file_id: str) -> bytes:
+    """Delete a file. Raises NotFoundError."""
+    if not await app.storage.store.files.delete(owner, file_id):
+        raise missing_file(file_id)
+    return msgspec.json.encode(DeletedFile(file_id))
+
+
+async def find(app: App, owner: str, file_id: str) -> FileRecord:
+    """The record of a file. Raises NotFoundError."""
+    record = await app.storage.store.files.get(owner, file_id)
+    if record is None:
+        raise missing_file(file_id)
+    return record
+
+
+def content(app: App, record: FileRecord) -> AsyncIterator[bytes]:
+    """The bytes of a file, in pieces. Raises NotFoundError if it goes meanwhile."""
+    return app.storage.store.blobs.read(record.owner, record.digest)
+
+
+async def whole_content(app: App, owner: str, file_id: str, param: str) -> tuple[FileRecord, bytes]:
+    """A file that a request refers to with `param`, and all of its bytes. Raises NotFoundError."""
+    try:
+        record = await find(app, owner, file_id)
+        return record, b"".join([piece async for piece in content(app, record)])
+    except NotFoundError as error:
+        error.param = param
+        raise
+
+
+def _encode(record: FileRecord) -> bytes:
+    return msgspec.json.encode(_shown(record))
+
+
+def _shown(record: FileRecord) -> File:
+    return File(
+        id=record.id,
+        bytes=record.size,
+        created_at=int(record.created_at),
+        expires_at=UNSET if record.expires_at is None else int(record.expires_at),
+        filename=record.filename,
+        purpose=record.purpose,
+    )

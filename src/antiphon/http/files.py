@@ -1,0 +1,116 @@
+"""POST /v1/files, which takes a form, and the content of files. What else there is, `http/app.py` lists."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from antiphon.apis.files.schema import PURPOSES, CreateFile
+from antiphon.app import files
+from antiphon.core.errors import MediaTypeError, RequestError
+from antiphon.http.request import Query, app_of, json_response, owner_of, too_large
+from antiphon.store.records import Paging
+
+MOST_ON_PAGE = 10_000
+MOST_FIELDS = 100
+FIELD_BYTES = 64 * 1024
+NAME_CHARACTERS = 512
+_READ_BYTES = 256 * 1024
+
+
+async def create(request: Request) -> Response:
+    """Store a file that a form brings. The form's file is kept on disk while it comes."""
+    async with form_of(request) as form:
+        upload = form.get("file")
+        if not isinstance(upload, UploadFile):
+            raise RequestError("Missing required parameter: 'file'. Send it as a file.", param="file")
+        wire = _fields(form)
+        app, owner = app_of(request), owner_of(request)
+        return json_response(await files.create(app, owner, wire, name_of(upload), _pieces(upload)))
+
+
+async def list_filter(request: Request) -> str | None:
+    """Reads the purpose whose files are wanted. Raises RequestError."""
+    purpose = Query(request.query_params).text("purpose")
+    if purpose is not None and purpose not in PURPOSES:
+        message = f"Invalid value for 'purpose': Use one of {', '.join(PURPOSES)}."
+        raise RequestError(message, param="purpose")
+    return purpose
+
+
+async def paging(request: Request) -> Paging:
+    """Reads which files are wanted: all of them by default, as OpenAI has it. Raises RequestError."""
+    return Query(request.query_params).paging("desc", MOST_ON_PAGE, MOST_ON_PAGE)
+
+
+async def content(request: Request) -> Response:
+    """The bytes of a file."""
+    app = app_of(request)
+    record = await files.find(app, owner_of(request), request.path_params["file_id"])
+    headers = {
+        "content-length": str(record.size),
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(record.filename, safe='')}",
+        "x-content-type-options": "nosniff",
+    }
+    return StreamingResponse(files.content(app, record), 200, headers, "application/octet-stream")
+
+
+@asynccontextmanager
+async def form_of(request: Request) -> AsyncIterator[FormData]:
+    """The form of a request with a file, within the limit `file_bytes`. Raises RequestError."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "multipart/form-data":
+        raise MediaTypeError("Send the file as a form: `Content-Type: multipart/form-data`.")
+    parser = MultiPartParser(
+        request.headers, _bounded(request), max_files=1, max_fields=MOST_FIELDS, max_part_size=FIELD_BYTES
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise RequestError(f"The form cannot be read: {error.message}") from error
+    try:
+        yield form
+    finally:
+        await form.close()  # and with it the file on disk
+
+
+async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
+    most, got = app_of(request).options.limits.file_bytes, 0
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > most:
+        raise too_large("file_bytes", most)
+    async for piece in request.stream():
+        got += len(piece)
+        if got > most:
+            raise too_large("file_bytes", most)
+        yield piece
+
+
+def _fields(form: FormData) -> CreateFile:
+    given: dict[str, Any] = {name: value for name, value in form.items() if name != "file"}
+    expiry = Query({name: value for name, value in given.items() if isinstance(value, str)})
+    fields = {"purpose": given.get("purpose"), "expires_after": expiry.prefixed("expires_after") or None}
+    try:
+        return msgspec.convert(fields, CreateFile, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$.")
+        param = path.rstrip("`") or None
+        raise RequestError(f"Invalid value for '{param}': {what}.", param=param) from error
+
+
+def name_of(upload: UploadFile) -> str:
+    """The name of a file, without folders, and without what no database and no header can hold."""
+    name = (upload.filename or "").replace("\\", "/").rpartition("/")[2]
+    shown = "".join(letter for letter in name if letter.isprintable())
+    return shown[:NAME_CHARACTERS] or "file"
+
+
+async def _pieces(upload: UploadFile) -> AsyncIterator[bytes]:
+    while piece := await upload.read(_READ_BYTES):
+        yield piece

@@ -1,0 +1,80 @@
+"""Files that clients have uploaded: what is said of them. Their content is in blobs."""
+
+from sqlalchemy import ColumnElement, Connection, func, insert, select
+
+from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.store.blobs import Holding, hold, missing
+from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.delete import delete_files
+from antiphon.store.pages import page
+from antiphon.store.records import FileRecord, Page, Paging
+from antiphon.store.schema import files
+from antiphon.store.transaction import Transaction
+
+
+def missing_file(file_id: str) -> NotFoundError:
+    """There is no such file, or it is someone else's."""
+    return NotFoundError(f"No such File object: {file_id}", param="file_id")
+
+
+def _owned(owner: str, file_id: str) -> ColumnElement[bool]:
+    return (files.c.id == file_id) & (files.c.owner == owner)
+
+
+def _record(row: Found) -> FileRecord:
+    return FileRecord(**row._mapping)
+
+
+@one_by_one
+def _create(transaction: Transaction, creation: tuple[FileRecord, int]) -> None:
+    record, most = creation
+    if not hold(transaction, Holding(record.owner, record.digest, record.id, record.expires_at)):
+        raise missing(record.digest)
+    transaction.execute(insert(files).values(**{name: getattr(record, name) for name in files.c.keys()}))  # noqa: SIM118
+    count = select(func.count()).select_from(files).where(files.c.owner == record.owner)
+    if transaction.execute(count).scalar_one() > most:
+        message = f"You have {most} files, the limit 'files' of this server. Delete those not needed."
+        raise RequestError(message, code=LIMIT_EXCEEDED)
+
+
+@one_by_one
+def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
+    found = select(files.c.id).where(_owned(*owned)).with_for_update()
+    if transaction.execute(found).first() is None:
+        return False
+    delete_files(transaction, [owned[1]])
+    return True
+
+
+def find(connection: Connection, owner: str, file_id: str) -> FileRecord | None:
+    """The file."""
+    row = connection.execute(select(files).where(_owned(owner, file_id))).first()
+    return _record(row) if row else None
+
+
+def _list(connection: Connection, owner: str, purpose: str | None, paging: Paging) -> Page[FileRecord]:
+    wanted = select(files).where(files.c.owner == owner)
+    if purpose is not None:
+        wanted = wanted.where(files.c.purpose == purpose)
+    found = page(connection, wanted, (files.c.created_at, files.c.id), paging)
+    return Page([_record(row) for row in found.data], found.has_more)
+
+
+class SqlFiles:
+    """`Files`, on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, record: FileRecord) -> None:
+        await self._database.write(_create, (record, self._database.limits.files))
+
+    async def get(self, owner: str, file_id: str) -> FileRecord | None:
+        return await self._database.read(find, owner, file_id)
+
+    async def list(self, owner: str, purpose: str | None, paging: Paging) -> Page[FileRecord]:
+        return await self._database.read(_list, owner, purpose, paging)
+
+    async def delete(self, owner: str, file_id: str) -> bool:
+        return await self._database.write(_delete, (owner, file_id))

@@ -1,0 +1,184 @@
+"""Files over HTTP, through the OpenAI SDK, and what is wrong with an upload."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+import pytest_asyncio
+from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError
+
+from antiphon.core.limits import Limits
+from antiphon.store.open import open_store
+from antiphon.store.records import Limits as StoreLimits
+from tests.openai_schema import validate
+from tests.server import NO_TLS, Running, running
+
+KEYS = ("alice", "eve")
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Running]:
+    store = partial(open_store, "memory", StoreLimits(stored=2_000_000, files=5))
+    async with running(
+        [{"output": "Hi"}], keys=KEYS, store=store, limits=Limits(file_bytes=1_500_000)
+    ) as server:
+        yield server
+
+
+def sdk(server: Running, key: str = "alice") -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
+
+
+@pytest_asyncio.fixture
+async def alice(server: Running) -> AsyncIterator[AsyncOpenAI]:
+    async with sdk(server) as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def http(server: Running) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"authorization": "Bearer alice"}
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1", headers=headers) as http:
+        yield http
+
+
+async def test_a_file_comes_and_goes(alice: AsyncOpenAI, http: httpx.AsyncClient):
+    content = bytes(range(256)) * 4000
+    made = await alice.files.create(file=("some dir/ü x.bin", content), purpose="assistants")
+    assert (made.bytes, made.filename, made.purpose, made.status) == (
+        len(content),
+        "ü x.bin",
+        "assistants",
+        "processed",
+    )
+    assert made.expires_at is None
+    assert await alice.files.retrieve(made.id) == made
+    validate("OpenAIFile", (await http.get(f"/files/{made.id}")).json())
+    answer = await alice.files.content(made.id)
+    assert answer.content == content
+    assert answer.response.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BC%20x.bin"
+    deleted = await alice.files.delete(made.id)
+    assert (deleted.id, deleted.deleted) == (made.id, True)
+    for attempt in (alice.files.retrieve, alice.files.content, alice.files.delete):
+        with pytest.raises(NotFoundError) as caught:
+            await attempt(made.id)
+        assert caught.value.param == "file_id"
+
+
+async def test_lists(alice: AsyncOpenAI, http: httpx.AsyncClient):
+    empty = (await http.get("/files")).json()
+    assert empty == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    ids = [
+        (await alice.files.create(file=(f"{index}.txt", b"x" * index), purpose=purpose)).id
+        for index, purpose in enumerate(("assistants", "vision", "assistants"))
+    ]
+    assert [file.id async for file in await alice.files.list()] == ids[::-1]
+    assert [file.id async for file in await alice.files.list(order="asc", limit=1)] == ids
+    only = await alice.files.list(purpose="assistants", order="asc", after=ids[0])
+    assert [file.id for file in only.data] == [ids[2]]
+    validate("ListFilesResponse", (await http.get("/files")).json())
+    for wrong, param in (
+        ({"purpose": "fun"}, "purpose"),
+        ({"limit": 10_001}, "limit"),
+        ({"after": "x"}, "after"),
+    ):
+        error = (await http.get("/files", params=wrong)).json()["error"]
+        assert error["param"] == param
+
+
+async def test_expiry(alice: AsyncOpenAI):
+    expiry: Any = {"anchor": "created_at", "seconds": 3600}
+    made = await alice.files.create(file=b"x", purpose="evals", expires_after=expiry)
+    assert made.expires_at == pytest.approx(made.created_at + 3600, abs=1)
+    batch = await alice.files.create(file=b"x", purpose="batch")
+    assert batch.expires_at == pytest.approx(batch.created_at + 30 * 86400, abs=1)
+
+
+async def test_owners_have_nothing_in_common(server: Running, alice: AsyncOpenAI):
+    made = await alice.files.create(file=b"secret", purpose="user_data")
+    async with sdk(server, "eve") as eve:
+        assert (await eve.files.list()).data == []
+        for attempt in (eve.files.retrieve, eve.files.content, eve.files.delete):
+            with pytest.raises(NotFoundError):
+                await attempt(made.id)
+    assert (await alice.files.content(made.id)).content == b"secret"
+
+
+async def test_limits(alice: AsyncOpenAI, server: Running):
+    with pytest.raises(APIStatusError) as caught:
+        await alice.files.create(file=b"x" * 1_500_000, purpose="user_data")
+    assert (caught.value.status_code, caught.value.code) == (413, "limit_exceeded")
+    assert "'file_bytes'" in caught.value.message
+    await alice.files.create(file=b"x" * 1_400_000, purpose="user_data")
+    with pytest.raises(BadRequestError, match="'stored_bytes'"):
+        await alice.files.create(file=b"y" * 1_400_000, purpose="user_data")
+    for index in range(4):
+        await alice.files.create(file=b"%d" % index, purpose="user_data")
+    with pytest.raises(BadRequestError, match="'files'"):
+        await alice.files.create(file=b"last", purpose="user_data")
+    async with sdk(server, "eve") as eve:
+        await eve.files.create(file=b"y" * 1_400_000, purpose="user_data")
+
+
+FORM = {"content-type": "multipart/form-data; boundary=b"}
+FILE = b'--b\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\nx\r\n'
+PURPOSE = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nvision\r\n'
+TEXT_FILE = b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\nx\r\n'
+
+
+def expiry(anchor: str, seconds: str) -> bytes:
+    fields = {"anchor": anchor, "seconds": seconds}
+    return "".join(
+        f'--b\r\ncontent-disposition: form-data; name="expires_after[{name}]"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "param"),
+    [
+        ({"content-type": "application/json"}, b"{}", 415, None),
+        ({"content-type": "multipart/form-data"}, FILE + b"--b--", 400, None),
+        (FORM, b"--b\r\nnonsense", 400, "file"),
+        (FORM, b"", 400, "file"),
+        (FORM, PURPOSE + b"--b--", 400, "file"),
+        (FORM, PURPOSE + TEXT_FILE + b"--b--", 400, "file"),
+        (FORM, FILE + b"--b--", 400, "purpose"),
+        (FORM, FILE + PURPOSE.replace(b"vision", b"fun") + b"--b--", 400, "purpose"),
+        (FORM, FILE + FILE + PURPOSE + b"--b--", 400, None),
+        (FORM, FILE + PURPOSE + expiry("created_at", "10") + b"--b--", 400, "expires_after.seconds"),
+        (FORM, FILE + PURPOSE + expiry("created_at", "soon") + b"--b--", 400, "expires_after.seconds"),
+        (FORM, FILE + PURPOSE + expiry("now", "3600") + b"--b--", 400, "expires_after.anchor"),
+        (FORM, FILE + PURPOSE * 101 + b"--b--", 400, None),
+    ],
+)
+async def test_what_is_no_upload(
+    http: httpx.AsyncClient, headers: dict[str, str], body: bytes, status: int, param: str | None
+):
+    answer = await http.post("/files", content=body, headers=headers)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (status, param), error
+    assert (await http.get("/files")).json()["data"] == []
+
+
+async def test_a_client_that_leaves_in_the_middle(server: Running, http: httpx.AsyncClient):
+    async def cut() -> AsyncIterator[bytes]:
+        yield PURPOSE + FILE[:-2] + b"x" * 500_000
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await http.post("/files", content=cut(), headers=FORM)
+    assert (await http.get("/files")).json()["data"] == []
+
+
+async def test_others_are_answered_while_a_large_file_comes(alice: AsyncOpenAI, http: httpx.AsyncClient):
+    """An upload is read and stored in pieces: no request waits for all of it."""
+    uploads = [alice.files.create(file=bytes([index]) * 400_000, purpose="user_data") for index in range(4)]
+    uploading = asyncio.gather(*uploads)
+    while not uploading.done():
+        assert json.loads((await http.get("/models")).content)["object"] == "list"
+    assert len(await uploading) == 4
