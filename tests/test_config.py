@@ -12,7 +12,7 @@ import pytest
 from antiphon.cli import main
 from antiphon.config import Settings
 from antiphon.core.errors import EngineError
-from antiphon.engines import llama_cpp, registry, scripted, upstream
+from antiphon.engines import llama_cpp, registry, scripted, upstream, vllm
 
 Serve = Callable[..., Settings]
 
@@ -100,7 +100,7 @@ def test_the_model_may_be_an_option(serve: Serve) -> None:
 
 
 def test_the_engines_are_those_with_options() -> None:
-    assert list(registry.names()) == ["llama_cpp", "scripted", "upstream"]
+    assert list(registry.names()) == ["llama_cpp", "scripted", "upstream", "vllm"]
 
 
 def test_options_that_cannot_be_used_are_found_before_a_model_is_loaded(tmp_path: Path) -> None:
@@ -170,16 +170,17 @@ ENGINE_SAMPLES = {
     "tokenizer": ("upstream", "folder", "folder"),
     "connect_seconds": ("upstream", "2.5", 2.5),
     "idle_seconds": ("upstream", "30", 30.0),
+    "vllm": ("vllm", "tensor_parallel_size=2", ("tensor_parallel_size=2",)),
 }
 
-REQUIRED = {"upstream": ["http://127.0.0.1:1"]}
+REQUIRED = {"upstream": ["http://127.0.0.1:1"], "vllm": ["org/model"]}
 """What is on the command line of an engine that cannot do without."""
 
 NAMES = [field.name for field in fields(Settings) if field.name not in ("config", "engine")]
 
 
 def test_every_option_of_an_engine_is_tested() -> None:
-    options = {field.name for each in (llama_cpp, scripted, upstream) for field in fields(each.Options)}
+    options = {field.name for each in (llama_cpp, scripted, upstream, vllm) for field in fields(each.Options)}
     assert options == ENGINE_SAMPLES.keys()
 
 
@@ -235,11 +236,25 @@ def toml_of(value: object) -> str:
         (["--upstream-kind", "vllm", "http://gpu"], upstream.Options("http://gpu", upstream_kind="vllm")),
         (["--web-search", "http://127.0.0.1:8888", "m.gguf"], llama_cpp.Options("m.gguf")),
         (["m.gguf"], llama_cpp.Options("m.gguf")),
+        (["models/m.gguf"], llama_cpp.Options("models/m.gguf")),
+        (["hf:org/model"], llama_cpp.Options("hf:org/model")),
+        (["org/model"], vllm.Options("org/model")),
+        (
+            ["--vllm", "seed=1", "--vllm=dtype=auto", "org/m"],
+            vllm.Options("org/m", vllm=("seed=1", "dtype=auto")),
+        ),
+        (["--tokenizer", "org/model", "http://gpu"], upstream.Options("http://gpu", tokenizer="org/model")),
         ([], llama_cpp.Options()),
     ],
 )
 def test_the_model_chooses_the_engine(serve: Serve, tokens: list[str], engine: object) -> None:
     assert serve(*tokens).engine == engine
+
+
+def test_a_folder_of_safetensors_chooses_vllm(serve: Serve, tmp_path: Path) -> None:
+    assert serve(tmp_path).engine == llama_cpp.Options(str(tmp_path))
+    (tmp_path / "model.safetensors").touch()
+    assert serve(tmp_path).engine == vllm.Options(str(tmp_path))
 
 
 def test_the_model_chooses_the_engine_wherever_it_comes_from(
@@ -266,7 +281,7 @@ def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.Monk
         (["--port", "-1"], "-1"),
         (["--port", "http"], "--port"),
         (["--prot", "1"], "--port"),
-        (["--engine", "none"], '"llama_cpp", "scripted", "upstream"'),
+        (["--engine", "none"], '"llama_cpp", "scripted", "upstream", "vllm"'),
         (["--engine", "json"], "json"),  # a module, but no engine
         (["--engine", "no.such.module"], "no.such.module"),
         (["--engine", ".."], "There is no engine"),

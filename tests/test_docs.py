@@ -22,7 +22,7 @@ from antiphon.core.grammar import AcceptedNames
 from antiphon.core.limits import DEFAULTS
 from antiphon.core.turn import Sampling
 from antiphon.dialects.registry import BY_NAME
-from antiphon.engines import llama_cpp, llama_request, scripted, upstream
+from antiphon.engines import llama_cpp, llama_request, scripted, upstream, vllm, vllm_core
 from antiphon.engines.upstreams import completions, llama_server, ollama, sglang
 from antiphon.http.app import ROUTES
 
@@ -134,7 +134,7 @@ def test_the_dialects_that_the_docs_list_demand_declared_names() -> None:
 
 def test_every_option_in_the_docs_exists() -> None:
     """Those of our own command line, in commands and in text."""
-    tables = (Settings, llama_cpp.Options, scripted.Options, upstream.Options)
+    tables = (Settings, *(engine.Options for engine in (llama_cpp, scripted, upstream, vllm)))
     names = {option.name for table in tables for option in dataclasses.fields(table)}
     options = {name.replace("_", "-") for name in names} | {"help"}
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
@@ -195,11 +195,11 @@ def test_other_names_are_in_the_docs() -> None:
 
 
 def test_what_engines_honour_is_in_the_docs() -> None:
-    engines = (llama_request.SUPPORTED, scripted.SUPPORTED)
+    engines = (llama_request.SUPPORTED, vllm_core.SUPPORTED, scripted.SUPPORTED)
     field_of = {"use_beam_search": "beam_width"}
     documented = {
-        field_of.get(name, name): (llama, script)
-        for name, llama, script in rows("parameters.md", "Which engine does what")
+        field_of.get(name, name): tuple(cells)
+        for name, *cells in rows("parameters.md", "Which engine does what")
     }
 
     assert documented == {

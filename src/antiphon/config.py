@@ -13,8 +13,9 @@ the running server can know (is there such a model?) is not checked here.
 
 import difflib
 import os
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date
@@ -75,6 +76,14 @@ def is_url(model: str) -> bool:
     return model.startswith(("http://", "https://"))
 
 
+def is_safetensors(model: str) -> bool:
+    """The model is a folder with its safetensors, or has the name of a repository on the hub."""
+    path = Path(model).expanduser()
+    if path.exists():
+        return path.is_dir() and any(path.glob("*.safetensors"))
+    return _REPOSITORY.fullmatch(model) is not None and not model.endswith(".gguf")
+
+
 def is_date(_type: object, value: str | None) -> None:
     """Raise ValueError if it is none."""
     if value is not None:
@@ -92,6 +101,9 @@ def are_limits(_type: object, given: tuple[str, ...]) -> None:
 DEFAULT_ENGINE = "llama_cpp"
 UPSTREAM = "upstream"
 """The engine for a model that is a URL."""
+VLLM = "vllm"
+"""The engine for a model of safetensors."""
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=False)]
 
@@ -314,12 +326,24 @@ def _engine_of(tokens: Sequence[str]) -> str:
     choose(**bound.kwargs)
     engine, *models = chosen
     # What is unused are models, and the options of an engine, which are not known yet.
-    name = engine or (UPSTREAM if any(map(is_url, (*models, *unused))) else DEFAULT_ENGINE)
+    words = zip(("", *unused), unused, strict=False)
+    models += [word for before, word in words if not before.startswith("--") or "=" in before]
+    name = engine or _fitting(models)
     try:
         options_of(name)
     except ValueError as error:
         raise CycloptsError(msg=str(error)) from error
     return name
+
+
+def _fitting(models: Iterable[str]) -> str:
+    """The engine that runs such a model."""
+    for model in models:
+        if is_url(model):
+            return UPSTREAM
+        if is_safetensors(model):
+            return VLLM
+    return DEFAULT_ENGINE
 
 
 def _unknown(key: str, known: set[str], path: str) -> str:

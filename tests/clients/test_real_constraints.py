@@ -19,12 +19,11 @@ from antiphon.core.errors import RequestError
 from antiphon.core.events import Event
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Role, Status, TextPart
 from antiphon.core.turn import Calling, Function, Sampling, ToolChoice, Turn
-from antiphon.engines.llama_cpp import LlamaCppEngine
-from antiphon.engines.models import resolve
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver
 from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
+from tests.real_engine import real_engine
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module"), pytest.mark.no_cover]
 
@@ -90,7 +89,7 @@ CALLS = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def model() -> AsyncIterator[Model]:
-    served = ServedModel(LlamaCppEngine(resolve(None), parallel=4))
+    served = ServedModel(real_engine(context=8192, slots=4))
     yield await served.load()
     await served.unload()
 

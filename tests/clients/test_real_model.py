@@ -1,4 +1,4 @@
-"""The SDKs of OpenAI and Anthropic against Antiphon with a real model: SmolLM2-135M, from the wheel that the test setup installs."""
+"""The SDKs of OpenAI and Anthropic against Antiphon with a real model: SmolLM2-135M, see `tests/real_engine.py`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,8 +13,7 @@ from openai import AsyncOpenAI
 from openai.types import CompletionUsage
 
 from antiphon.engines.engine import Load
-from antiphon.engines.llama_cpp import LlamaCppEngine
-from antiphon.engines.models import resolve
+from tests.real_engine import real_engine
 from tests.server import Running, running
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.no_cover]
@@ -29,8 +28,7 @@ STORY = "Tell a long story about a fox."
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Running]:
-    engine = LlamaCppEngine(resolve(None), context=CONTEXT, parallel=SLOTS)
-    async with running(engine) as server:
+    async with running(real_engine(context=CONTEXT, slots=SLOTS)) as server:
         yield server
 
 

@@ -1,0 +1,292 @@
+"""Models of safetensors, run by vLLM: on GPUs, on many of them, or on the processor.
+
+vLLM computes in processes of its own. One task here reads what they yield: of each step the outputs for all
+generations, which are handed to their receivers by plain calls. vLLM batches what it has, and can
+let go of a request at any time; there are never more in it than it works on, so that who waits, waits
+here, and in fair shares.
+
+Not known here: chat, tools, stop strings. `vllm_core` is the binding, `vllm_stream` makes chunks of its
+outputs.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any
+
+import structlog
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.constraint import StructuralTag
+from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
+from antiphon.engines.admission import Admission, Ticket
+from antiphon.engines.engine import (
+    Capabilities,
+    GenerationRequest,
+    Load,
+    ModelCard,
+    Receiver,
+    Work,
+    check_size,
+)
+from antiphon.engines.models import response_template
+from antiphon.engines.vllm_core import SUPPORTED, VllmCore, engine_args
+from antiphon.engines.vllm_stream import OutputReader
+
+log = structlog.get_logger()
+
+LONG = 64 * 1024
+"""Characters from which on a text is tokenized beside the event loop."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of vLLM."""
+
+    model: str
+    """The model: a folder with its safetensors, or ORG/REPO on the Hugging Face hub."""
+
+    _: KW_ONLY
+
+    context: PositiveInt | None = None
+    """The most tokens that a prompt and its answer may have together. Without it, what the model
+    was trained for."""
+
+    parallel: PositiveInt | None = None
+    """How many answers are generated at the same time; further requests wait. Without it, as many as
+    vLLM takes."""
+
+    vllm: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
+    """An engine argument of vLLM, KEY=VALUE, as in tensor_parallel_size=2; repeat it for several.
+    vLLM's documentation lists them."""
+
+    def build(self) -> "VllmEngine":
+        """Import vLLM, and check the arguments."""
+        own = {"max_model_len": self.context, "max_num_seqs": self.parallel}
+        return VllmEngine(engine_args(self.model, self.vllm, own))
+
+
+class VllmEngine:
+    """The model that vLLM's `AsyncEngineArgs` name."""
+
+    def __init__(self, args: Any) -> None:
+        self._args = args
+        self._admission = Admission(1)
+        self._waiting: dict[_Generation, None] = {}
+        self._running: dict[str, _Generation] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loading: asyncio.Future[VllmCore] | None = None
+        self._core: VllmCore | None = None
+        self._card: ModelCard | None = None
+
+    @property
+    def card(self) -> ModelCard:
+        """The model. Raises EngineNotReadyError before `start`."""
+        if self._card is None:
+            raise EngineNotReadyError
+        return self._card
+
+    @property
+    def load(self) -> Load:
+        """How many generations vLLM works on, and how many wait here."""
+        return Load(self._admission.running, self._admission.waiting)
+
+    async def start(self) -> None:
+        """Load the model. Raises EngineError if that fails."""
+        self._loading = asyncio.ensure_future(asyncio.to_thread(VllmCore, self._args))
+        # Shielded: a thread cannot be cancelled. `stop` waits for it, and ends what it began.
+        core = await asyncio.shield(self._loading)
+        if self._loading is None:  # stopped meanwhile
+            return
+        self._card = _card(core)
+        self._admission = Admission(core.slots)
+        self._core = core
+        for sentinel in core.sentinels:
+            asyncio.get_running_loop().add_reader(sentinel, self._died)
+        self._spawn(self._read(core))
+        log.info("vllm", model=self._card.name, context=core.context, slots=core.slots)
+
+    async def stop(self) -> None:
+        """End vLLM's processes; what runs and what waits fails."""
+        loading, self._loading = self._loading, None
+        self._let_go(EngineNotReadyError)
+        for task in [*self._tasks]:
+            task.cancel()
+        if loading is not None:
+            await asyncio.wait((loading,))
+            with suppress(AntiphonError):
+                await asyncio.to_thread(loading.result().close)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _alive(self) -> VllmCore:
+        if self._core is None:
+            raise EngineNotReadyError
+        return self._core
+
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
+        encode = self._alive().vocabulary.encode
+        check_size(pieces, self.card.context)
+
+        def encoded() -> list[int]:
+            return [token for piece in pieces for token in encode(piece)]
+
+        return encoded() if sum(map(len, pieces)) < LONG else await asyncio.to_thread(encoded)
+
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each of these tokens, half a character as `\ufffd`."""
+        return [*map(self._alive().vocabulary.text, ids)]
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
+        return self._alive().vocabulary.decode(ids)
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        """Begin one generation. Text comes whole characters at a time."""
+        loop = asyncio.get_running_loop()
+        try:
+            core = self._alive()
+            if request.max_tokens < 1:  # vLLM would refuse it
+                return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
+            generation = _Generation(self, receiver, OutputReader(core.vocabulary, request))
+            generation.ticket = self._admission.enter(
+                lambda: self._spawn(self._begin(core, generation, request)), request.sampling.priority or 0
+            )
+        except AntiphonError as error:
+            return loop.call_soon(receiver.fail, error)
+        self._waiting[generation] = None
+        return generation
+
+    async def _begin(self, core: VllmCore, generation: "_Generation", request: GenerationRequest) -> None:
+        """There is a slot: ask vLLM for it."""
+        try:
+            if request.constraint is None:
+                made = core.request(request)
+            else:  # it compiles the grammar to check it
+                made = await asyncio.to_thread(core.request, request)
+            if generation.over:
+                return
+            self._waiting.pop(generation, None)
+            generation.id = made.request_id
+            self._running[generation.id] = generation
+            await core.add(made)
+        except Exception as error:
+            generation.fail(_public(error))
+
+    async def _read(self, core: VllmCore) -> None:
+        """Hand over what vLLM yields, until it is stopped or dies."""
+        while True:
+            try:
+                outputs = await core.read()
+            except Exception:
+                log.debug("vLLM cannot be read", exc_info=True)
+                self._died()
+                return
+            for output in outputs:
+                generation = self._running.get(output.request_id)
+                if generation is not None:
+                    generation.take(output)
+
+    def _died(self) -> None:
+        if self._core is not None:
+            log.error("vLLM has died: its own log says why. Start Antiphon again.")
+            self._let_go(EngineError)
+
+    def _let_go(self, error: type[EngineError]) -> None:
+        """There is no core any more: what runs and what waits fails."""
+        core, self._core = self._core, None
+        for sentinel in core.sentinels if core is not None else ():
+            asyncio.get_running_loop().remove_reader(sentinel)
+        for generation in [*self._running.values(), *self._waiting]:
+            generation.fail(error())
+
+    def leave(self, generation: "_Generation") -> None:
+        """A generation is over, whether vLLM has ended it or not."""
+        self._waiting.pop(generation, None)
+        if self._running.pop(generation.id, None) is not None and not generation.ended:
+            core = self._core
+            if core is not None:
+                self._spawn(core.abort([generation.id]))
+
+
+class _Generation:
+    """One generation: vLLM's outputs on one side, the receiver on the other.
+
+    `over`: the receiver is not called any more. `ended`: vLLM knows that.
+    """
+
+    ticket: Ticket
+
+    def __init__(self, engine: VllmEngine, receiver: Receiver, reader: OutputReader) -> None:
+        self._engine = engine
+        self._receiver = receiver
+        self._reader = reader
+        self.id = ""
+        self.over = False
+        self.ended = False
+
+    def take(self, output: Any) -> None:
+        """Hand over what an output says. A receiver that raises, which is a bug, does not stop the others."""
+        self.ended = output.finish_reason is not None
+        try:
+            chunk = self._reader.read(output)
+        except Exception as error:
+            self.fail(_public(error))
+            return
+        if self.ended:
+            self.cancel()  # the slot is free before the receiver knows
+        if chunk is not None:
+            try:
+                self._receiver.push([chunk])
+            except Exception:
+                log.exception("a receiver has failed")
+
+    def fail(self, error: AntiphonError) -> None:
+        """Stop, and tell the receiver why."""
+        if not self.over:
+            self.cancel()
+            self._receiver.fail(error)
+
+    def cancel(self) -> None:
+        """See `Work`."""
+        if not self.over:
+            self.over = True
+            self._engine.leave(self)
+            self.ticket.leave()
+
+
+def _card(core: VllmCore) -> ModelCard:
+    tokenizer = core.tokenizer
+    template = tokenizer.chat_template
+    if isinstance(template, dict):  # of several, one is meant for everything
+        template = template.get("default")
+    return ModelCard(
+        name=core.folder.name if core.folder.is_dir() else str(core.folder),
+        context=core.context,
+        chat_template=template,
+        bos=tokenizer.bos_token or "",
+        eos=tokenizer.eos_token or "",
+        created=int(time.time()),
+        known_as=tuple(core.names),
+        response_template=response_template(core.folder / "tokenizer.json"),
+        opening=core.opening,
+        capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(StructuralTag,)),
+        defaults={name: float(value) for name, value in core.defaults.items()},
+    )
+
+
+def _public(error: Exception) -> AntiphonError:
+    """What the receiver of a generation is told of a failure."""
+    if isinstance(error, AntiphonError):
+        return error
+    failure = EngineError()
+    failure.__cause__ = error
+    return failure

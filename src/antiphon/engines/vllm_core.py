@@ -1,0 +1,265 @@
+"""The binding to vLLM: its engine core, asked without vLLM's own frontend.
+
+`AsyncLLM` is made as vLLM's own server makes it: for the configuration, the processes that compute, the
+tokenizer, and the checks of requests. Its frontend is not used: what the core yields is read
+here, once per step for all requests, see decision 13. Those are interfaces that vLLM may change with any
+version, so the extra names the one that they are known of.
+
+Importing vLLM takes seconds, and may fail; nothing here is imported before an engine of it is made.
+"""
+
+import importlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+from uuid import uuid4
+
+from antiphon.core.constraint import StructuralTag
+from antiphon.core.errors import EngineError, RequestError, missing_extra
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import GenerationRequest
+from antiphon.engines.vllm_stream import Vocabulary
+
+_ENVIRONMENT = {
+    # Its processes would else be copies of this one, with its sockets and its threads.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""What vLLM is told by variables, where the operator does not say otherwise."""
+
+NOT_TAKEN: Mapping[str, str] = {
+    "model": "the model is the argument of `antiphon serve`",
+    "enable_log_requests": "Antiphon logs requests",
+    "disable_log_stats": "the figures that it logs are made in a part of vLLM that is not used",
+    "stream_interval": "a stream sends what there is, when it is there",
+    "skip_tokenizer_init": "the tokenizer is needed",
+}
+"""Engine arguments of vLLM's that mean nothing here, and why."""
+
+_SAME = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_tokens",
+    "ignore_eos",
+    "logprobs",
+)
+_LISTS = ("stop_token_ids", "bad_words")
+"""The fields of `Sampling` that vLLM knows by the same names and values."""
+
+SUPPORTED = frozenset(
+    {*_SAME, *_LISTS, "logit_bias", "banned_tokens", "seed", "max_tokens", "cache_salt", "priority"}
+)
+"""The fields of `Sampling` that are supported.
+
+Not here: beams and their `length_penalty`. vLLM's own server searches by asking the core for one token of
+each beam at a time: that is no generation, and nothing of it is known before the end.
+"""
+
+_NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+"""What vLLM does where neither the request nor the model's generation_config says otherwise."""
+
+_UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
+_LEAST_TOP_P = 1e-9
+"""0 leaves the likeliest token; vLLM wants more than 0."""
+
+
+def imported(name: str) -> Any:
+    """A module of vLLM's. Raises EngineError if vLLM is not installed, or cannot be imported."""
+    for variable, value in _ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise EngineError(missing_extra("The engine vllm", "vllm")) from error
+    except ImportError as error:
+        raise EngineError(f"vLLM cannot be imported: {error}.") from error
+
+
+def engine_args(model: str, given: Sequence[str], own: Mapping[str, int | None]) -> Any:
+    """The `AsyncEngineArgs` for a model, of arguments that are written KEY=VALUE, and of our `own`.
+
+    Raises EngineError, with the remedy, for an argument that vLLM does not have or cannot read.
+    """
+    arguments = imported("vllm.engine.arg_utils").AsyncEngineArgs
+    parser = _parser(arguments)
+    actions = {action.dest: action for action in parser._actions}
+    words = [f"--model={model}", "--disable-log-stats"]
+    for each in given:
+        key, _, value = each.partition("=")
+        key = key.removeprefix("--").replace("-", "_")
+        _check_key(key, actions)
+        if own.get(key) is not None:
+            raise EngineError(f"'{key}' is given by an option of Antiphon and by --vllm. Give one of them.")
+        words += _words(actions[key], value)
+    words += [f"--{key.replace('_', '-')}={number}" for key, number in own.items() if number is not None]
+    try:
+        return arguments.from_cli_args(parser.parse_args(words))
+    except (ValueError, OSError) as error:  # it looks for the model on the hub
+        raise _unloadable(model, error) from error
+
+
+def _parser(arguments: Any) -> Any:
+    """The parser of vLLM's arguments, which raises EngineError where it would end the process."""
+    base: Any = imported("vllm.utils.argparse_utils").FlexibleArgumentParser
+
+    class Parser(base):  # type: ignore[misc]
+        def error(self, message: str) -> NoReturn:
+            raise EngineError(f"--vllm: {message}.")
+
+    return arguments.add_cli_args(Parser(add_help=False))
+
+
+def _check_key(key: str, known: Mapping[str, Any]) -> None:
+    if key in NOT_TAKEN:
+        raise EngineError(f"--vllm {key} is not taken: {NOT_TAKEN[key]}. Leave it out.")
+    if key not in known:
+        close = get_close_matches(key, known, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise EngineError(f"vLLM has no engine argument '{key}'.{hint}")
+
+
+def _words(action: Any, value: str) -> list[str]:
+    """An argument as it is on vLLM's command line."""
+    option = max(action.option_strings, key=len)
+    flag = next(name for name in action.option_strings if name.startswith("--") and name[2:5] != "no-")
+    if action.nargs == 0:  # a switch
+        if value.lower() not in ("", "true", "false"):
+            raise EngineError(f"--vllm {action.dest} is true or false, not '{value}'.")
+        return [option if value.lower() == "false" and option != flag else flag]
+    if action.nargs in ("+", "*"):
+        return [flag, *(json.loads(value) if value.startswith("[") else value.split(","))]
+    return [f"{flag}={value}"]
+
+
+def _unloadable(model: str, error: Exception) -> EngineError:
+    why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return EngineError(f"vLLM cannot load {model}: {why}")
+
+
+class VllmCore:
+    """A loaded model. Making one takes until its processes are ready. Raises EngineError if that fails."""
+
+    def __init__(self, args: Any) -> None:
+        try:
+            self._llm = imported("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(args)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise _unloadable(args.model, error) from error
+        self._params = imported("vllm.sampling_params")
+        self._refusal = imported("vllm.exceptions").VLLMClientError
+        self._config = self._llm.model_config
+        self.vocabulary = Vocabulary(self._llm.renderer.tokenizer)
+        chosen: Mapping[str, Any] = self._config.get_diff_sampling_param()
+        self.defaults = {name: value for name, value in {**_NEUTRAL, **chosen}.items() if name in _SAME}
+
+    @property
+    def context(self) -> int:
+        """The most tokens that a prompt and its answer may have together."""
+        most: int = self._config.max_model_len
+        return most
+
+    @property
+    def slots(self) -> int:
+        """How many requests are worked on at a time."""
+        most: int = self._llm.vllm_config.scheduler_config.max_num_seqs
+        return most
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What may tell the model's family."""
+        config = self._config.hf_config
+        return (*(config.architectures or ()), str(config.model_type), str(self._config.model))
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer as vLLM has loaded it: `chat_template`, `bos_token`, `eos_token`."""
+        return self._llm.renderer.tokenizer
+
+    @property
+    def opening(self) -> int | None:
+        """The token that the model wants before any text; None if it wants none."""
+        bare, full = ([*self.tokenizer.encode("a", add_special_tokens=each)] for each in (False, True))
+        return full[0] if bare and full[1 : 1 + len(bare)] == bare else None
+
+    @property
+    def folder(self) -> Path:
+        """Where the model's files are, if it is a folder."""
+        return Path(self._config.model)
+
+    def request(self, request: GenerationRequest) -> Any:
+        """The request to the core; its `request_id` is what outputs name. Raises RequestError."""
+        sampling = request.sampling
+        prompt = {"type": "token", "prompt_token_ids": [*request.prompt.ids]}
+        if sampling.cache_salt is not None:
+            prompt["cache_salt"] = sampling.cache_salt
+        try:
+            made = self._llm.input_processor.process_inputs(
+                uuid4().hex,
+                prompt,
+                self._sampling(request),
+                supported_tasks=("generate",),
+                priority=sampling.priority or 0,
+            )
+        except (self._refusal, ValueError) as error:
+            message = f"vLLM refuses this: {str(error.args[0] if error.args else error).rstrip('.')}."
+            raise RequestError(message, param=getattr(error, "parameter", None)) from error
+        made.external_req_id = made.request_id
+        made.reasoning_ended = (
+            True if request.constraint is not None else None
+        )  # it holds from the first token on
+        return made
+
+    def _sampling(self, request: GenerationRequest) -> Any:
+        """The `SamplingParams`. Stop strings are not sent: the decoder above has to see them."""
+        sampling = request.sampling
+        values = {name: value for name in _SAME if (value := getattr(sampling, name)) != _UNSET[name]}
+        values = {**self.defaults, **values, **{name: [*getattr(sampling, name)] for name in _LISTS}}
+        values["top_p"] = max(values["top_p"], _LEAST_TOP_P)
+        if sampling.seed is not None:
+            values["seed"] = sampling.seed % 2**63  # -1 would draw one
+        bias = {**sampling.logit_bias, **dict.fromkeys(sampling.banned_tokens, float("-inf"))}
+        if isinstance(request.constraint, StructuralTag):
+            values["structured_outputs"] = self._structured(request.constraint, sampling)
+        return self._params.SamplingParams(
+            max_tokens=request.max_tokens, logit_bias=bias or None, skip_clone=True, **values
+        )
+
+    def _structured(self, tag: StructuralTag, sampling: Sampling) -> Any:
+        if sampling.ignore_eos:
+            raise RequestError("`ignore_eos` cannot be combined with structured output.", param="ignore_eos")
+        return self._params.StructuredOutputsParams(structural_tag=tag.text)
+
+    async def add(self, made: Any) -> None:
+        """Have the core begin with a request."""
+        await self._llm.engine_core.add_request_async(made)
+
+    async def abort(self, request_ids: list[str]) -> None:
+        """Have the core end requests, within a step. It yields nothing for them any more."""
+        await self._llm.engine_core.abort_requests_async(request_ids)
+
+    async def read(self) -> Sequence[Any]:
+        """What the core yields next: of a step, the outputs for all requests. Raises when it has died."""
+        outputs: Sequence[Any] = (await self._llm.engine_core.get_output_async()).outputs
+        return outputs
+
+    @property
+    def sentinels(self) -> Sequence[int]:
+        """Descriptors that become readable when a process of the core's on this machine has ended.
+
+        `read` raises then, too, but only after vLLM has cleaned up, which takes seconds.
+        """
+        manager = self._llm.engine_core.resources.engine_manager
+        ends: Sequence[int] = manager.sentinels() if hasattr(manager, "sentinels") else ()
+        return ends
+
+    def close(self) -> None:
+        """End its processes."""
+        self._llm.shutdown()

@@ -1,0 +1,261 @@
+"""The outputs of vLLM's engine core, read as chunks: it yields ids, the text is made of them here.
+
+Text comes from the tokenizer's own incremental decoding, with a few tokens of the prompt before it: some
+tokenizers write a space only behind other text. Special tokens never get there: each is either shown
+or hidden, whatever stands beside it. A token that only begins a character waits for the rest.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import GenerationRequest
+
+PRIMING = 5
+"""Tokens of the prompt that stand before the first text, as vLLM itself has it."""
+
+MOST_OF_A_CHARACTER = 8
+"""Tokens that are waited with. A character has four bytes at most: these will never be one."""
+
+REMEMBERED = 4096
+"""Tokens whose text is remembered: those that are listed beside others are mostly the same."""
+
+_BROKEN = "\ufffd"
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_FINISHES = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+class Stream(Protocol):
+    """Makes text of tokens, one after the other."""
+
+    def step(self, token: int) -> str | None:
+        """The text that this token completes."""
+        ...
+
+
+class Vocabulary:
+    """The tokens of a model, and their texts. `tokenizer` is what vLLM has loaded.
+
+    Nearly all are Hugging Face's, written in Rust; others have `encode` and `decode` at least.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._fast = getattr(tokenizer, "_tokenizer", None)
+        self._size = len(tokenizer)
+        self._special = _special_tokens(tokenizer)
+        anchor = self.encode("a")
+        self._anchor = anchor, self._decode(anchor)
+        self.text = lru_cache(REMEMBERED)(self._text)
+        self.shown = lru_cache(8)(self._shown)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text. Special ones become their ids, and none are added."""
+        if self._fast is None:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        else:
+            ids = self._fast.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Their text, special ones written out. Raises RequestError for an id that is no token's."""
+        for token in ids:
+            if not 0 <= token < self._size:
+                message = f"There is no token {token}: the ids of this model are 0 to {self._size - 1}."
+                raise RequestError(message, param="tokens")
+        return self._decode(ids)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = (self._fast or self._tokenizer).decode([*ids], skip_special_tokens=False)
+        return text
+
+    def _text(self, token: int) -> str:
+        """The text of a token in the middle of others; half a character is `\ufffd`."""
+        ids, before = self._anchor
+        return self._decode((*ids, token))[len(before) :]
+
+    def raw(self, token: int) -> bytes | None:
+        """Its bytes, if its text does not have them all; None if it does, or they are not known."""
+        if _BROKEN not in self.text(token):
+            return None
+        name: str | None = self._tokenizer.convert_ids_to_tokens([token])[0]
+        if name is None:
+            return None
+        if found := _BYTE.fullmatch(name):
+            return bytes.fromhex(found[1])
+        values = [_BYTES.get(letter) for letter in name]
+        return None if None in values else bytes(value for value in values if value is not None)
+
+    def _shown(self, preserve: frozenset[str]) -> Mapping[int, str]:
+        """What is seen of each special token, where only these are."""
+        return {token: text if text in preserve else "" for token, text in self._special.items()}
+
+    def stream(self, before: Sequence[int] = ()) -> Stream:
+        """Makes text of the tokens that follow these."""
+        primer = [*before[-PRIMING:]]
+        if self._decode(primer).endswith(_BROKEN):  # it would be taken for the beginning of the text
+            primer = []
+        if self._fast is None:
+            return PlainStream(self._decode, primer)
+        return FastStream(self._fast, primer)
+
+
+class FastStream:
+    """The stream of Hugging Face's tokenizers."""
+
+    def __init__(self, tokenizer: Any, primer: list[int]) -> None:
+        from tokenizers.decoders import DecodeStream  # noqa: PLC0415 - an optional extra
+
+        self._tokenizer = tokenizer
+        self._step = DecodeStream(ids=primer, skip_special_tokens=False).step
+
+    def step(self, token: int) -> str | None:
+        """See `Stream`."""
+        text: str | None = self._step(self._tokenizer, token)
+        return text
+
+
+class PlainStream:
+    """The same with any tokenizer: the last tokens are decoded with and without the new one."""
+
+    def __init__(self, decode: Any, primer: list[int]) -> None:
+        self._decode = decode
+        self._ids = primer
+        self._read = len(primer)
+        self._before = decode(primer)
+
+    def step(self, token: int) -> str | None:
+        """See `Stream`."""
+        self._ids.append(token)
+        text: str = self._decode(self._ids)
+        if len(text) <= len(self._before) or text.endswith(_BROKEN):
+            return None
+        new = text[len(self._before) :]
+        self._ids = self._ids[self._read :]
+        self._read = len(self._ids)
+        self._before = self._decode(self._ids)
+        return new
+
+
+class OutputReader:
+    """Turns the outputs for one request into chunks."""
+
+    def __init__(self, vocabulary: Vocabulary, request: GenerationRequest) -> None:
+        sampling: Sampling = request.sampling
+        self._vocabulary = vocabulary
+        self._shown = vocabulary.shown(request.preserve)
+        self._step = vocabulary.stream(request.prompt.ids).step
+        self._stops = frozenset(sampling.stop_token_ids)
+        self._scored = sampling.logprobs is not None
+        self._begun: list[Token] = []  # of a character that is not complete
+
+    def read(self, output: Any) -> Chunk | None:
+        """The chunk in an output, if there is one. Raises EngineError if vLLM gave up."""
+        ids, cached = output.new_token_ids, 0
+        if output.prefill_stats is not None:
+            cached = output.prefill_stats.num_cached_tokens
+        if len(ids) == 1 and output.finish_reason is None and not self._begun and not self._scored:
+            token = ids[0]
+            text = self._shown[token] if token in self._shown else self._step(token)
+            if text is not None:
+                return Chunk(text, (Token(token, text),), None, cached)
+            self._begun.append(Token(token, ""))
+            return Chunk("", (), None, cached) if cached else None
+        finish = None if output.finish_reason is None else self._finish(output)
+        tokens = [*self._tokens(output, finish)]
+        if finish is not None:
+            tokens += self._taken()
+        elif not tokens and not cached:
+            return None
+        return Chunk("".join(token.text for token in tokens), tuple(tokens), finish, cached)
+
+    def _tokens(self, output: Any, finish: Finish | None) -> Iterator[Token]:
+        """The new tokens whose text is complete."""
+        ended = finish is not None and finish.reason is FinishReason.STOP
+        scores = _scores(output.new_logprobs)
+        for left, token in enumerate(output.new_token_ids, 1 - len(output.new_token_ids)):
+            self._begun.append(self._score(token, next(scores, None)))
+            text = self._ending(token) if ended and left == 0 else self._shown.get(token)
+            if text is None:
+                text = self._step(token)
+            if text is None and len(self._begun) >= MOST_OF_A_CHARACTER:
+                text = self._given_up()
+            if text is not None:
+                yield from self._completed(text)
+
+    def _ending(self, token: int) -> str:
+        """The text of the token that ended the answer: hidden, but for the model's own markers."""
+        return "" if token in self._stops else self._shown.get(token, "")
+
+    def _given_up(self) -> str:
+        """The text of bytes that are none: as replacement characters, from where on text is read anew."""
+        self._step = self._vocabulary.stream().step
+        return self._vocabulary.decode([token.id for token in self._begun])
+
+    def _completed(self, text: str) -> Iterable[Token]:
+        """The tokens of a piece of text. All of it is the last one's: it made it whole."""
+        *begun, last = self._taken()
+        raws: list[bytes | None] = [None] * (len(begun) + 1)
+        if self._scored and begun:
+            known = [self._vocabulary.raw(token.id) for token in (*begun, last)]
+            if b"".join(raw or b"" for raw in known) == text.encode():
+                raws = known
+        for token, raw in zip(begun, raws, strict=False):
+            yield Token(token.id, "", token.logprob, token.top, raw)
+        yield Token(last.id, text, last.logprob, last.top, raws[-1])
+
+    def _taken(self) -> list[Token]:
+        begun, self._begun = self._begun, []
+        return begun
+
+    def _score(self, token: int, row: tuple[list[int], list[float]] | None) -> Token:
+        if row is None:
+            return Token(token, "")
+        ids, logprobs = row
+        return Token(token, "", logprobs[0], tuple(map(self._candidate, ids[1:], logprobs[1:])))
+
+    def _candidate(self, token: int, logprob: float) -> Candidate:
+        return Candidate(token, self._vocabulary.text(token), logprob, self._vocabulary.raw(token))
+
+    def _finish(self, output: Any) -> Finish:
+        reason = _FINISHES.get(str(output.finish_reason))
+        if reason is None:
+            raise EngineError from RuntimeError(f"vLLM: finish_reason {output.finish_reason}")
+        stop = output.stop_reason if output.stop_reason in self._stops else None
+        return Finish(reason, stop)
+
+
+def _scores(lists: Any) -> Iterator[tuple[list[int], list[float]]]:
+    """For each new token, itself and the most likely ones: their ids, and their log probabilities."""
+    if lists is None:
+        return iter(())
+    return zip(lists.logprob_token_ids.tolist(), lists.logprobs.tolist(), strict=True)
+
+
+def _special_tokens(tokenizer: Any) -> Mapping[int, str]:
+    """The texts of the special tokens by their ids."""
+    ids, texts = tokenizer.all_special_ids, tokenizer.all_special_tokens
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return dict(zip(ids, texts, strict=True)) | {
+        token: each.content for token, each in added.items() if each.special
+    }
+
+
+def _byte_letters() -> Mapping[str, int]:
+    """The letters that tokenizers of bytes (GPT-2's and most since) have for each byte."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }
+
+
+_BYTES = _byte_letters()

@@ -1,0 +1,256 @@
+"""What the engine uses of vLLM, as far as it can be played: `install` puts it where vLLM would be.
+
+Names and shapes are those of vLLM 0.32: `engine/arg_utils.py`, `sampling_params.py`, `exceptions.py`,
+`v1/engine/__init__.py` (EngineCoreOutput), `v1/engine/async_llm.py`, `v1/engine/core_client.py`,
+`v1/outputs.py` (LogprobsLists). The tokenizer is a real one, of bytes. In place of a model, each token is the one after
+the last, in the alphabet. What vLLM makes of its arguments, only the real one can say: `test_vllm_real.py`.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as Bytes
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+SPECIAL = ("<|im_start|>", "<|im_end|>")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class VLLMClientError(Exception):
+    pass
+
+
+class VLLMValidationError(VLLMClientError):
+    def __init__(self, message: str, *, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class EngineDeadError(Exception):
+    pass
+
+
+class FakeTokenizer:
+    """As transformers' `TokenizersBackend`."""
+
+    chat_template: Any = "{{ messages[0]['content'] }}"
+    bos_token, eos_token = None, "<|im_end|>"
+
+    def __init__(self) -> None:
+        letters = sorted(ByteLevel.alphabet())
+        self._tokenizer = Tokenizer(BPE({letter: place for place, letter in enumerate(letters)}, []))
+        self._tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+        self._tokenizer.decoder = Bytes()
+        self._tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
+        self.all_special_tokens = ["<|im_end|>"]
+        self.all_special_ids = [self._tokenizer.token_to_id(each) for each in self.all_special_tokens]
+        self.added_tokens_decoder = self._tokenizer.get_added_tokens_decoder()
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
+        return [self._tokenizer.id_to_token(token) for token in ids]
+
+
+class SamplingParams(SimpleNamespace):
+    logprobs: int | None = None
+
+
+class StructuredOutputsParams(SimpleNamespace):
+    pass
+
+
+class Array(list[Any]):
+    """As far as a NumPy array is asked for."""
+
+    def tolist(self) -> list[Any]:
+        return [*self]
+
+
+class LogprobsLists(NamedTuple):
+    logprob_token_ids: Array
+    logprobs: Array
+
+
+class EngineCoreOutput(SimpleNamespace):
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    new_logprobs: LogprobsLists | None = None
+    prefill_stats: Any = None
+
+
+class AsyncEngineArgs:
+    def __init__(self, **arguments: Any) -> None:
+        self.__dict__.update(arguments)
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
+        parser.add_argument("--dtype", choices=["auto", "bfloat16"], default="auto")
+        parser.add_argument("--max-model-len", type=int)
+        parser.add_argument("--max-num-seqs", type=int)
+        parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
+        parser.add_argument("--enforce-eager", action=argparse.BooleanOptionalAction, default=False)
+        parser.add_argument("--disable-log-stats", action="store_true")
+        parser.add_argument("--enable-log-requests", action=argparse.BooleanOptionalAction, default=False)
+        parser.add_argument("--allowed-media-domains", nargs="+")
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> "AsyncEngineArgs":
+        if args.model == "org/nothing":
+            raise FileNotFoundError("There is no repository org/nothing.\nLook elsewhere.")
+        return cls(**vars(args))
+
+
+class AsyncLLM:
+    def __init__(self, args: AsyncEngineArgs) -> None:
+        if args.model == "org/broken":  # type: ignore[attr-defined]
+            raise RuntimeError("Engine core initialization failed. See root cause above.")
+        self.args = args
+        self.renderer = SimpleNamespace(tokenizer=FakeTokenizer())
+        self.model_config = SimpleNamespace(
+            model=args.model,  # type: ignore[attr-defined]
+            max_model_len=args.max_model_len or 2048,  # type: ignore[attr-defined]
+            hf_config=SimpleNamespace(architectures=["LlamaForCausalLM"], model_type="llama"),
+            get_diff_sampling_param=lambda: {"temperature": 0.6, "max_tokens": 9},
+        )
+        slots = args.max_num_seqs or 256  # type: ignore[attr-defined]
+        self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=slots))
+        self.input_processor = InputProcessor()
+        self.engine_core = EngineCore(self.renderer.tokenizer)
+
+    @classmethod
+    def from_engine_args(cls, args: AsyncEngineArgs) -> "AsyncLLM":
+        return cls(args)
+
+    def shutdown(self) -> None:
+        for end in self.engine_core.end:
+            os.close(end)
+
+
+class InputProcessor:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def process_inputs(
+        self,
+        request_id: str,
+        prompt: Mapping[str, Any],
+        params: SamplingParams,
+        supported_tasks: Sequence[str],
+        priority: int = 0,
+    ) -> SimpleNamespace:
+        if params.temperature > 2:
+            message = f"temperature must be in [0, 2], got {params.temperature}."
+            raise VLLMValidationError(message, parameter="temperature")
+        if prompt["type"] != "token" or supported_tasks != ("generate",):
+            raise TypeError
+        request = SimpleNamespace(
+            request_id=request_id,
+            external_req_id=None,
+            reasoning_ended=None,
+            prompt_token_ids=prompt["prompt_token_ids"],
+            cache_salt=prompt.get("cache_salt"),
+            sampling_params=params,
+            priority=priority,
+        )
+        self.seen.append(request)
+        return request
+
+
+class EngineCore:
+    """Yields a token for each request in each step. `script` is played instead, `dies` and `end` end it."""
+
+    def __init__(self, tokenizer: FakeTokenizer) -> None:
+        self._next: dict[int, int] = {}
+        ids = tokenizer.encode(LETTERS, add_special_tokens=False)
+        self._next = dict(zip(ids, [*ids[1:], ids[0]], strict=True))
+        self._requests: dict[str, list[int]] = {}
+        self._params: dict[str, Any] = {}
+        self.script: list[EngineCoreOutput] = []
+        self.aborted: list[str] = []
+        self.dies = False
+        self.end = os.pipe()
+        self.resources = SimpleNamespace(engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]]))
+
+    async def add_request_async(self, request: Any) -> None:
+        self._requests[request.request_id] = [*request.prompt_token_ids]
+        self._params[request.request_id] = (request.sampling_params, len(request.prompt_token_ids))
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        self.aborted += request_ids
+        for request_id in request_ids:
+            self._requests.pop(request_id, None)
+
+    async def get_output_async(self) -> SimpleNamespace:
+        await asyncio.sleep(0)
+        while not self._requests and not self.dies:
+            await asyncio.sleep(0.001)
+        if self.dies:
+            raise EngineDeadError
+        return SimpleNamespace(outputs=[self._output(each) for each in [*self._requests]])
+
+    def _output(self, request_id: str) -> EngineCoreOutput:
+        ids = self._requests[request_id]
+        params, prompt = self._params[request_id]
+        if self.script:
+            output = self.script.pop(0)
+            output.request_id = request_id
+        else:
+            token = self._next.get(ids[-1], min(self._next))
+            ids.append(token)
+            output = EngineCoreOutput(request_id=request_id, new_token_ids=[token])
+            if params.logprobs is not None:
+                most = [token, *(each for each in self._next if each != token)][: params.logprobs]
+                scores = [-0.5, *(-0.5 - place for place in range(len(most)))]
+                output.new_logprobs = LogprobsLists(Array([[token, *most]]), Array([scores]))
+            if len(ids) - prompt == 1:
+                output.prefill_stats = SimpleNamespace(num_cached_tokens=0)
+            if token in params.stop_token_ids:
+                output.finish_reason, output.stop_reason = "stop", token
+            elif len(ids) - prompt == params.max_tokens:
+                output.finish_reason = "length"
+        if output.finish_reason is not None:
+            del self._requests[request_id]
+        return output
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have it imported for vLLM."""
+    modules: Mapping[str, Mapping[str, Any]] = {
+        "vllm": {},
+        "vllm.engine": {},
+        "vllm.engine.arg_utils": {"AsyncEngineArgs": AsyncEngineArgs},
+        "vllm.utils": {},
+        "vllm.utils.argparse_utils": {"FlexibleArgumentParser": argparse.ArgumentParser},
+        "vllm.v1": {},
+        "vllm.v1.engine": {},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": AsyncLLM},
+        "vllm.sampling_params": {
+            "SamplingParams": SamplingParams,
+            "StructuredOutputsParams": StructuredOutputsParams,
+        },
+        "vllm.exceptions": {"VLLMClientError": VLLMClientError},
+    }
+    for name, contents in modules.items():
+        module = ModuleType(name)
+        module.__dict__.update(contents)
+        monkeypatch.setitem(sys.modules, name, module)

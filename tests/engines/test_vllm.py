@@ -1,0 +1,405 @@
+"""The vLLM engine beside a vLLM that is played, see `fake_vllm.py`: what must be exact, and how it fails."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import pytest_asyncio
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
+from antiphon.core.constraint import StructuralTag
+from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import GenerationRequest, Load, Prompt
+from antiphon.engines.vllm import Options
+from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
+from tests.contracts.engine import (
+    Collected,
+    EngineContract,
+    chunks_of,
+    finish_of,
+    generated,
+    request_of,
+    running,
+    text_of,
+    tokens_of,
+    until,
+)
+from tests.engines import fake_vllm
+from tests.engines.fake_vllm import EngineCoreOutput, FakeTokenizer
+
+PLAYED = ("dtype=bfloat16", "enforce-eager=true")
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch):
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    fake_vllm.install(monkeypatch)
+
+
+def made(*given, **options):
+    return Options("org/model", vllm=(*PLAYED, *given), **options).build()
+
+
+@pytest_asyncio.fixture
+async def engine():
+    engine = made(context=512, parallel=3)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+def llm_of(engine):
+    return engine._core._llm
+
+
+class TestContract(EngineContract):
+    prompt = "Tell a story: a"
+    others = ("one c", "one h", "one q")
+    slots = 3
+    draws = False
+
+    @pytest.fixture
+    def fresh(self):
+        return made(context=64, parallel=1)
+
+
+# Arguments
+
+
+def test_arguments_are_read_by_vllms_own_parser():
+    engine = made("tensor-parallel-size=2", "allowed_media_domains=a.org,b.org", context=99, parallel=5)
+    args = engine._args
+    assert (args.model, args.dtype, args.tensor_parallel_size) == ("org/model", "bfloat16", 2)
+    assert (args.max_model_len, args.max_num_seqs) == (99, 5)
+    assert args.allowed_media_domains == ["a.org", "b.org"]
+    assert (args.enforce_eager, args.disable_log_stats) == (True, True)
+    assert made('allowed_media_domains=["c,d"]', "enforce_eager=false")._args.allowed_media_domains == ["c,d"]
+    assert made("enforce_eager=false")._args.enforce_eager is False
+    assert made("enforce_eager")._args.enforce_eager is True
+    assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "tensor_paralel_size=2",
+            "no engine argument 'tensor_paralel_size'. Did you mean tensor_parallel_size?",
+        ),
+        ("xyz=1", "vLLM has no engine argument 'xyz'."),
+        (
+            "tensor_parallel_size=two",
+            "--vllm: argument --tensor-parallel-size/-tp: invalid int value: 'two'.",
+        ),
+        ("dtype=int3", "invalid choice"),
+        ("enforce_eager=maybe", "enforce_eager is true or false, not 'maybe'"),
+        ("model=org/other", "--vllm model is not taken: the model is the argument of `antiphon serve`"),
+        ("enable_log_requests=true", "is not taken"),
+        ("max_model_len=9", "'max_model_len' is given by an option of Antiphon and by --vllm"),
+    ],
+)
+def test_arguments_that_vllm_does_not_have_or_cannot_read_are_refused(given, message):
+    with pytest.raises(EngineError) as raised:
+        made(given, context=512)
+    assert message in raised.value.message
+
+
+async def test_what_vllm_cannot_load_is_said():
+    with pytest.raises(
+        EngineError, match=r"vLLM cannot load org/nothing: There is no repository org/nothing\.$"
+    ):
+        Options("org/nothing").build()
+    engine = Options("org/broken").build()
+    with pytest.raises(EngineError, match="vLLM cannot load org/broken: Engine core initialization failed"):
+        await engine.start()
+    await engine.stop()
+    assert engine.load == Load()
+
+
+def test_without_vllm_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "vllm.engine.arg_utils", None)
+    with pytest.raises(EngineError, match=r"pip install -e '\.\[vllm\]'"):
+        made()
+
+
+# The card
+
+
+async def test_the_card_is_what_vllm_has_loaded(engine):
+    card = engine.card
+    assert (card.name, card.context, card.eos, card.bos) == ("org/model", 512, "<|im_end|>", "")
+    assert card.known_as == ("LlamaForCausalLM", "llama", "org/model")
+    assert card.chat_template == FakeTokenizer.chat_template
+    assert card.opening is None
+    # Of the model's generation_config: what says how tokens are drawn.
+    assert card.defaults == {"temperature": 0.6, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
+
+
+async def test_of_several_templates_the_default_is_taken(monkeypatch):
+    monkeypatch.setattr(FakeTokenizer, "chat_template", {"default": "A", "tool_use": "B"})
+    engine = made()
+    await engine.start()
+    assert engine.card.chat_template == "A"
+    await engine.stop()
+
+
+# Requests
+
+
+async def asked(engine, sampling=Sampling(), **more):  # noqa: B008 (frozen)
+    """What vLLM got for a request with this sampling."""
+    request = await request_of(engine, "a", 3, sampling=sampling, **more)
+    await generated(engine, request)
+    return llm_of(engine).input_processor.seen[-1]
+
+
+async def test_sampling_becomes_vllms_own(engine):
+    sampling = Sampling(
+        top_p=0,
+        top_k=-1,
+        min_p=0.1,
+        repetition_penalty=1.2,
+        logit_bias={5: 1.5},
+        banned_tokens=(7,),
+        seed=-1,
+        min_tokens=2,
+        stop_token_ids=(200,),
+        ignore_eos=True,
+        bad_words=("bad",),
+        logprobs=2,
+        priority=4,
+        cache_salt="salt",
+    )
+    request = await asked(engine, sampling)
+    assert vars(request.sampling_params) == {
+        "max_tokens": 3,
+        "skip_clone": True,
+        "temperature": 0.6,  # the model's own
+        "top_p": 1e-9,
+        "top_k": -1,
+        "min_p": 0.1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "repetition_penalty": 1.2,
+        "logit_bias": {5: 1.5, 7: float("-inf")},
+        "seed": 2**63 - 1,
+        "min_tokens": 2,
+        "stop_token_ids": [200],
+        "ignore_eos": True,
+        "bad_words": ["bad"],
+        "logprobs": 2,
+    }
+    assert (request.priority, request.cache_salt) == (4, "salt")
+    assert request.external_req_id == request.request_id
+
+
+async def test_a_constraint_holds_from_the_first_token_on(engine):
+    request = await asked(engine, constraint=StructuralTag("{}"))
+    assert request.sampling_params.structured_outputs.structural_tag == "{}"
+    assert request.reasoning_ended is True
+    assert (await asked(engine)).reasoning_ended is None
+    with pytest.raises(RequestError) as raised:
+        await asked(engine, Sampling(ignore_eos=True), constraint=StructuralTag("{}"))
+    assert raised.value.param == "ignore_eos"
+
+
+async def test_what_vllm_refuses_names_the_parameter(engine):
+    with pytest.raises(RequestError) as raised:
+        await asked(engine, Sampling(temperature=3))
+    assert raised.value.param == "temperature"
+    assert raised.value.message == "vLLM refuses this: temperature must be in [0, 2], got 3."
+    await until(lambda: engine.load == Load())
+
+
+async def test_what_is_not_wanted_any_more_is_ended_in_vllm(engine):
+    async with running(engine, await request_of(engine, "a", 200)) as (work, _):
+        work.cancel()
+    await until(lambda: bool(llm_of(engine).engine_core.aborted))
+    await chunks_of(engine, "a", 2)
+    assert len(llm_of(engine).engine_core.aborted) == 1  # not what vLLM ended itself
+
+
+# Failures
+
+
+@pytest.mark.parametrize("seen", ["reading", "process"])
+async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, seen):
+    receivers = [Collected() for _ in range(5)]
+    for receiver in receivers:
+        engine.generate(await request_of(engine, "a", 200), receiver)
+    await until(receivers[0].begun.is_set)
+    core = llm_of(engine).engine_core
+    if seen == "reading":
+        core.dies = True
+    else:
+        os.write(core.end[1], b"x")
+    for receiver in receivers:
+        with pytest.raises(EngineError, match="failed to answer"):
+            await receiver.whole()
+    assert engine.load == Load()
+    with pytest.raises(EngineNotReadyError):
+        await engine.tokenize(["a"])
+
+
+async def test_an_answer_that_vllm_gives_up_fails_alone(engine):
+    llm_of(engine).engine_core.script = [EngineCoreOutput(new_token_ids=[], finish_reason="error")]
+    with pytest.raises(EngineError):
+        await chunks_of(engine, "a", 3)
+    assert text_of(await chunks_of(engine, "a", 3)) == "bcd"
+
+
+async def test_a_receiver_that_raises_does_not_stop_the_others(engine):
+    class Raising(Collected):
+        def push(self, chunks):
+            super().push(chunks)
+            raise ValueError
+
+    raising, other = Raising(), Collected()
+    for receiver in (raising, other):
+        engine.generate(await request_of(engine, "a", 3), receiver)
+    assert text_of(await other.whole()) == "bcd"
+
+
+# Text of tokens
+
+
+def output(*ids, **more):
+    return EngineCoreOutput(request_id="", new_token_ids=[*ids], **more)
+
+
+class Reading:
+    """A reader of outputs, and the tokenizer whose ids they have."""
+
+    def __init__(self, tokenizer=None, before="", **options):
+        self.tokenizer = tokenizer or FakeTokenizer()
+        self.vocabulary = Vocabulary(self.tokenizer)
+        ids = tuple(self.vocabulary.encode(before))
+        self.reader = OutputReader(self.vocabulary, GenerationRequest(Prompt(before, ids), 9, **options))
+
+    def ids(self, text):
+        return self.vocabulary.encode(text)
+
+    def read(self, *ids, **more):
+        return self.reader.read(output(*ids, **more))
+
+
+class PlainTokenizer(FakeTokenizer):
+    """One that is not Hugging Face's."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self._tokenizer = self._tokenizer, None
+        self.added_tokens_decoder = {}
+        self.all_special_tokens = ["<|im_start|>", "<|im_end|>"]
+        self.all_special_ids = [256, 257]
+
+    def __getattribute__(self, name):
+        if name in ("encode", "decode", "convert_ids_to_tokens", "__len__"):
+            real = FakeTokenizer()
+            return getattr(real, name)
+        return super().__getattribute__(name)
+
+    def __len__(self):
+        return 258
+
+
+@pytest.mark.parametrize("tokenizer", [FakeTokenizer, PlainTokenizer])
+def test_the_tokens_of_a_character_come_together(tokenizer):
+    reading = Reading(tokenizer(), before="Say: ")
+    ids = reading.ids("aé🎉b")
+    chunks = [chunk for token in ids if (chunk := reading.read(token))]
+    assert [chunk.text for chunk in chunks] == ["a", "é", "🎉", "b"]
+    assert [token.id for token in tokens_of(chunks)] == ids
+    assert [token.text for token in chunks[2].tokens] == ["", "", "", "🎉"]
+
+
+def test_several_tokens_of_a_step_are_one_chunk():
+    reading = Reading()
+    chunk = reading.read(*reading.ids("aé")[:2])
+    assert [token.text for token in chunk.tokens] == ["a"]
+    chunk = reading.read(*reading.ids("éb")[1:])
+    assert [token.text for token in chunk.tokens] == ["", "é", "b"]
+
+
+def test_cached_tokens_are_told_with_the_first_output():
+    reading = Reading()
+    assert (
+        reading.read(*reading.ids("a"), prefill_stats=SimpleNamespace(num_cached_tokens=7)).cached_tokens == 7
+    )
+    begun = reading.ids("é")[0]
+    assert reading.read(begun, prefill_stats=SimpleNamespace(num_cached_tokens=7)) == Chunk("", (), None, 7)
+
+
+def test_special_tokens_are_hidden_unless_preserved():
+    reading = Reading(preserve=frozenset({"<|im_start|>"}))
+    start, end = reading.ids("<|im_start|><|im_end|>")
+    assert reading.read(start) == Chunk("<|im_start|>", (Token(start, "<|im_start|>"),))
+    assert reading.read(end) == Chunk("", (Token(end, ""),))
+
+
+@pytest.mark.parametrize(("preserve", "shown"), [((), ""), (("<|im_end|>",), "<|im_end|>")])
+def test_the_end_of_turn_is_shown_if_it_is_a_marker(preserve, shown):
+    reading = Reading(preserve=frozenset(preserve))
+    [end] = reading.ids("<|im_end|>")
+    finish = Finish(FinishReason.STOP)
+    assert reading.read(end, finish_reason="stop") == Chunk(shown, (Token(end, shown),), finish)
+
+
+def test_a_token_that_the_client_stops_at_is_hidden():
+    reading = Reading(
+        sampling=Sampling(stop_token_ids=(FakeTokenizer().encode("b", add_special_tokens=False)[0],))
+    )
+    [stop] = reading.ids("b")
+    chunk = reading.read(stop, finish_reason="stop", stop_reason=stop)
+    assert chunk == Chunk("", (Token(stop, ""),), Finish(FinishReason.STOP, stop))
+
+
+def test_half_a_character_at_the_end_is_counted():
+    reading = Reading()
+    begun, *_ = reading.ids("é")
+    assert reading.read(begun) is None
+    assert reading.read(begun, finish_reason="length").tokens == (Token(begun, ""), Token(begun, ""))
+
+
+def test_bytes_that_are_no_character_do_not_wait_for_ever():
+    reading = Reading()
+    begun, *_ = reading.ids("é")
+    chunks = [reading.read(begun) for _ in range(MOST_OF_A_CHARACTER)]
+    assert chunks[:-1] == [None] * (MOST_OF_A_CHARACTER - 1)
+    assert set(chunks[-1].text) == {"\ufffd"}
+    assert len(chunks[-1].tokens) == MOST_OF_A_CHARACTER
+    assert reading.read(*reading.ids("a")).text == "a"
+
+
+def test_a_prompt_that_ends_within_a_character_is_no_part_of_the_answer():
+    tokenizer = FakeTokenizer()
+    reading = Reading(tokenizer)
+    ids = tuple(reading.ids("ab é")[:-1])
+    reader = OutputReader(reading.vocabulary, GenerationRequest(Prompt("", ids), 9))
+    assert reader.read(output(*reading.ids("x"))).text == "x"
+
+
+def test_the_bytes_of_scored_tokens_are_told():
+    reading = Reading(sampling=Sampling(logprobs=1))
+    ids = reading.ids("é")
+
+    def scores(token, other):
+        lists = fake_vllm.LogprobsLists(fake_vllm.Array([[token, other]]), fake_vllm.Array([[-0.5, -0.25]]))
+        return {"new_logprobs": lists}
+
+    assert reading.read(ids[0], **scores(ids[0], ids[1])) is None
+    chunk = reading.read(ids[1], **scores(ids[1], *reading.ids("a")))
+    first, last = chunk.tokens
+    assert (first.text, first.raw, last.text, last.raw) == ("", "é".encode()[:1], "é", "é".encode()[1:])
+    assert (first.logprob, last.logprob) == (-0.5, -0.5)
+    [candidate] = first.top
+    assert (candidate.id, candidate.text, candidate.logprob) == (ids[1], "\ufffd", -0.25)
+    assert candidate.raw == "é".encode()[1:]
+    assert (last.top[0].text, last.top[0].raw) == ("a", None)
+
+
+async def test_the_whole_of_an_answer_is_its_tokens(engine):
+    chunks = await chunks_of(engine, "Tell: a", 4)
+    assert finish_of(chunks) == Finish(FinishReason.LENGTH)
+    assert text_of(chunks) == "bcde"

@@ -1,0 +1,196 @@
+"""The vLLM engine with the real vLLM, on the processor: `make test-vllm`, in an environment of its own."""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from antiphon.core.chunks import Finish, FinishReason
+from antiphon.core.constraint import StructuralTag
+from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import GenerationRequest, Load, Prompt
+from antiphon.engines.vllm import VllmEngine
+from tests.contracts.engine import (
+    Collected,
+    EngineContract,
+    chunks_of,
+    finish_of,
+    generated,
+    request_of,
+    running,
+    text_of,
+    tokens_of,
+    until,
+)
+from tests.real_engine import VLLM_MODEL, real_engine
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(not VLLM_MODEL, reason="vLLM is not here: make test-vllm"),
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # it leaves sockets to the garbage collector
+]
+
+SLOTS = 3
+CONTEXT = 2048
+
+
+def chat(text):
+    return f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
+class One:
+    """One vLLM at a time: that of all tests, stopped where a test needs its own."""
+
+    engine: VllmEngine | None = None
+
+    async def running(self):
+        if self.engine is None:
+            self.engine = real_engine(context=CONTEXT, slots=SLOTS)
+            await self.engine.start()
+        return self.engine
+
+    async def stop(self):
+        if self.engine is not None:
+            await self.engine.stop()
+            self.engine = None
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def one() -> AsyncIterator[One]:
+    one = One()
+    yield one
+    await one.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def engine(one):
+    return await one.running()
+
+
+class TestContract(EngineContract):
+    prompt = chat("Tell a long story about a fox.")
+    others = tuple(chat(f"What is the capital of {country}?") for country in ("France", "Japan", "Peru"))
+    slots = SLOTS
+
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def fresh(self, one):
+        await one.stop()
+        fresh = real_engine(context=CONTEXT, slots=1)
+        yield fresh
+        await fresh.stop()
+
+
+async def test_the_card_is_what_vllm_has_loaded(engine):
+    card = engine.card
+    assert card.context == CONTEXT
+    assert "<|im_start|>" in card.chat_template
+    assert (card.bos, card.eos) == ("<|im_start|>", "<|im_end|>")
+    assert card.opening is None
+    assert "LlamaForCausalLM" in card.known_as
+    assert (card.defaults["temperature"], card.defaults["top_p"]) == (1, 1)
+
+
+async def test_characters_of_several_tokens_come_whole_with_all_their_tokens(engine):
+    prompt = chat("Repeat: 🎉🎊🎉🎊") + "🎉🎊🎉🎊🎉"
+    chunks = await chunks_of(engine, prompt, 15, sampling=Sampling(temperature=0, logprobs=1))
+    emoji = next(chunk for chunk in chunks if len(chunk.tokens) > 1)
+    assert b"".join(token.raw for token in emoji.tokens).decode() == emoji.text
+    assert (await engine.detokenize([token.id for token in tokens_of(chunks)])).startswith(text_of(chunks))
+
+
+@pytest.mark.parametrize("preserve", [(), ("<|im_end|>",)])
+async def test_the_end_of_turn_is_hidden_unless_preserved(engine, preserve):
+    request = await request_of(
+        engine, chat("What is the capital of France?"), 60, preserve=frozenset(preserve)
+    )
+    chunks = await generated(engine, request)
+    assert finish_of(chunks) == Finish(FinishReason.STOP)
+    assert text_of(chunks).endswith("<|im_end|>") == bool(preserve)
+
+
+async def test_a_structural_tag_holds_the_answer(engine):
+    grammar = {"type": "grammar", "grammar": 'root ::= "<" [0-9]{2,4} ">" " é"?'}
+    tag = StructuralTag(json.dumps({"type": "structural_tag", "format": grammar}))
+    for prompt in TestContract.others:
+        chunks = await chunks_of(engine, prompt, 30, constraint=tag)
+        assert re.fullmatch("<[0-9]{2,4}>( é)?", text_of(chunks))
+        assert finish_of(chunks).reason is FinishReason.STOP
+
+
+async def test_sampling_is_what_was_asked_for(engine):
+    prompt = chat("What is the capital of France?")
+    words = text_of(await chunks_of(engine, prompt, 30))
+    assert "Paris" in words
+    without = await chunks_of(engine, prompt, 30, sampling=Sampling(temperature=0, bad_words=("Paris",)))
+    assert "Paris" not in text_of(without)
+    longer = await chunks_of(engine, prompt, 60, sampling=Sampling(temperature=0, min_tokens=50))
+    assert len(tokens_of(longer)) >= 50
+    paris = next(token for token in tokens_of(await chunks_of(engine, prompt, 30)) if token.text == " Paris")
+    banned = await chunks_of(engine, prompt, 30, sampling=Sampling(temperature=0, banned_tokens=(paris.id,)))
+    assert paris.id not in {token.id for token in tokens_of(banned)}
+    [first, again, other] = [
+        text_of(await chunks_of(engine, prompt, 20, sampling=Sampling(temperature=1, seed=seed)))
+        for seed in (-1, -1, 2)
+    ]
+    assert first == again != other
+
+
+async def test_the_prompt_cache_is_told_and_kept_apart_by_salt(engine):
+    ids = tuple(await engine.tokenize([chat("Tell me about the sea. " * 40)]))
+    requests = [
+        GenerationRequest(Prompt("", ids), 2, Sampling(temperature=0, cache_salt=salt))
+        for salt in ("a", "a", "b")
+    ]
+    cached = [sum(chunk.cached_tokens for chunk in await generated(engine, request)) for request in requests]
+    assert cached[0] == cached[2] == 0
+    assert cached[1] > 100
+
+
+@pytest.mark.parametrize(
+    ("sampling", "param"),
+    [
+        (Sampling(temperature=3), "temperature"),
+        (Sampling(logit_bias={10**6: 1}), "logit_bias"),
+        (Sampling(stop_token_ids=(10**6,)), "stop_token_ids"),
+        (Sampling(logprobs=21), "logprobs"),
+    ],
+)
+async def test_what_vllm_refuses_is_an_error_of_the_request(engine, sampling, param):
+    with pytest.raises(RequestError) as raised:
+        await chunks_of(engine, "hi", 3, sampling=sampling)
+    assert raised.value.param == param
+    await until(lambda: engine.load == Load())
+
+
+async def test_a_token_that_does_not_exist_is_refused(engine):
+    with pytest.raises(RequestError, match="out of vocabulary"):
+        await generated(engine, GenerationRequest(Prompt("", (10**6,)), 3))
+
+
+async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, one):
+    request = await request_of(engine, TestContract.prompt, 200)
+    waiting = [Collected() for _ in range(SLOTS)]
+    async with running(engine, request) as (_, collected):
+        for receiver in waiting:
+            engine.generate(request, receiver)
+        killed = time.monotonic()
+        for process in multiprocessing.active_children():
+            os.kill(process.pid, signal.SIGKILL)
+        for receiver in (collected, *waiting):
+            with pytest.raises(EngineError, match="failed"):
+                await receiver.whole()
+        print("seen after", time.monotonic() - killed)
+    with pytest.raises(EngineNotReadyError):
+        await generated(engine, request)
+    assert engine.load == Load()
+    await one.stop()
