@@ -14,6 +14,7 @@ from msgspec import Struct
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.app.app import App, Options
+from antiphon.app.attachments import AttachmentReader
 from antiphon.app.log_writer import LEASE
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
@@ -113,6 +114,7 @@ async def running(
     http: Any = None,
     limits: Limits = DEFAULTS,
     tracing: Tracing = NO_TRACING,
+    attachments: AttachmentReader | None = None,
     **given: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not."""
@@ -128,7 +130,15 @@ async def running(
     )
     opened = partial(open_store, store) if isinstance(store, str) else store
     models, options = Models([model]), Options(limits=limits, **given)
-    app = App(models, Storage(opened, lease), Sealer(secrets), options, presenters, tracing=tracing)
+    app = App(
+        models,
+        Storage(opened, lease),
+        Sealer(secrets),
+        options,
+        presenters,
+        tracing=tracing,
+        attachments=attachments or AttachmentReader(limits),
+    )
     worker = Worker(app, jobs=JOBS, lease=lease)
     runtime = Runtime(app, worker)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -144,6 +144,7 @@ SAMPLES = {
     "web_search": ("http://127.0.0.1:8888", "http://127.0.0.1:8888"),
     "shell": ("bwrap sh", "bwrap sh"),
     "default_model": ("true", True),
+    "media_fallback": ("note", "note"),
     "exclude_tools_when_tool_choice_none": ("true", True),
     "trust_chat_templates": ("true", True),
     "force_include_usage": ("true", True),

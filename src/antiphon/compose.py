@@ -16,6 +16,7 @@ from msgspec import Struct
 from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.app.app import DAY, App, Options
+from antiphon.app.attachments import AttachmentReader
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings
@@ -70,8 +71,14 @@ def compose(settings: Settings) -> Runtime:
         limits=read_limits(settings.limit),
     )
     storage = Storage(_open_store(settings), settings.lease_seconds)
-    sealer = Sealer(_secrets(settings))
-    app = App(Models([served]), storage, sealer, _options(settings), tracing=_tracing(settings))
+    app = App(
+        Models([served]),
+        storage,
+        Sealer(_secrets(settings)),
+        _options(settings),
+        tracing=_tracing(settings),
+        attachments=_attachments(settings),
+    )
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds))
 
 
@@ -88,6 +95,10 @@ def _tools(settings: Settings) -> Iterator[ServerTool]:
         yield WebSearch(SearxngSearch(settings.web_search))
     if settings.shell is not None:
         yield Shell(settings.shell)
+
+
+def _attachments(settings: Settings) -> AttachmentReader:
+    return AttachmentReader(read_limits(settings.limit), settings.media_fallback)
 
 
 @contextmanager

@@ -186,6 +186,10 @@ class Settings:
     """The command that begins a shell in a sandbox, to run commands in for models that ask for
     it. {workspace} in it stands for a folder that is made for each answer."""
 
+    media_fallback: Literal["error", "note"] = "error"
+    """What becomes of images, sounds and films that the model does not take: an error, or a note in their
+    place, so that long conversations go on. A request may say otherwise."""
+
     exclude_tools_when_tool_choice_none: bool = False
     """Where a request says tool_choice none, leave its tools out of the prompt, and hide a call that
     the model writes all the same. Without it, they stay in the prompt, and such a call is text."""

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ import pytest
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, RequestError
+from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Engine, GenerationRequest, Load, Prompt, Work
+from tests.media import png
 
 PATIENCE = 100.0
 """Seconds until a condition that must come true counts as missed, on a machine with much else to do."""
@@ -90,6 +93,19 @@ class Collected:
 async def request_of(engine: Engine, text: str, max_tokens: int, **options: Any) -> GenerationRequest:
     ids = tuple(await engine.tokenize([text]))
     return GenerationRequest(Prompt(text, ids), max_tokens, **{"sampling": greedy(engine), **options})
+
+
+async def request_with_images(engine: Engine, text: str, images: Sequence[bytes]) -> GenerationRequest:
+    """A request whose prompt has images before its text."""
+    media = tuple(
+        MediaPart(MediaKind.IMAGE, sha256(data).hexdigest(), "image/png", data, 64, 64, "messages[0]")
+        for data in images
+    )
+    mark = "<image>"
+    whole = mark * len(media) + text
+    ids = tuple(await engine.tokenize([whole]))
+    around = (*(("",) for _ in media), (text,))
+    return GenerationRequest(Prompt(whole, ids, media, around), 4, greedy(engine))
 
 
 async def generated(engine: Engine, request: GenerationRequest) -> list[Chunk]:
@@ -461,6 +477,25 @@ class EngineContract:
         assert card.name
         assert card.context > 0
         assert "max_tokens" in card.capabilities.sampling
+
+    async def test_a_prompt_may_have_media_between_its_texts(self, engine: Engine) -> None:
+        if MediaKind.IMAGE not in engine.card.capabilities.media:
+            pytest.skip("its model takes no images")
+        counts = []
+        for pictures in ((png(64, 64),), (png(64, 64), png(32, 32, (0, 0, 255)))):
+            request = await request_with_images(engine, self.prompt, pictures)
+            chunks = await generated(engine, request)
+            finish_of(chunks)
+            counts.append(chunks[0].media_tokens)
+            assert sum(chunk.media_tokens for chunk in chunks) == chunks[0].media_tokens
+        assert 0 < counts[0] < counts[1]
+
+    async def test_an_image_that_is_none_is_refused(self, engine: Engine) -> None:
+        if MediaKind.IMAGE not in engine.card.capabilities.media or not self.draws:
+            pytest.skip("it decodes no images")
+        with pytest.raises(RequestError):
+            await generated(engine, await request_with_images(engine, self.prompt, (b"no image",)))
+        assert text_of(await chunks_of(engine, self.prompt, 3))  # it goes on
 
     async def test_what_runs_and_what_waits_fails_at_stop(self, fresh: Engine) -> None:
         await fresh.start()

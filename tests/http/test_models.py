@@ -28,6 +28,7 @@ async def test_models_and_their_aliases() -> None:
     assert (listed["object"], [model["id"] for model in listed["data"]]) == ("list", ["org/big", "alias"])
     assert one == listed["data"][0]
     assert (one["object"], one["max_model_len"]) == ("model", 32768)
+    assert one["input_modalities"] == ["text", "audio", "image", "video"]
     assert none.status_code == 404
     assert none.json()["error"]["code"] == "model_not_found"
     assert answer.json()["model"] == "alias"

@@ -2,16 +2,21 @@
 
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.core.chunks import FinishReason
 from antiphon.core.events import Usage
 
 
 class PromptTokensDetails(Struct):
-    """`cached_tokens` are prompt tokens that the engine did not have to compute."""
+    """`cached_tokens` are prompt tokens that the engine did not have to compute.
+
+    Where the prompt has media, `image_tokens` are theirs, of whatever kind, and `text_tokens` all others.
+    """
 
     cached_tokens: int
+    text_tokens: int | UnsetType = UNSET
+    image_tokens: int | UnsetType = UNSET
 
 
 class CompletionTokensDetails(Struct):
@@ -51,16 +56,21 @@ PromptLogprobs = list[dict[int, PromptAlternative] | None]
 """For each token of a prompt what might stand there, by id; null where nothing is known, as of the first."""
 
 
-def total(prompt_tokens: int, usages: Iterable[Usage]) -> CompletionUsage:
-    """The usage of a request whose choices used this. They share the first prompt."""
+def total(prompt_tokens: int, usages: Iterable[Usage], prompts: int = 1) -> CompletionUsage:
+    """The usage of a request whose choices used this. Those of each of the first `prompts` share it."""
     seen = list(usages)
     prompt_tokens += sum(usage.prompt_tokens for usage in seen)
     completion = sum(usage.completion_tokens for usage in seen)
+    media = sum(usage.media_tokens for usage in seen) * prompts // max(len(seen), 1)
+    details = PromptTokensDetails(max((u.cached_tokens for u in seen), default=0))
+    if media:
+        details.text_tokens, details.image_tokens = prompt_tokens, media
+    prompt_tokens += media
     return CompletionUsage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion,
         total_tokens=prompt_tokens + completion,
-        prompt_tokens_details=PromptTokensDetails(max((u.cached_tokens for u in seen), default=0)),
+        prompt_tokens_details=details,
         completion_tokens_details=CompletionTokensDetails(sum(u.reasoning_tokens for u in seen)),
     )
 

@@ -114,7 +114,7 @@ HINTS: Mapping[str, str] = {
 }
 """Parameter → why there is nothing to do."""
 
-_NO_MEDIA = "Antiphon reads and writes text only."
+_NO_MEDIA = "Antiphon writes text only."
 _NO_EXTENSION = "Antiphon does not pass parameters through to engines."
 _NO_SAMPLER = "No engine here draws tokens in this way. Leave it out."
 _ORDER = "The engine chooses the order of its samplers. Leave it out."
@@ -161,12 +161,13 @@ REFUSED: Mapping[str, str] = {
     "lora": _NO_EXTENSION,
     "max_temp": _DYNATEMP,
     "max_tool_calls": _IN_CHAT_OR_RESPONSES,
-    "media_io_kwargs": _NO_MEDIA,
+    "media_fallback": _IN_CHAT_OR_RESPONSES,
+    "media_io_kwargs": _NO_EXTENSION,
     "messages": "Use 'input' or 'prompt', or Chat Completions.",
     "min_keep": _NO_SAMPLER,
     "min_temp": _DYNATEMP,
-    "mm_payload": _NO_MEDIA,
-    "mm_processor_kwargs": _NO_MEDIA,
+    "mm_payload": _NO_EXTENSION,
+    "mm_processor_kwargs": _NO_EXTENSION,
     "modalities": _NO_MEDIA,
     "moderation": "Antiphon does not moderate: do that before and after.",
     "n": _ONE_ANSWER,
@@ -187,7 +188,7 @@ REFUSED: Mapping[str, str] = {
     "repetition_detection": "Use 'repetition_penalty' or 'frequency_penalty'.",
     "response_fields": "Answers are whole. Leave it out.",
     "response_prefix": _IN_CHAT,
-    "return_mm_kwargs": _NO_MEDIA,
+    "return_mm_kwargs": _NO_EXTENSION,
     "return_prompt_text": _TOKENS,
     "return_token_ids": _TOKENS,
     "return_token_offsets": "Use 'return_token_ids' or 'logprobs'.",

@@ -111,6 +111,10 @@ class StructuredOutputs(Struct):
     whitespace_pattern: str | None = None
 
 
+MediaFallback = Literal["error", "note"]
+"""What becomes of media that the model does not take: an error, or a note in their place."""
+
+
 class SamplingParams(Struct, kw_only=True):
     """The parameters that all APIs share: how tokens are sampled, and how the answer is constrained."""
 

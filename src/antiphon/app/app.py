@@ -12,12 +12,14 @@ from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageRe
 from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.sealing import Sealer
+from antiphon.app.attachments import AttachmentReader
 from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import NoTracing, Tracing
+from antiphon.core.turn import Turn
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.models import Models
 from antiphon.tools.discovery import Asking, discover
@@ -53,7 +55,10 @@ class Options(Struct, frozen=True):
 
 
 class App(Struct, frozen=True):
-    """The models, the store, the options; what seals for clients, shows calls, counts and traces."""
+    """The models, the store, the options; what seals for clients, shows calls, counts and traces.
+
+    `attachments` reads what clients send along.
+    """
 
     models: Models
     storage: Storage
@@ -62,6 +67,12 @@ class App(Struct, frozen=True):
     presenters: Presenters = DEFAULT_PRESENTERS
     metrics: Metrics = field(default_factory=Metrics)
     tracing: Tracing = NoTracing()
+    attachments: AttachmentReader = AttachmentReader()
+
+    async def attached(self, turn: Turn) -> Turn:
+        """The turn with what is attached to it, as far as its model takes that. Raises RequestError."""
+        model = await self.models.model(turn.model)
+        return await self.attachments.read(turn, model.card.capabilities.media)
 
     async def hosts(self, model: str, requested: Mapping[str, Mapping[str, Any]], asking: Asking) -> Hosts:
         """What a model is offered of the server's tools: of those requested, by their place in the request.

@@ -34,8 +34,8 @@ MAX_REQUEST_ID = 128
 async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
     """The answer to a conversation. Raises RequestError."""
     accepted = accept(request, owner, await defaults(app, request, owner))
-    turn, presentation = accepted.turn, accepted.presentation
-    app.check_template(turn.template)
+    app.check_template(accepted.turn.template)
+    turn, presentation = await app.attached(accepted.turn), accepted.presentation
     _log_repairs(accepted.repairs)
     app.log_notes(accepted.presentation.notes)
     own = answer_id(PREFIX, accepted.request_id, header_id)
@@ -59,7 +59,8 @@ async def create_batch(app: App, request: BatchRequest, owner: str, header_id: s
     envelope = Envelope(answer, request.model, int(time()))
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
     model = await app.models.model(request.model)
-    return app.driver(AnswerSource(accepted.turns, model), projection)
+    turns = [await app.attached(turn) for turn in accepted.turns]
+    return app.driver(AnswerSource(turns, model), projection)
 
 
 async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
@@ -67,7 +68,7 @@ async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
     turn = accept(request, owner, await defaults(app, request, owner)).turn
     app.check_template(turn.template)
     model = await app.models.model(turn.model)
-    prompt = await model.compose(turn)
+    prompt = await model.compose(await app.attached(turn))
     return Rendered(turn.model, prompt.text, prompt.ids, len(prompt.ids), model.card.context)
 
 

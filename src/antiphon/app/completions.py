@@ -47,7 +47,7 @@ async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest,
         turn = accept_chat(request, owner, await defaults(app, request, owner)).turn
     app.check_template(turn.template)
     model = await app.models.model(turn.model)
-    ids = (await model.compose(turn)).ids
+    ids = (await model.compose(await app.attached(turn))).ids
     tokens = Tokenized(len(ids), model.card.context, ids)
     if request.return_token_strs:
         tokens.token_strs = await model.token_texts(ids)

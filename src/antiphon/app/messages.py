@@ -29,14 +29,14 @@ async def create(app: App, request: CreateMessage, owner: str, header_id: str | 
     envelope = Envelope(answer, request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
     projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
-    return app.driver(AnswerSource([accepted.turn], model), projection)
+    return app.driver(AnswerSource([await app.attached(accepted.turn)], model), projection)
 
 
 async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount:
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     model = await app.models.model(request.model)
     turn = prompting(request, await _context(app, request, owner))
-    return TokenCount(await model.count(turn))
+    return TokenCount(await model.count(await app.attached(turn)))
 
 
 async def _context(app: App, request: CountTokens, owner: str) -> Context:

@@ -69,13 +69,15 @@ class Chunk(Struct, frozen=True, gc=False, array_like=True):
     """A piece of model text. The last chunk of a generation has `finish`.
 
     The first chunk has in `cached_tokens` how many tokens of the prompt the
-    engine did not have to compute.
+    engine did not have to compute, and in `media_tokens` how many its media took, beside
+    the tokens of its text.
     """
 
     text: str
     tokens: tuple[Token, ...] = ()
     finish: Finish | None = None
     cached_tokens: int = 0
+    media_tokens: int = 0
 
 
 def merge_chunks(chunks: Sequence[Chunk]) -> Chunk:
@@ -87,4 +89,5 @@ def merge_chunks(chunks: Sequence[Chunk]) -> Chunk:
         tuple(token for chunk in chunks for token in chunk.tokens),
         chunks[-1].finish,
         sum(chunk.cached_tokens for chunk in chunks),
+        sum(chunk.media_tokens for chunk in chunks),
     )

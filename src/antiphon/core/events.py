@@ -31,12 +31,14 @@ class Usage(Struct, frozen=True, gc=False):
     """Tokens of one answer. `completion_tokens` includes `reasoning_tokens`.
 
     `prompt_tokens` are those of the prompts that followed the first, where the answer took several.
+    `media_tokens` are those of the media in all prompts, which have no tokens of their own.
     """
 
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     cached_tokens: int = 0
     prompt_tokens: int = 0
+    media_tokens: int = 0
 
     def __add__(self, more: "Usage") -> "Usage":
         return Usage(*(mine + its for mine, its in zip(astuple(self), astuple(more), strict=True)))

@@ -4,6 +4,7 @@ Chat messages and Responses items are both projections of these. Items are
 immutable; a conversation is a tuple of them.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -27,13 +28,58 @@ class Status(StrEnum):
     INCOMPLETE = "incomplete"
 
 
+class MediaKind(StrEnum):
+    """What a part is that is no text. A file is read: it becomes text, or one of the others."""
+
+    IMAGE = "image"
+    AUDIO = "audio"
+    VIDEO = "video"
+    FILE = "file"
+
+
 class TextPart(Struct, frozen=True, tag="text"):
     """Text inside a message or a tool result."""
 
     text: str
 
 
-Part = TextPart
+class Attachment(Struct, frozen=True, tag="attachment"):
+    """Media as a client gave them, not yet looked at: base64 as `data`, or where they are.
+
+    `url` is an http(s) URL or a data URL, `file_id` names a stored file. `name` is that of the file. A `low`
+    detail is enough for the client. `param` is where the part stands in the request, for errors.
+    """
+
+    kind: MediaKind
+    param: str
+    data: str | None = None
+    url: str | None = None
+    file_id: str | None = None
+    name: str | None = None
+    low: bool = False
+
+
+class MediaPart(Struct, frozen=True, tag="media"):
+    """An image, a sound or a film that was looked at, by reference: `digest` is the SHA-256 of `data`.
+
+    `width` and `height` are pixels, 0 for what is not seen. `param` is where the request has it, for errors.
+    """
+
+    kind: MediaKind
+    digest: str
+    media_type: str
+    data: bytes
+    width: int = 0
+    height: int = 0
+    param: str = ""
+
+
+Part = TextPart | MediaPart | Attachment
+
+
+def text_in(parts: Iterable[Part], separator: str = "") -> str:
+    """The text of the parts that are text, joined."""
+    return separator.join(part.text for part in parts if isinstance(part, TextPart))
 
 
 class Message(Struct, frozen=True, tag="message"):
@@ -48,7 +94,7 @@ class Message(Struct, frozen=True, tag="message"):
     @property
     def text(self) -> str:
         """All text parts, joined."""
-        return "".join(part.text for part in self.parts)
+        return text_in(self.parts)
 
 
 class Reasoning(Struct, frozen=True, tag="reasoning"):
@@ -81,7 +127,7 @@ class FunctionOutput(Struct, frozen=True, tag="function_call_output"):
     @property
     def text(self) -> str:
         """All text parts, joined."""
-        return "".join(part.text for part in self.parts)
+        return text_in(self.parts)
 
 
 Item = Message | Reasoning | FunctionCall | FunctionOutput

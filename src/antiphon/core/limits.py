@@ -37,6 +37,11 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     name_characters: int = 256
     stop_characters: int = 1_000
 
+    # What is attached
+    attachments: int = 100
+    attachment_bytes: int = 64 * MIB
+    image_pixels: int = 50_000_000
+
     # A schema
     schema_values: int = 20_000
     enum_values: int = 5_000

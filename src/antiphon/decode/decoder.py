@@ -184,6 +184,7 @@ class Decoder:
     def _read(self, chunk: Chunk) -> None:
         self._token_map.add(chunk)
         self._builder.cached_tokens += chunk.cached_tokens
+        self._builder.media_tokens += chunk.media_tokens
         text = chunk.text
         while text and (step := self._reader.feed(text)):
             text = self._follow(step)

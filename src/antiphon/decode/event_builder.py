@@ -66,6 +66,7 @@ class EventBuilder:
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.cached_tokens = 0
+        self.media_tokens = 0
         self.reasoned = False
         """Whether reasoning was entered."""
         self.marker: str | None = None
@@ -254,6 +255,7 @@ class EventBuilder:
             completion_tokens=counted if finish.completion_tokens is None else finish.completion_tokens,
             reasoning_tokens=self.reasoning_tokens,
             cached_tokens=self.cached_tokens,
+            media_tokens=self.media_tokens,
         )
         reason, stop = finish.reason, finish.stop
         if self.stopped is not None:

@@ -21,6 +21,8 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
   without `token_ids` gives none, and its last chunk's `completion_tokens` counts them;
 * text is whole characters: bytes that do not complete one wait for the rest;
 * of those that wait, the first to come is served first;
+* of a prompt with `media`, whose kinds the capabilities name, the engine reads each where the prompt has
+  its placeholder, and its first chunk says how many tokens they took;
 * and, of an engine whose capabilities name it: with `logprobs`, a token that has a
   chunk of its own has its log probability, and `top` holds at most so many tokens,
   the most likely first; a token of `stop_token_ids` is the last one, its text is
@@ -36,6 +38,7 @@ from msgspec import Struct
 from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Constraint
 from antiphon.core.errors import AntiphonError, RequestError
+from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Sampling
 
 MAX_CHARACTERS_PER_TOKEN = 128
@@ -47,13 +50,14 @@ class Capabilities(Struct, frozen=True):
 
     `sampling` names the fields of `Sampling` that it supports: a request that sets
     another one is refused. `constraints` are the kinds of `Constraint` that it
-    enforces, the preferred one first.
+    enforces, the preferred one first. `media` are the kinds of media that its model takes.
     """
 
     token_ids: bool = False
     """Chunks carry the tokens behind their text."""
     sampling: frozenset[str] = frozenset({"max_tokens"})
     constraints: tuple[type[Constraint], ...] = ()
+    media: frozenset[MediaKind] = frozenset()
 
 
 class ModelCard(Struct, frozen=True):
@@ -82,10 +86,21 @@ class ModelCard(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """A rendered prompt, and its token ids as the engine's tokenizer gives them."""
+    """A rendered prompt, and its token ids as the engine's tokenizer gives them.
+
+    Where `media` stand, both have the placeholders of the model's template. `around` is the text before,
+    between and behind the media, without the placeholders, each in the pieces that were tokenized one by one.
+    """
 
     text: str
     ids: tuple[int, ...]
+    media: tuple[MediaPart, ...] = ()
+    around: tuple[tuple[str, ...], ...] = ()
+
+    def continued(self, text: str, ids: tuple[int, ...]) -> "Prompt":
+        """The prompt with what the model has written behind it."""
+        around = self.around and (*self.around[:-1], (*self.around[-1], text))
+        return Prompt(self.text + text, self.ids + ids, self.media, around)
 
 
 class GenerationRequest(Struct, frozen=True):

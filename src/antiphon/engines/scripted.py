@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from cyclopts.types import PositiveInt
+from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
+from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Sampling
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
@@ -80,7 +82,10 @@ Before `min_tokens`, and with `ignore_eos`, a line begins again where it would e
 tokens are drawn changes nothing: a script draws none, and has no cache.
 """
 
-CAPABILITIES = Capabilities(token_ids=True, sampling=SUPPORTED)
+CAPABILITIES = Capabilities(token_ids=True, sampling=SUPPORTED, media=frozenset(MediaKind) - {MediaKind.FILE})
+
+PATCH = 28
+"""Pixels of the side of a square that is one token of an image. Other media have a token for each KiB."""
 
 REMEMBERED_PIECES = 65536
 """Pieces of prompts whose ids can be turned into text again."""
@@ -185,7 +190,10 @@ class ScriptedEngine:
         answer = self._find(request.prompt.text)
         if answer is None:
             return loop.call_soon(receiver.fail, EngineError(_NO_LINE))
-        generation = _Generation(self, answer.play(request), receiver, answer.line.delay_ms / 1000)
+        chunks = answer.play(request)
+        if request.prompt.media:
+            chunks = _counted(chunks, sum(map(media_tokens, request.prompt.media)))
+        generation = _Generation(self, chunks, receiver, answer.line.delay_ms / 1000)
         try:
             generation.ticket = self._admission.enter(generation.begin, request.sampling.priority or 0)
         except EngineBusyError as error:
@@ -283,6 +291,19 @@ class _Clock:
             self._playing = [each for each in self._playing if not each.over]
             if self._playing:
                 self._wait()
+
+
+def media_tokens(part: MediaPart) -> int:
+    """How many tokens of a prompt these media take."""
+    if part.width:
+        return -(-part.width // PATCH) * -(-part.height // PATCH)
+    return -(-len(part.data) // 1024)
+
+
+def _counted(chunks: Iterator[Chunk], tokens: int) -> Iterator[Chunk]:
+    """The chunks, of which the first says how many tokens the media took."""
+    yield replace(next(chunks), media_tokens=tokens)
+    yield from chunks
 
 
 _NO_LINE = "No line of the script fits this prompt. Add one whose `when` occurs in it, or one without."

@@ -61,6 +61,7 @@ async def _model(models: Models, name: str) -> dict[str, Any]:
         "created": card.created,
         "owned_by": "antiphon",
         "max_model_len": card.context,
+        "input_modalities": ["text", *sorted(card.capabilities.media)],
     }
     anthropic = {
         "type": "model",

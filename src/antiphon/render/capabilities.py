@@ -1,8 +1,11 @@
 """What a chat template supports, and which form it needs; `probe` finds out."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct
+
+from antiphon.core.items import MediaKind
 
 
 class ArgumentFormat(StrEnum):
@@ -54,3 +57,7 @@ class TemplateCapabilities(Struct, frozen=True):
     """Ids of calls must be nine letters or digits."""
     reasoning: bool = True
     """The model's reasoning is rendered, at least in the newest turn."""
+    media: Mapping[MediaKind, str] = {}
+    """The placeholders that are rendered for parts of these kinds. Others are written into the text."""
+    media_in_results: bool = True
+    """They are rendered in results, too."""

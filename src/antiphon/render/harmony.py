@@ -26,7 +26,17 @@ from msgspec.structs import replace
 
 from antiphon.core.constraint import Format, JsonSchema
 from antiphon.core.errors import RequestError
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role
+from antiphon.core.items import (
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    MediaPart,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    text_in,
+)
 from antiphon.core.turn import Ending, Function, Turn
 from antiphon.render.harmony_tools import (
     BROWSER,
@@ -38,7 +48,7 @@ from antiphon.render.harmony_tools import (
     comment,
     tools_section,
 )
-from antiphon.render.messages import PARAGRAPH, text_of
+from antiphon.render.messages import PARAGRAPH
 from antiphon.render.renderer import open_transcript
 from antiphon.render.special_tokens import GENERIC_ESCAPER
 
@@ -152,7 +162,7 @@ class HarmonyRenderer:
                     yield self._call(item, *callers[item.call_id])
                 case FunctionOutput():
                     recipient, channel = callers.get(item.call_id) or self._caller(item.name, declared)
-                    yield _message(f"{recipient} to=assistant<|channel|>{channel}", text_of(item.parts))
+                    yield _message(f"{recipient} to=assistant<|channel|>{channel}", _text(item.parts))
 
     def _address(self, name: str, declared: set[str]) -> tuple[str, str]:
         """The recipient and the channel of calls of a function."""
@@ -170,6 +180,14 @@ class HarmonyRenderer:
     def _caller(self, name: str | None, declared: set[str]) -> tuple[str, str]:
         """The address of a result whose call is not in the conversation."""
         return self._address(name, declared) if name else (FUNCTIONS, "commentary")
+
+
+def _text(parts: Iterable[Part]) -> str:
+    """The parts of one message. Raises RequestError for media: the format has no place for them."""
+    for part in parts:
+        if isinstance(part, MediaPart):
+            raise RequestError(f"This model's format takes no {part.kind}. Leave it out.", param=part.param)
+    return text_in(parts, "\n")
 
 
 def _with(namespace: Namespace, more: str | None) -> Namespace:
@@ -197,7 +215,7 @@ def _developer(instructions: str, functions: Sequence[Function], format_: Format
 
 
 def _instructions(messages: Iterable[Message]) -> str:
-    text = PARAGRAPH.join(text for message in messages if (text := text_of(message.parts)))
+    text = PARAGRAPH.join(text for message in messages if (text := _text(message.parts)))
     return f"# Instructions{PARAGRAPH}{text}" if text else ""
 
 
@@ -243,7 +261,7 @@ def _render_message(message: Message, following: Item | None) -> str:
         return _message("developer", _instructions([message]))
     speaker = f"{message.role.value}:{_header_word(message.name)}" if message.name else message.role.value
     channel = f"<|channel|>{_channel(message, following)}" if message.role is Role.ASSISTANT else ""
-    return _message(speaker + channel, text_of(message.parts))
+    return _message(speaker + channel, _text(message.parts))
 
 
 def _channel(message: Message, following: Item | None) -> str:

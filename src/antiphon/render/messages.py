@@ -3,7 +3,8 @@
 `gather` groups items into OpenAI's messages. `arrange` gives them the order and
 roles that the template supports. `format_message` gives each the form that the
 template reads. The last two follow `TemplateCapabilities`, and drop no text. Special
-tokens are escaped after the first step, before any text of the server is added.
+tokens are escaped after the first step, before any text of the server is added. Until
+the last step contents are texts, with `Marks` in the places of media.
 """
 
 import json
@@ -12,8 +13,9 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Part, Reasoning, Role
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role
 from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
+from antiphon.render.media import Marks
 from antiphon.render.special_tokens import GENERIC_ESCAPER, SpecialTokenEscaper
 
 TemplateMessage = dict[str, Any]
@@ -31,16 +33,12 @@ SHORT_ID_LENGTH = 9
 """Characters of the call ids that Mistral's templates accept."""
 
 
-def text_of(parts: Iterable[Part]) -> str:
-    """The parts of one message, each on a new line.
-
-    OpenAI does not specify this; vLLM joins them so, and clients expect its prompts.
-    """
-    return "\n".join(part.text for part in parts)
+NO_MARKS = Marks()
+"""Those of a conversation without media."""
 
 
-def gather(items: Iterable[Item]) -> list[TemplateMessage]:
-    """Messages as in OpenAI's API, with the arguments of calls as text.
+def gather(items: Iterable[Item], marks: Marks = NO_MARKS) -> list[TemplateMessage]:
+    """Messages as in OpenAI's API, with the arguments of calls as text, and marks for media.
 
     Consecutive reasoning, text and calls of the assistant are one message. Reasoning
     that nothing follows is a message with empty content.
@@ -50,19 +48,18 @@ def gather(items: Iterable[Item]) -> list[TemplateMessage]:
     for item in items:
         match item:
             case Message():
-                _add_message(messages, item)
+                _add_message(messages, item, marks.text_of(item.parts))
             case Reasoning():
                 _add_reasoning(messages, item)
             case FunctionCall():
                 names[item.call_id] = item.name
                 _add_call(messages, item)
             case FunctionOutput():
-                messages.append(_result(item, names))
+                messages.append(_result(item, names, marks.text_of(item.parts)))
     return messages
 
 
-def _add_message(messages: list[TemplateMessage], item: Message) -> None:
-    text = text_of(item.parts)
+def _add_message(messages: list[TemplateMessage], item: Message, text: str) -> None:
     only_reasoning = messages and messages[-1].get("reasoning") and not messages[-1]["content"]
     if item.role is Role.ASSISTANT and only_reasoning and "tool_calls" not in messages[-1]:
         messages[-1]["content"] = text
@@ -89,14 +86,18 @@ def _add_call(messages: list[TemplateMessage], item: FunctionCall) -> None:
     messages[-1].setdefault("tool_calls", []).append(call)
 
 
-def _result(item: FunctionOutput, names: Mapping[str, str]) -> TemplateMessage:
-    message = {"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.parts)}
+def _result(item: FunctionOutput, names: Mapping[str, str], text: str) -> TemplateMessage:
+    message = {"role": "tool", "tool_call_id": item.call_id, "content": text}
     name = item.name or names.get(item.call_id)
     return message | {"name": name} if name else message
 
 
-def arrange(messages: list[TemplateMessage], template: TemplateCapabilities) -> list[TemplateMessage]:
+def arrange(
+    messages: list[TemplateMessage], template: TemplateCapabilities, marks: Marks = NO_MARKS
+) -> list[TemplateMessage]:
     """Roles and order as the template supports them."""
+    if marks.media and template.media and not template.media_in_results:
+        messages = _move_media_of_results(messages, marks)
     messages = _place_system(messages, template)
     if template.alternating_roles:
         messages = _merge_neighbours(messages)
@@ -109,6 +110,21 @@ def arrange(messages: list[TemplateMessage], template: TemplateCapabilities) -> 
     if template.answer_after_results:
         messages = _insert_answers(messages)
     return messages
+
+
+def _move_media_of_results(messages: list[TemplateMessage], marks: Marks) -> list[TemplateMessage]:
+    """The media of results become a message of the user behind them."""
+    moved: list[TemplateMessage] = []
+    media: list[str] = []
+    for message in messages:
+        if media and message["role"] != "tool":
+            moved.append({"role": "user", "content": "\n".join(media)})
+            media = []
+        if message["role"] == "tool" and (found := marks.found(message["content"])):
+            media += found
+            message = {**message, "content": marks.without(message["content"])}  # noqa: PLW2901
+        moved.append(message)
+    return [*moved, {"role": "user", "content": "\n".join(media)}] if media else moved
 
 
 def _place_system(messages: list[TemplateMessage], template: TemplateCapabilities) -> list[TemplateMessage]:
@@ -244,7 +260,10 @@ def _text_before_calls(message: TemplateMessage) -> list[TemplateMessage]:
 
 
 def format_message(
-    message: TemplateMessage, template: TemplateCapabilities, escaper: SpecialTokenEscaper = GENERIC_ESCAPER
+    message: TemplateMessage,
+    template: TemplateCapabilities,
+    escaper: SpecialTokenEscaper = GENERIC_ESCAPER,
+    marks: Marks = NO_MARKS,
 ) -> TemplateMessage:
     """One message in the form that the template reads. `escaper` escapes what is parsed from JSON."""
     formatted = dict(message)
@@ -255,15 +274,17 @@ def format_message(
         formatted["tool_call_id"] = short_id(formatted["tool_call_id"])
     if template.reasoning_required and formatted["role"] == "assistant":
         formatted = dict.fromkeys(REASONING_KEYS, "") | formatted
-    return formatted | {"content": _format_content(formatted, template)}
+    return formatted | {"content": _format_content(formatted, template, marks)}
 
 
-def _format_content(message: TemplateMessage, template: TemplateCapabilities) -> Any:
+def _format_content(message: TemplateMessage, template: TemplateCapabilities, marks: Marks) -> Any:
     text, calls = message["content"], "tool_calls" in message
     if not text and calls and template.null_content:
         return None
     if not text and not calls and message["role"] == "assistant" and template.content_required:
         text = FILLER
+    if marks.media and template.media and marks.numbers(text):
+        return marks.parts(text, template.media)
     return [{"type": "text", "text": text}] if template.content_parts else text
 
 

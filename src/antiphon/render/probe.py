@@ -16,7 +16,9 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
+from antiphon.core.items import MediaKind
 from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
+from antiphon.render.media import placeholder_in
 from antiphon.render.messages import REASONING_KEYS, TemplateMessage
 
 Messages = Sequence[TemplateMessage]
@@ -74,7 +76,7 @@ def probe_capabilities(render: RenderProbe) -> TemplateCapabilities:
     capabilities = next((form for form in _plain_forms() if _Probe(render, form).shows([_user], USER)), None)
     if capabilities is None:
         return TemplateCapabilities()
-    for find in (_assistant, _roles, _tools_and_calls, _reasoning):
+    for find in (_assistant, _roles, _tools_and_calls, _reasoning, _media):
         capabilities = find(_Probe(render, capabilities), capabilities)
     return capabilities
 
@@ -207,3 +209,35 @@ def _needs_answer_after_results(probe: _Probe) -> bool:
 def _reasoning(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     talks = [[_user, _answer | _reasoned], [_user, _called | _reasoned, _returned]]
     return replace(capabilities, reasoning=any(probe.shows(talk, REASONING) for talk in talks))
+
+
+_MEDIA = (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO)
+
+
+def _media(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
+    """The placeholders of media that are parts of a content, and whether results may have such."""
+    plain = probe.with_form(replace(capabilities, content_parts=False))  # lists are given as they are
+    found = ((kind, _placeholder(plain, kind)) for kind in _MEDIA)
+    media = {kind: placeholder for kind, placeholder in found if placeholder}
+    if not media:
+        return capabilities
+    kind, placeholder = next(iter(media.items()))
+    content = [{"type": "text", "text": RESULT}, {"type": kind.value}]
+    talk = [_user, _called, {**_returned, "content": content}]
+    return replace(
+        capabilities, media=media, media_in_results=plain.shows(talk, RESULT, placeholder, tools=_TOOLS)
+    )
+
+
+def _placeholder(probe: _Probe, kind: MediaKind) -> str | None:
+    """What is written for one such part, and for each of two."""
+    part = {"type": kind.value}
+    none, one, two = (probe.text([_with_parts(*parts)]) for parts in ((), (part,), (part, part)))
+    if USER not in one or USER not in two:
+        return None
+    return placeholder_in(none, one, two)
+
+
+def _with_parts(*parts: dict[str, Any]) -> TemplateMessage:
+    content = [{"type": "text", "text": USER}, *parts, {"type": "text", "text": USER_2}]
+    return {"role": "user", "content": content}

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
-from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.items import Message, Role, TextPart, text_in
 from antiphon.core.turn import Calling, Ending, Function, Turn
 from antiphon.render.capabilities import TemplateCapabilities
-from antiphon.render.messages import TemplateMessage, arrange, format_message, gather
+from antiphon.render.media import Marks, media_in
+from antiphon.render.messages import NO_MARKS, TemplateMessage, arrange, format_message, gather
 from antiphon.render.probe import probe_capabilities
 from antiphon.render.sandbox import Template
 from antiphon.render.special_tokens import SpecialTokenEscaper, restore_separators
@@ -37,7 +38,7 @@ BUILT_IN = {"chatml": CHATML}
 
 
 class Renderer(Protocol):
-    """Conversation → prompt."""
+    """Conversation → prompt. The placeholders of media have fences, see `media`."""
 
     @property
     def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
@@ -73,8 +74,10 @@ class ChatTemplateRenderer:
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._has_tool_prompt = tool_prompt is not None
         self._escaper = SpecialTokenEscaper(bos, eos)
-        self._writer = ToolPromptRenderer(tool_prompt or PLAIN_HISTORY, self._escaper)
         self.capabilities: TemplateCapabilities = probe_capabilities(self._render_messages)
+        if placeholders := self.capabilities.media.values():
+            self._escaper = SpecialTokenEscaper(bos, eos, *placeholders)
+        self._writer = ToolPromptRenderer(tool_prompt or PLAIN_HISTORY, self._escaper)
 
     def render(self, turn: Turn) -> str:
         """See `Renderer`. Raises `RequestError` if neither template nor dialect describes tools."""
@@ -91,15 +94,21 @@ class ChatTemplateRenderer:
         return self._render(turn, {"add_generation_prompt": False})
 
     def _render(self, turn: Turn, ending: Mapping[str, Any]) -> str:
+        marks = Marks([*media_in(turn.items)])
         tools = self._escaper.escape_json([_tool(function) for function in turn.tools])
-        gathered = self._escaper.escape_json(gather(turn.items))
+        gathered = self._escaper.escape_json(gather(turn.items, marks))
         messages = self._writer.write_history(gathered, self.capabilities)
         may_call = turn.tool_choice.calling is not Calling.NONE
         if tools and not self.capabilities.tools and (may_call or self._has_tool_prompt):
             messages = self._describe_tools(messages, tools)
-        arranged = arrange(messages, self.capabilities)
+        arranged = arrange(messages, self.capabilities, marks)
         variables = self._escaper.escape_json(dict(turn.variables))
-        return self._render_messages(arranged, tools, self.capabilities, {**variables, **ending})
+        given = {**variables, **ending}
+        prompt = self._render_messages(arranged, tools, self.capabilities, given, marks)
+        if not marks.media:
+            return prompt
+        order = [number for message in arranged for number in marks.numbers(message["content"])]
+        return marks.fenced(prompt, order, self.capabilities.media)
 
     def _describe_tools(
         self, messages: list[TemplateMessage], tools: list[dict[str, Any]]
@@ -114,9 +123,10 @@ class ChatTemplateRenderer:
         tools: Sequence[Any],
         capabilities: TemplateCapabilities,
         more: Mapping[str, Any] = {},
+        marks: Marks = NO_MARKS,
     ) -> str:
         # Last wins: template variables of a request cannot replace the messages, tools or tokens.
-        formatted = [format_message(message, capabilities, self._escaper) for message in messages]
+        formatted = [format_message(message, capabilities, self._escaper, marks) for message in messages]
         given = {"tools": list(tools) or None, "messages": formatted, **self._tokens}
         variables = {"add_generation_prompt": True, **more, **given}
         if capabilities.tools_undefined and not tools:
@@ -131,13 +141,13 @@ def open_transcript(transcript: Callable[[Turn], str], turn: Turn) -> str:
     Raises `RequestError` if the last message is not the assistant's, or empty.
     """
     *before, last = turn.items or (None,)
-    if not isinstance(last, Message) or last.role is not Role.ASSISTANT or not last.text:
+    if not isinstance(last, Message) or last.role is not Role.ASSISTANT or not text_in(last.parts[-1:]):
         raise RequestError(
             "Only an answer can be continued: the last message must be the assistant's, with text.",
             param="continue_final_message",
         )
     end = secrets.token_hex(8)
-    marked = replace(last, parts=(*last.parts[:-1], TextPart(last.parts[-1].text + end)))
+    marked = replace(last, parts=(*last.parts[:-1], TextPart(text_in(last.parts[-1:]) + end)))
     text = transcript(replace(turn, items=(*before, marked)))
     return text[: text.rindex(end)]
 

@@ -52,6 +52,7 @@ _CAPABILITIES: Mapping[str, tuple[str, str, str]] = {
     "null_content": ("a call with empty content", "sent with None as content", "accepted"),
     "short_ids": ("a call id of any form", "replaced by nine letters and digits", "accepted"),
     "reasoning": ("reasoning", "rendered, at least in the newest turn", "left out"),
+    "media_in_results": ("media in the result of a call", "rendered", "sent as a user message behind it"),
 }
 """Capability of a template → what was tried, what is done if it has the capability, and what if not."""
 
@@ -139,6 +140,9 @@ def _capability(name: str, value: Any) -> tuple[str, ...]:
     words = name.replace("_", " ")
     if name == "arguments":
         return words, value, "arguments of an earlier call", _ARGUMENTS[value]
+    if name == "media":
+        kinds = ", ".join(f"{kind} as {placeholder}" for kind, placeholder in value.items())
+        return words, kinds or "none", "media as parts of a message", "others are written into the text"
     tried, present, absent = _CAPABILITIES[name]
     return (words, "yes", tried, present) if value else (words, "no", tried, absent)
 

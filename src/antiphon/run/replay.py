@@ -22,7 +22,7 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Constraint
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Engine, GenerationRequest, Prompt
+from antiphon.engines.engine import Engine, GenerationRequest
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, plan_after
 
@@ -136,7 +136,7 @@ async def request_after(
     if plan.constraint is not None:  # what is written may have broken the rules: then nothing holds the rest
         rest_plan = await pool.run("conversation", plan_after, plan, text)
         constraint = None if rest_plan is None else rest_plan.constraint
-    prompt = Prompt(request.prompt.text + text, request.prompt.ids + ids)
+    prompt = request.prompt.continued(text, ids)
     rest = replace(
         request,
         prompt=prompt,
@@ -180,11 +180,12 @@ def _sampling_after(sampling: Sampling, written: int) -> Sampling:
 def _counted(chunk: Chunk, before: int) -> Chunk:
     """The chunk as part of an answer that had `before` tokens already.
 
-    What the engine had cached of the prompt was in its first chunk; now the prompt is longer.
+    What the engine had cached of the prompt, and what media took of it, was in its first chunk; now the
+    prompt is longer.
     """
     finish = chunk.finish
     if finish is not None and finish.completion_tokens is not None:
         finish = replace(finish, completion_tokens=finish.completion_tokens + before)
-    elif not chunk.cached_tokens:
+    elif not (chunk.cached_tokens or chunk.media_tokens):
         return chunk
-    return replace(chunk, finish=finish, cached_tokens=0)
+    return replace(chunk, finish=finish, cached_tokens=0, media_tokens=0)

@@ -13,7 +13,16 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineError, RequestError, naming
 from antiphon.core.grammar import Grammar, Kind, Span, State
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
+from antiphon.core.items import (
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    MediaPart,
+    Message,
+    Reasoning,
+    Role,
+    TextPart,
+)
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
@@ -22,6 +31,7 @@ from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt, check_size
+from antiphon.render.media import media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.render.special_tokens import split_at_separators
 from antiphon.run.bounded import BoundedPool
@@ -165,6 +175,11 @@ class TokenModel:
 
     async def _compose(self, turn: Turn, ids: tuple[int, ...] | None) -> Prompt:
         prompt = await self._whole(turn)
+        if prompt.media:
+            if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
+                message = "A prompt with media cannot be cut. Leave it out, or shorten the conversation."
+                raise RequestError(message, param="truncate_prompt_tokens")
+            return prompt
         if ids is not None and ids != prompt.ids:  # templates may contain the time
             return Prompt(await self.engine.detokenize(ids), ids)
         if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
@@ -179,7 +194,26 @@ class TokenModel:
             return await self._shortened(turn)
         if isinstance(turn.prompt, str):
             return await self._read([turn.prompt])
-        return await self._read(await self._render(turn))
+        return await self._rendered(turn)
+
+    async def _rendered(self, turn: Turn) -> Prompt:
+        """The prompt of a conversation."""
+        text, media = await self._render(turn), [*media_in(turn.items)]
+        if not media:
+            return await self._read(split_at_separators(text))
+        shown: list[MediaPart] = []
+        around: list[tuple[str, ...]] = []
+        pieces: list[str] = []
+        for piece in split_at_media(text):
+            if isinstance(piece, str):
+                around.append((*split_at_separators(piece),))
+                pieces += around[-1]
+            else:
+                number, placeholder = piece
+                shown.append(media[number])
+                pieces.append(placeholder)
+        prompt = await self._read(pieces)
+        return Prompt(prompt.text, prompt.ids, (*shown,), (*around,))
 
     async def _text(self, ids: tuple[int, ...]) -> str:
         """The text of a prompt that came as ids."""
@@ -205,22 +239,22 @@ class TokenModel:
     async def _shortened(self, turn: Turn) -> Prompt:
         """The prompt with as few of the oldest messages left out as makes it fit, found by halving."""
         limit = self.card.context - _room(turn, self.card.context)
-        prompt = await self._read(await self._render(turn))
+        prompt = await self._rendered(turn)
         if len(prompt.ids) <= limit:
             return prompt
         too_few, enough = 0, len(turn.items)
         while enough - too_few > 1:
             dropped = (too_few + enough) // 2
             items = _without(turn.items, dropped)
-            shorter = await self._read(await self._render(replace(turn, items=items)))
+            shorter = await self._rendered(replace(turn, items=items))
             if len(shorter.ids) > limit:
                 too_few = dropped
             else:
                 enough, prompt = dropped, shorter
         return prompt
 
-    async def _render(self, turn: Turn) -> Sequence[str]:
-        """Render the turn, in pieces to tokenize; in a thread of its own if it is long: no one waits."""
+    async def _render(self, turn: Turn) -> str:
+        """Render the turn; in a thread of its own if it is long: no one waits."""
         if self._exclude_tools and turn.tool_choice.calling is Calling.NONE:
             turn = replace(turn, tools=())
         if turn.template is not None:
@@ -228,12 +262,9 @@ class TokenModel:
         else:
             renderer = self._renderer
 
-        def render() -> Sequence[str]:
-            return split_at_separators(renderer.render(turn))
-
         if len(turn.items) < MANY_ITEMS and _size(turn) < MANY_CHARACTERS:
-            return render()
-        return await asyncio.to_thread(render)
+            return renderer.render(turn)
+        return await asyncio.to_thread(renderer.render, turn)
 
     def _compile(self, template: str) -> Renderer:
         bos, eos = self.card.bos, self.card.eos
@@ -337,7 +368,7 @@ def _texts(item: Item) -> Iterator[str]:
         case FunctionCall(arguments=text) | Reasoning(text=text):
             yield text
         case Message(parts=parts) | FunctionOutput(parts=parts):
-            yield from (part.text for part in parts)
+            yield from (part.text for part in parts if isinstance(part, TextPart))
 
 
 def _size(turn: Turn) -> int:

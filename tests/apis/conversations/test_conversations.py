@@ -88,7 +88,7 @@ def test_ids_hang_on_what_the_items_belong_to() -> None:
     ("item", "param"),
     [
         ({"type": "telepathy"}, "items[1].type"),
-        ({"role": "user", "content": [{"type": "input_image"}]}, "items[1].content[0].type"),
+        ({"role": "user", "content": [{"type": "input_image"}]}, "items[1].content[0].image_url"),
         ({"role": "nobody", "content": "a"}, "items[1].role"),
         ({"type": "compaction", "encrypted_content": "x"}, "items[1].encrypted_content"),
         ({"type": "item_reference", "id": "x"}, "items[1].id"),

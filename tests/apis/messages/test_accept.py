@@ -1,6 +1,5 @@
 """A request for a message → a turn; what cannot be done is refused by the name of its field."""
 
-from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -11,7 +10,16 @@ from antiphon.apis.messages.presentation import ThinkingShown
 from antiphon.core.constraint import JsonSchema
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
-from antiphon.core.items import FunctionCall, FunctionOutput, Message, Reasoning, Role, TextPart
+from antiphon.core.items import (
+    Attachment,
+    FunctionCall,
+    FunctionOutput,
+    MediaKind,
+    Message,
+    Reasoning,
+    Role,
+    TextPart,
+)
 from antiphon.core.turn import Calling, Ending, Function, Hosted, ToolChoice
 from tests.apis.messages.support import accepted, items, request, unseal
 
@@ -105,17 +113,16 @@ def test_a_model_is_told_that_a_call_failed_and_what_it_cannot_see() -> None:
     [*_, seen] = items([user(text("?")), assistant(CALL), user(result([image, reference]))])
 
     assert failed.parts == (TextPart("Error:"), TextPart("no such city"))
-    assert [part.text for part in seen.parts] == [
-        "(An image, which this model cannot see.)",
-        "The tool 'late' can be called now.",
-    ]
+    assert seen.parts == (
+        Attachment(MediaKind.IMAGE, "messages[2].content[0].content[0]", data=""),
+        TextPart("The tool 'late' can be called now."),
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "shown"),
     [
         ({"type": "text", "media_type": "text/plain", "data": "A b."}, "A b."),
-        ({"type": "base64", "media_type": "text/plain", "data": b64encode(b"A b.").decode()}, "A b."),
         ({"type": "content", "content": "A b."}, "A b."),
         ({"type": "content", "content": [text("A"), text("b.")]}, "A\nb."),
     ],
@@ -129,6 +136,40 @@ def test_a_document_is_shown_as_text(source: dict[str, Any], shown: str) -> None
         f"<document>\nOf A\nold\n{shown}\n</document>",
         "What is it?",
     ]
+
+
+BASE64 = {"type": "base64", "media_type": "text/plain", "data": "QSBiLg=="}
+SOURCES = [
+    (BASE64, {"data": "QSBiLg=="}),
+    ({"type": "url", "url": "https://a.example/b"}, {"url": "https://a.example/b"}),
+    ({"type": "file", "file_id": "file-1"}, {"file_id": "file-1"}),
+]
+
+
+@pytest.mark.parametrize(("source", "given"), SOURCES)
+def test_images_and_documents_are_attached_in_their_places(
+    source: dict[str, Any], given: dict[str, Any]
+) -> None:
+    image, document = ({"type": type_, "source": source} for type_ in ("image", "document"))
+
+    [said] = items([user(text("A"), image, {**document, "title": "Of B"})])
+
+    assert said.parts == (
+        TextPart("A"),
+        Attachment(MediaKind.IMAGE, "messages[0].content[1]", **given),
+        TextPart("<document>\nOf B"),
+        Attachment(MediaKind.FILE, "messages[0].content[2]", **given),
+        TextPart("</document>"),
+    )
+
+
+def test_a_document_may_hold_images() -> None:
+    content = {"type": "content", "content": [text("A"), {"type": "image", "source": BASE64}]}
+
+    [said] = items([user({"type": "document", "source": content})])
+
+    image = Attachment(MediaKind.IMAGE, "messages[0].content[0].source.content[1]", data="QSBiLg==")
+    assert said.parts == (TextPart("<document>"), TextPart("A"), image, TextPart("</document>"))
 
 
 def test_a_search_result_is_shown_as_text() -> None:
@@ -350,17 +391,18 @@ REFUSED = [
     ("messages[0].content[0]", {"messages": [user(1)]}),
     ("messages[0].content[0].type", {"messages": [user({})]}),
     ("messages[0].content[0].type", {"messages": [user({"type": "video"})]}),
-    ("messages[0].content[0].type", {"messages": [user({"type": "image", "source": {}})]}),
+    ("messages[0].content[0].source.type", {"messages": [user({"type": "image", "source": {}})]}),
+    ("messages[0].content[0].source.type", {"messages": [user({"type": "image", "source": {"type": "text"}})]}),
     ("messages[0].content[0].type", {"messages": [user(CALL)]}),
     ("messages[0].content[0].text", {"messages": [user({"type": "text"})]}),
     ("messages[0].content[0].source", {"messages": [user({"type": "document"})]}),
     (
-        "messages[0].content[0].source.type",
+        "messages[0].content[0].source.url",
         {"messages": [user({"type": "document", "source": {"type": "url", "url": "u:1"}})]},
     ),
     (
         "messages[0].content[0].source.data",
-        {"messages": [user({"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": "?"}})]},
+        {"messages": [user({"type": "document", "source": {"type": "base64", "media_type": "text/plain"}})]},
     ),
     (
         "messages[0].content[0].citations.enabled",

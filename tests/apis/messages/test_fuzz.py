@@ -49,7 +49,7 @@ WHOLE = request(
         ]},
         {"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "toolu_1", "is_error": True, "content": [
-                {"type": "text", "text": "A."}, {"type": "image"}, {"type": "tool_reference", "tool_name": "g"}]},
+                {"type": "text", "text": "A."}, {"type": "image", "source": {"type": "base64", "data": ""}}, {"type": "tool_reference", "tool_name": "g"}]},
         ]},
         {"role": "system", "content": "Be brief."},
     ],

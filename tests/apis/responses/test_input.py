@@ -14,7 +14,18 @@ from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION, Summary
 from antiphon.apis.responses.input import references
 from antiphon.apis.responses.kinds import KINDS
 from antiphon.core.errors import NotFoundError, RequestError
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
+from antiphon.core.items import (
+    Attachment,
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    MediaKind,
+    Message,
+    Reasoning,
+    Role,
+    Status,
+    TextPart,
+)
 from antiphon.core.turn import Ending
 from tests.apis.responses.support import OWNER, SEALER, accepted, answering_to, streamed
 from tests.apis.responses.test_stream import CALL, CUSTOM, SEALED, SPACED, STOP, SUMMARISED, TEXT, THOUGHT
@@ -345,24 +356,52 @@ def file(data: bytes, **fields: Any) -> dict[str, Any]:
     return {"type": "input_file", "file_data": base64.b64encode(data).decode()} | fields
 
 
-def test_text_files_are_read() -> None:
-    plain, named = file("Grüße".encode()), file(b"a,b", filename="t.csv")
-    named["file_data"] = "data:text/csv;base64," + named["file_data"]
+IMAGE, FILE = MediaKind.IMAGE, MediaKind.FILE
 
-    [message] = shown({"role": "user", "content": [plain, named]})
 
-    assert message == Message(Role.USER, (TextPart("Grüße"), TextPart("t.csv:\na,b")))
+@pytest.mark.parametrize(
+    ("part", "attached"),
+    [
+        ({"type": "input_image", "image_url": "data:,x"}, {"kind": IMAGE, "url": "data:,x"}),
+        (
+            {"type": "input_image", "image_url": "https://a.example/b", "detail": "low"},
+            {"kind": IMAGE, "url": "https://a.example/b", "low": True},
+        ),
+        (
+            {"type": "input_image", "file_id": "file-1", "image_url": None},
+            {"kind": IMAGE, "file_id": "file-1"},
+        ),
+        (file(b"a", filename="t.csv"), {"kind": FILE, "data": "YQ==", "name": "t.csv"}),
+        ({"type": "input_file", "file_data": "data:,a"}, {"kind": FILE, "url": "data:,a"}),
+        ({"type": "input_file", "file_id": "file-1"}, {"kind": FILE, "file_id": "file-1"}),
+        (
+            {"type": "input_file", "file_url": "http://a.example/b"},
+            {"kind": FILE, "url": "http://a.example/b"},
+        ),
+    ],
+)
+def test_what_is_no_text_is_attached_in_its_place(part: dict[str, Any], attached: dict[str, Any]) -> None:
+    parts = [{"type": "input_text", "text": "Look:"}, part]
+    output = OUTPUTS["function_call_output"] | {"output": [part]}
+
+    [message] = shown({"role": "user", "content": parts})
+    [_, result] = shown(CALLED, output)
+
+    assert message == Message(
+        Role.USER, (TextPart("Look:"), Attachment(param="input[0].content[1]", **attached))
+    )
+    assert result.parts == (Attachment(param="input[1].output[0]", **attached),)
 
 
 @pytest.mark.parametrize(
     ("part", "param"),
     [
-        ({"type": "input_image", "image_url": "data:image/png;base64,"}, "type"),
+        ({"type": "input_image"}, "image_url"),
+        ({"type": "input_image", "image_url": "file:///etc/passwd"}, "image_url"),
+        ({"type": "input_image", "image_url": "data:,", "detail": "huge"}, "detail"),
+        ({"type": "input_image", "file_id": ""}, "file_id"),
         ({"type": "input_audio"}, "type"),
-        ({"type": "input_file", "file_id": "file_1"}, "type"),
-        (file(b"\x89PNG\x00\xff"), "file_data"),
-        (file(b"%PDF\0"), "file_data"),
-        ({"type": "input_file", "file_data": "%%%"}, "file_data"),
+        ({"type": "input_file", "file_url": "ftp://a"}, "file_url"),
         ({"type": "input_text"}, "text"),
         ({"type": "input_text", "text": 3}, "text"),
         ({"text": "a"}, "type"),

@@ -97,6 +97,7 @@ def accept_messages(
         prompt_limit=options.truncate_prompt_tokens,
         reasoning_limit=options.thinking_token_budget,
         owner=owner,
+        media_fallback=options.media_fallback,
         parameters=PARAMETERS | {"conversation": where, "format": format_source},
     )
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)

@@ -57,7 +57,7 @@ class ChatCompletionBuilder(BodyProjection):
                 self._choice(index, state, output)
                 for index, (state, output) in enumerate(zip(self._choices, outputs, strict=True))
             ],
-            usage=total(envelope.prompt_tokens, (output.usage for output in outputs)),
+            usage=total(envelope.prompt_tokens, (output.usage for output in outputs), len(envelope.prompts)),
             system_fingerprint=envelope.system_fingerprint,
             service_tier=presentation.service_tier,
             metadata=presentation.metadata,

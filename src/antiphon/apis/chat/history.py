@@ -11,12 +11,17 @@ import msgspec
 
 from antiphon.apis.chat.schema import CalledCustom, CalledFunction, ContentPart, RequestMessage, ToolCall
 from antiphon.apis.custom_tools import to_arguments
+from antiphon.apis.given import Given, given
+from antiphon.apis.media import at_url, file_of, in_base64
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
+    Attachment,
     FunctionCall,
     FunctionOutput,
     Item,
+    MediaKind,
     Message,
+    Part,
     Reasoning,
     Role,
     Status,
@@ -29,6 +34,13 @@ UNNAMED = "unnamed"
 _ROLES = {role.value: role for role in Role}
 _RESULTS = frozenset({"tool", "function"})
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+_MEDIA = {
+    "image_url": MediaKind.IMAGE,
+    "input_audio": MediaKind.AUDIO,
+    "audio_url": MediaKind.AUDIO,
+    "video_url": MediaKind.VIDEO,
+    "file": MediaKind.FILE,
+}
 
 
 class History:
@@ -142,7 +154,7 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _parts(content: str | list[ContentPart] | None, where: str) -> Iterator[TextPart]:
+def _parts(content: str | list[ContentPart] | None, where: str) -> Iterator[Part]:
     if isinstance(content, str):
         if content:
             yield TextPart(content)
@@ -151,11 +163,31 @@ def _parts(content: str | list[ContentPart] | None, where: str) -> Iterator[Text
         yield _part(part, f"{where}.content[{index}]")
 
 
-def _part(part: ContentPart, where: str) -> TextPart:
+def _part(part: ContentPart, where: str) -> Part:
     if part.type in _TEXT_TYPES and part.text is not None:
         return TextPart(part.text)
     if part.type == "refusal" and part.refusal is not None:
         return TextPart(part.refusal)
     if part.type in _TEXT_TYPES:
         raise RequestError(f"Missing required parameter: '{where}.text'.", param=f"{where}.text")
-    raise RequestError(f"Parts of type '{part.type}' are not supported. Use 'text'.", param=f"{where}.type")
+    if part.type not in _MEDIA:
+        known = ", ".join(("text", *_MEDIA))
+        raise RequestError(
+            f"Parts of type '{part.type}' are not supported. Use one of: {known}.", param=f"{where}.type"
+        )
+    return _medium(part, where)
+
+
+def _medium(part: ContentPart, where: str) -> Attachment:
+    """A part that is no text. Its URL may stand by itself, as some clients send it."""
+    value = getattr(part, part.type)
+    whole = Given({part.type: value}, where)
+    kind = _MEDIA[part.type]
+    if value is None:
+        raise whole.missing(part.type)
+    if isinstance(value, str) and part.type.endswith("_url"):
+        return at_url(kind, whole, where, part.type)
+    holder = given(value, f"{where}.{part.type}")
+    if part.type == "input_audio":
+        return in_base64(kind, holder, where)
+    return file_of(holder, where, "file_data") if kind is MediaKind.FILE else at_url(kind, holder, where)

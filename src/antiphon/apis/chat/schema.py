@@ -25,6 +25,7 @@ from antiphon.apis.request import (
     Choices,
     Count,
     Effort,
+    MediaFallback,
     Metadata,
     NonEmptyStr,
     Request,
@@ -35,11 +36,16 @@ from antiphon.core.hosts import Note
 
 
 class ContentPart(Struct):
-    """A part of a message. Only text parts are understood so far."""
+    """A part of a message: a text, or media, each in the field of its type."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: Any = None
+    audio_url: Any = None
+    video_url: Any = None
+    input_audio: Any = None
+    file: Any = None
 
 
 class CalledFunction(Struct):
@@ -185,6 +191,7 @@ class ChatOptions(Request, kw_only=True):
     functions: list[RequestFunction] | None = None
     function_call: str | NamedTool | None = None
     best_of: Choices | None = None
+    media_fallback: MediaFallback | None = None
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None

@@ -87,6 +87,7 @@ def _turn(request: CountTokens, context: Context, tools: Tools) -> Turn:
         ending=_ending(items),
         prompt_limit=request.truncate_prompt_tokens,
         owner=context.owner,
+        media_fallback=request.media_fallback,
         parameters=PARAMETERS | {"format": format_source},
     )
 

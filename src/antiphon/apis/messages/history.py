@@ -5,27 +5,34 @@ texts of one role are one message. Instructions stay where they are: moved to th
 front, each new one would change the beginning of the prompt, which engines keep.
 """
 
-from base64 import b64decode
-from binascii import Error
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from antiphon.apis.given import Given, given, json_text
+from antiphon.apis.media import at_url, in_base64, stored
 from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.server_tools import RESULTS, read_call, read_result
 from antiphon.apis.messages.tools import Tools
 from antiphon.core.errors import RequestError
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
+from antiphon.core.items import (
+    Attachment,
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    MediaKind,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    TextPart,
+    text_in,
+)
 
 BILLING = "x-anthropic-billing-header:"
 """A line that Claude Code writes before its instructions. Parts of it change with each request."""
-UNSEEN_IMAGE = "(An image, which this model cannot see.)"
-"""What a model is shown of an image in the result of a tool: the client could not know better."""
-
-
 Unseal = Callable[[str], str | None]
 """The text that was sealed, None if it was not sealed here, or for someone else."""
 
@@ -72,7 +79,7 @@ class History:
                 message = f"There are no such blocks in messages of the role '{role}'. Use one of: {known}."
                 raise block.wrong("type", message)
             for piece in read(self, block):
-                if isinstance(piece, TextPart):
+                if isinstance(piece, TextPart | Attachment):
                     self._say(role, piece, begin=not said)
                     said = True
                 else:
@@ -81,8 +88,8 @@ class History:
         if not blocks and role is Role.USER:
             raise RequestError(f"Invalid value for '{where}': It may not be empty.", param=where)
 
-    def _say(self, role: Role, part: TextPart, *, begin: bool) -> None:
-        """Add a text, to the last message if that is of the same role. Messages of the system stay apart."""
+    def _say(self, role: Role, part: Part, *, begin: bool) -> None:
+        """Add a part, to the last message if that is of the same role. Messages of the system stay apart."""
         last = self.items[-1] if self.items else None
         if isinstance(last, Message) and last.role is role and not (begin and role is Role.SYSTEM):
             self.items[-1] = Message(role, (*last.parts, part))
@@ -103,10 +110,16 @@ class History:
         if text:
             yield TextPart(text)
 
-    def _document(self, block: Given) -> Iterator[TextPart]:
+    def _document(self, block: Given) -> Iterator[Part]:
         _refuse_citations(block)
         head = [block.text_or_none(name) for name in ("title", "context")]
-        yield TextPart(_tagged("document", *head, _document_text(block)))
+        content = [*_document_parts(block)]
+        if all(isinstance(part, TextPart) for part in content):
+            yield TextPart(_tagged("document", *head, text_in(content, "\n")))
+            return
+        yield TextPart("\n".join(("<document>", *filter(None, head))))
+        yield from content
+        yield TextPart("</document>")
 
     def _search_result(self, block: Given) -> Iterator[TextPart]:
         _refuse_citations(block)
@@ -145,7 +158,7 @@ class History:
             parts = (TextPart("Error:"), *parts)
         yield FunctionOutput(call_id, parts, self._called[call_id])
 
-    def _result_parts(self, block: Given) -> Iterator[TextPart]:
+    def _result_parts(self, block: Given) -> Iterator[Part]:
         content = block.value.get("content")
         if isinstance(content, str):
             yield TextPart(content)
@@ -156,8 +169,8 @@ class History:
                 raise part.wrong("type", f"Results have: {', '.join(_RESULT_PARTS)}.")
             yield from read(self, part)
 
-    def _unseen_image(self, block: Given) -> Iterator[TextPart]:
-        yield TextPart(UNSEEN_IMAGE)
+    def _image(self, block: Given) -> Iterator[Attachment]:
+        yield _sourced(MediaKind.IMAGE, block)
 
     def _tool_reference(self, block: Given) -> Iterator[TextPart]:
         yield TextPart(f"The tool '{block.text('tool_name')}' can be called now.")
@@ -179,24 +192,39 @@ def _refuse_citations(block: Given) -> None:
         raise citations.wrong("enabled", "Answers have no citations here. Leave it out.")
 
 
-def _document_text(block: Given) -> str:
-    """The text of a document. Raises RequestError for one that is no text."""
+def _document_parts(block: Given) -> Iterator[Part]:
+    """What is in a document."""
+    source = block.object_or_none("source")
+    match source.value if source else {}:
+        case {"type": "text"}:
+            assert source is not None
+            yield TextPart(source.text("data"))
+        case {"type": "content", "content": str(text)}:
+            yield TextPart(text)
+        case {"type": "content"}:
+            assert source is not None
+            for part in source.objects("content"):
+                is_image = part.text("type") == "image"
+                yield _sourced(MediaKind.IMAGE, part) if is_image else TextPart(part.text("text"))
+        case _:
+            yield _sourced(MediaKind.FILE, block)
+
+
+def _sourced(kind: MediaKind, block: Given) -> Attachment:
+    """What the source of a block has: base64, a URL or the id of a file."""
     source = block.object_or_none("source")
     if source is None:
         raise block.missing("source")
-    match source.value:
-        case {"type": "text"}:
-            return source.text("data")
-        case {"type": "content", "content": str(text)}:
-            return text
-        case {"type": "content"}:
-            return "\n".join(part.text("text") for part in source.objects("content"))
-        case {"type": "base64", "media_type": str(media_type)} if media_type.startswith("text/"):
-            try:
-                return b64decode(source.text("data"), validate=True).decode()
-            except (Error, ValueError) as error:
-                raise source.wrong("data", "This is no text in base64.") from error
-    raise source.wrong("type", "Documents have to be text here. Use a source of type 'text'.")
+    match source.text("type"):
+        case "base64":
+            attachment = in_base64(kind, source, block.where)
+        case "url":
+            attachment = at_url(kind, source, block.where)
+        case "file":
+            attachment = stored(kind, source, block.where)
+        case _:
+            raise source.wrong("type", "Use 'base64', 'url' or 'file'.")
+    return attachment
 
 
 def _tagged(tag: str, *texts: str | None) -> str:
@@ -206,6 +234,7 @@ def _tagged(tag: str, *texts: str | None) -> str:
 Reader = Callable[[History, Given], Iterator[Any]]
 _CONTEXT: Mapping[str, Reader] = {
     "text": History._text,
+    "image": History._image,
     "document": History._document,
     "search_result": History._search_result,
 }
@@ -226,7 +255,6 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
 """Role → type of block → what reads it."""
 _RESULT_PARTS: Mapping[str, Reader] = {
     **_CONTEXT,
-    "image": History._unseen_image,
     "tool_reference": History._tool_reference,
 }
 """What the content of a result may have."""

@@ -127,7 +127,7 @@ class MessageUsage(DeltaUsage, kw_only=True):
 
 def usage_fields(prompt_tokens: int, usage: Usage, web: ServerToolUsage | None) -> dict[str, Any]:
     """The fields of `DeltaUsage`, for an answer to a first prompt of so many tokens."""
-    whole = prompt_tokens + usage.prompt_tokens
+    whole = prompt_tokens + usage.prompt_tokens + usage.media_tokens
     cached = min(usage.cached_tokens, whole)
     return {
         "input_tokens": whole - cached,

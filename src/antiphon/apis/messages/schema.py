@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.apis.given import Object
-from antiphon.apis.request import AtLeastOne, NonEmptyStr, SamplingParams, StopStrings
+from antiphon.apis.request import AtLeastOne, MediaFallback, NonEmptyStr, SamplingParams, StopStrings
 
 MAX_MESSAGES = 100_000
 """The most messages of one request, as Anthropic has it."""
@@ -66,6 +66,7 @@ class CountTokens(SamplingParams, kw_only=True):
     output_format: OutputFormat | None = None
     chat_template_kwargs: Object | None = None
     context_management: Object | None = None
+    media_fallback: MediaFallback | None = None
 
     # Hints
     betas: Any = None

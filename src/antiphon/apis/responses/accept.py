@@ -180,6 +180,7 @@ def _turn(request: Prompting, context: Context, conversation: Conversation, tool
         prompt_limit=request.truncate_prompt_tokens,
         shorten=request.truncation == "auto",
         owner=context.owner,
+        media_fallback=request.media_fallback,
         parameters=PARAMETERS | {"format": format_source},
     )
 

@@ -142,4 +142,6 @@ def _content(message: Given) -> list[Object]:
 def _part(part: Mapping[str, Any]) -> Object:
     if part.get("type") == "output_text":
         return {"annotations": [], "logprobs": []} | {k: v for k, v in part.items() if v is not None}
+    if part.get("type") == "input_image":
+        return {"detail": "auto", "image_url": None} | {k: v for k, v in part.items() if v is not None}
     return dict(part)

@@ -127,7 +127,8 @@ class Usage(Struct):
 
 def usage_of(prompt_tokens: int, usage: events.Usage) -> Usage:
     """The usage of a response whose first prompts had so many tokens."""
-    prompts, output = prompt_tokens + usage.prompt_tokens, usage.completion_tokens
+    prompts = prompt_tokens + usage.prompt_tokens + usage.media_tokens
+    output = usage.completion_tokens
     return Usage(
         prompts,
         InputTokensDetails(usage.cached_tokens),

@@ -16,6 +16,7 @@ from antiphon.apis.request import (
     AtLeastOne,
     Count,
     Effort,
+    MediaFallback,
     Metadata,
     NonEmptyStr,
     SamplingParams,
@@ -83,6 +84,7 @@ class Prompting(SamplingParams, kw_only=True):
     chat_template_kwargs: Object | None = None
     documents: list[Object] | None = None
     previous_input_messages: list[Any] | None = None
+    media_fallback: MediaFallback | None = None
 
     @property
     def conversation_id(self) -> str | None:

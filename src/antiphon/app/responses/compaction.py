@@ -151,4 +151,5 @@ async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
         fields = compaction_fields(summary.text, app.seal(owner))
         return compaction_body(accepted, fields, int(time()), summary.prompt_tokens, summary.usage)
 
-    return app.driver(AnswerSource([accepted.turn], model), CompactionProjection(make))
+    turn = await app.attached(accepted.turn)
+    return app.driver(AnswerSource([turn], model), CompactionProjection(make))

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.apis.responses.accept import Accepted, accept, check_conflicts, prompting
 from antiphon.apis.responses.accept import Context as ReadContext
@@ -54,7 +55,8 @@ async def understand(
         raise RequestError(
             "A compaction cannot run in the background. Leave out 'background'.", param="background"
         )
-    return ResponseRequest(accepted, model, reading.history)
+    attached = replace(accepted, turn=await app.attached(accepted.turn))
+    return ResponseRequest(attached, model, reading.history)
 
 
 async def read_context(
@@ -91,7 +93,7 @@ async def count_input_tokens(app: App, request: CountTokens, owner: str) -> int:
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     context = await read_context(app, request, owner, random_id("resp_", 48))
     model = await app.models.model(request.model)
-    return await model.count(prompting(request, context))
+    return await model.count(await app.attached(prompting(request, context)))
 
 
 def _has_past(request: Prompting) -> bool:

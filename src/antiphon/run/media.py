@@ -1,0 +1,175 @@
+"""What bytes are, by their content: the kind and format of media, and images as engines can read them.
+
+Names and claimed types are not believed. Images are opened in a bounded process (see `bounded`) and with
+Pillow, if that is installed: their pixels are counted before any is decoded, damaged ones are refused,
+those with an orientation are turned, and of animated ones the first frame is left. Without Pillow only the
+header is read, and the engine gets what came.
+"""
+
+import struct
+from importlib.util import find_spec
+from io import BytesIO
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.core.errors import RequestError, missing_extra
+from antiphon.core.items import MediaKind
+from antiphon.core.limits import Limits
+
+LOW_PIXELS = 512
+"""Pixels of the longer side of an image of which little detail is wanted."""
+
+_JPEG_QUALITY = 95
+_FORMATS = {
+    "PNG": "image/png",
+    "JPEG": "image/jpeg",
+    "GIF": "image/gif",
+    "WEBP": "image/webp",
+    "BMP": "image/bmp",
+}
+_READ_BY_ENGINES = frozenset({"PNG", "JPEG"})
+_ORIENTATION = 0x0112
+_KNOWN = "PNG, JPEG, GIF, WebP or BMP"
+_SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # markers of JPEG with a size
+
+
+class Image(Struct, frozen=True):
+    """An image as an engine reads it: pixels as they are seen, turned and of the first frame."""
+
+    data: bytes
+    media_type: str
+    width: int
+    height: int
+
+
+class Format(Struct, frozen=True):
+    """What bytes are."""
+
+    kind: MediaKind
+    media_type: str
+
+
+def format_of(data: bytes) -> Format:
+    """What these bytes are by how they begin; a file of any type, if that tells nothing."""
+    for start, kind, media_type in _STARTS:
+        if data.startswith(start):
+            return Format(kind, media_type)
+    inner = data[8:12]
+    if data.startswith(b"RIFF") and inner in _RIFF:
+        return _RIFF[inner]
+    if data[4:8] == b"ftyp":
+        audio = inner in (b"M4A ", b"M4B ")
+        return Format(MediaKind.AUDIO, "audio/mp4") if audio else Format(MediaKind.VIDEO, "video/mp4")
+    if len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2:  # a frame of MPEG audio, layer 2 or 3
+        return Format(MediaKind.AUDIO, "audio/mpeg")
+    return Format(MediaKind.FILE, "application/octet-stream")
+
+
+_IMAGE, _AUDIO, _VIDEO = MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO
+_STARTS = (
+    (b"\x89PNG\r\n\x1a\n", _IMAGE, "image/png"),
+    (b"\xff\xd8\xff", _IMAGE, "image/jpeg"),
+    (b"GIF87a", _IMAGE, "image/gif"),
+    (b"GIF89a", _IMAGE, "image/gif"),
+    (b"BM", _IMAGE, "image/bmp"),
+    (b"ID3", _AUDIO, "audio/mpeg"),
+    (b"fLaC", _AUDIO, "audio/flac"),
+    (b"OggS", _AUDIO, "audio/ogg"),
+    (b"\x1a\x45\xdf\xa3", _VIDEO, "video/webm"),
+    (b"%PDF-", MediaKind.FILE, "application/pdf"),
+)
+_RIFF = {
+    b"WEBP": Format(_IMAGE, "image/webp"),
+    b"WAVE": Format(_AUDIO, "audio/wav"),
+    b"AVI ": Format(_VIDEO, "video/x-msvideo"),
+}
+
+
+def has_pillow() -> bool:
+    """Images can be decoded here."""
+    return find_spec("PIL") is not None
+
+
+def header_of(data: bytes, low: bool, limits: Limits, param: str) -> Image:
+    """The image, of which only the header is read. Raises RequestError for what that is not enough for."""
+    media_type = format_of(data).media_type
+    size = _SIZE_READERS.get(media_type, _no_size)(data)
+    if size is None or low:
+        what = "Images with a low detail" if low else "Images other than PNG, JPEG and GIF"
+        raise RequestError(missing_extra(what, "media"), param=param)
+    _check_pixels(size, limits, param)
+    return Image(data, media_type, *size)
+
+
+def _no_size(_: bytes) -> None:
+    return None
+
+
+def _png_size(data: bytes) -> tuple[int, int] | None:
+    found: tuple[int, int] | None = struct.unpack(">II", data[16:24]) if len(data) >= 24 else None
+    return found
+
+
+def _gif_size(data: bytes) -> tuple[int, int] | None:
+    found: tuple[int, int] | None = struct.unpack("<HH", data[6:10]) if len(data) >= 10 else None
+    return found
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        if data[at + 1] in _SIZES:
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            return width, height
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
+
+
+_SIZE_READERS = {"image/png": _png_size, "image/gif": _gif_size, "image/jpeg": _jpeg_size}
+
+
+def _check_pixels(size: tuple[int, int], limits: Limits, param: str) -> None:
+    width, height = size
+    if not width * height:
+        raise _damaged(param)
+    if width * height > limits.image_pixels:
+        limits.refuse("image_pixels", param, f"The image has {width} x {height} pixels")
+
+
+def open_image(data: bytes, low: bool, limits: Limits, param: str) -> Image:
+    """The image, decoded. For a process of its own. Raises RequestError, which blames `param`."""
+    import PIL.Image  # noqa: PLC0415 - an optional extra
+
+    PIL.Image.MAX_IMAGE_PIXELS = None  # we count them ourselves
+    try:
+        with PIL.Image.open(BytesIO(data), formats=[*_FORMATS]) as image:
+            _check_pixels(image.size, limits, param)
+            image.load()
+            return _normalised(data, image, low=low)
+    except PIL.UnidentifiedImageError as error:
+        message = f"This is no image that can be read. Send it as {_KNOWN}."
+        raise RequestError(message, param=param) from error
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
+        raise _damaged(param) from error
+
+
+def _damaged(param: str) -> RequestError:
+    return RequestError("The image is damaged. Send it whole.", param=param)
+
+
+def _normalised(data: bytes, image: Any, *, low: bool) -> Image:
+    """What came, if engines read it as it is seen; else what is seen, written once more."""
+    from PIL import ImageOps  # noqa: PLC0415 - an optional extra
+
+    upright = image.getexif().get(_ORIENTATION, 1) == 1
+    small = not low or max(image.size) <= LOW_PIXELS
+    if image.format in _READ_BY_ENGINES and upright and small:
+        return Image(data, _FORMATS[image.format], *image.size)
+    lossy = image.format in ("JPEG", "WEBP") and not image.has_transparency_data
+    seen = ImageOps.exif_transpose(image).convert("RGBA" if image.has_transparency_data else "RGB")
+    if low:
+        seen.thumbnail((LOW_PIXELS, LOW_PIXELS))
+    out = BytesIO()
+    seen.save(out, "JPEG" if lossy else "PNG", **({"quality": _JPEG_QUALITY} if lossy else {}))
+    return Image(out.getvalue(), _FORMATS["JPEG" if lossy else "PNG"], *seen.size)

@@ -1,0 +1,334 @@
+"""Images and other media in requests of all APIs: what the engine is given, and what is refused."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from msgspec.structs import replace
+
+from antiphon.app.attachments import AttachmentReader
+from antiphon.core.items import MediaPart
+from antiphon.core.limits import Limits
+from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
+from tests.http.api import Api, client
+from tests.http.chat_api import ChatApi
+from tests.http.messages_api import MessagesApi
+from tests.media import MP4, WAV, bomb, data_url, encoded, png, turned
+from tests.server import NO_TLS, Running, running
+
+RED, WIDE = png(3, 2), png(56, 28)
+"""One token, and two."""
+LINES = [{"output": "I see."}]
+BLIND = replace(CAPABILITIES, media=frozenset())
+
+
+def blind() -> ScriptedEngine:
+    return ScriptedEngine(LINES, capabilities=BLIND)
+
+
+class Apis:
+    """Clients of one server, one for each API."""
+
+    def __init__(self, server: Running, http: httpx.AsyncClient, responses: Api) -> None:
+        self.server = server
+        self.chat = ChatApi(http, server)
+        self.messages = MessagesApi(http, server)
+        self.responses = responses
+
+    @property
+    def prompt(self) -> Any:
+        """The last prompt."""
+        return self.server.engine.seen[-1].prompt
+
+    @property
+    def media(self) -> list[bytes]:
+        """What the engine was given with it."""
+        return [part.data for part in self.prompt.media]
+
+
+@asynccontextmanager
+async def apis(engine: Any = None, **options: Any) -> AsyncIterator[Apis]:
+    async with (
+        running(engine or LINES, **options) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url, timeout=20) as http,
+        client(server) as responses,
+    ):
+        yield Apis(server, http, responses)
+
+
+@pytest.fixture
+async def seeing() -> AsyncIterator[Apis]:
+    async with apis() as all_of_them:
+        yield all_of_them
+
+
+def in_chat(*parts: Any) -> Any:
+    return [{"role": "user", "content": [_chat_part(part) for part in parts]}]
+
+
+def _chat_part(part: Any) -> Any:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return part if isinstance(part, dict) else {"type": "image_url", "image_url": {"url": data_url(part)}}
+
+
+def in_responses(*parts: Any) -> Any:
+    return [{"role": "user", "content": [_response_part(part) for part in parts]}]
+
+
+def _response_part(part: Any) -> Any:
+    if isinstance(part, str):
+        return {"type": "input_text", "text": part}
+    return part if isinstance(part, dict) else {"type": "input_image", "image_url": data_url(part)}
+
+
+def in_messages(*parts: Any) -> Any:
+    return [{"role": "user", "content": [_block(part) for part in parts]}]
+
+
+def _block(part: Any) -> Any:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    source = (
+        {"type": "base64", "media_type": "image/png", "data": encoded(part)}
+        if isinstance(part, bytes)
+        else part
+    )
+    return {"type": "image", "source": source}
+
+
+SHOWN = "<|im_start|>user\nFirst\n<image>\nthen\n<image><|im_end|>\n<|im_start|>assistant\n"
+
+
+async def test_every_api_gives_the_engine_images_in_their_order(seeing: Apis) -> None:
+    said = ("First", RED, "then", WIDE)
+    for asking in (
+        seeing.chat.choice(in_chat(*said)),
+        seeing.responses.streamed(in_responses(*said)),
+        seeing.messages.ask(in_messages(*said)),
+    ):
+        await asking
+        assert seeing.prompt.text == SHOWN
+        assert seeing.media == [RED, WIDE]
+        assert seeing.prompt.around == (
+            ("<|im_start|>user\nFirst\n",),
+            ("\nthen\n",),
+            (SHOWN.rpartition("<image>")[2],),
+        )
+
+
+async def test_tokens_of_media_are_counted(seeing: Apis) -> None:
+    said = ("First", RED, "then", WIDE)
+    whole = await seeing.chat.ask(in_chat(*said), n=2)
+    text = len(seeing.prompt.ids)
+    *_, last = await seeing.chat.stream(in_chat(*said), stream_options={"include_usage": True})
+    response = await seeing.responses.create(in_responses(*said))
+    message = await seeing.messages.ask(in_messages(*said))
+
+    for usage in (whole["usage"], last["usage"]):
+        assert usage["prompt_tokens"] == text + 3
+        assert usage["prompt_tokens_details"] == {"cached_tokens": 0, "text_tokens": text, "image_tokens": 3}
+    assert response["usage"]["input_tokens"] == message["usage"]["input_tokens"] == text + 3
+
+
+async def test_text_alone_is_counted_as_before(seeing: Apis) -> None:
+    assert (await seeing.chat.ask("Hi"))["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+async def test_the_turns_of_a_batch_have_their_own_images(seeing: Apis) -> None:
+    body = {"model": "scripted", "messages": [in_chat("One", RED), in_chat(WIDE)]}
+
+    answer = await seeing.chat.post("/v1/chat/completions/batch", body)
+
+    assert [request.prompt.media[0].data for request in seeing.server.engine.seen] == [RED, WIDE]
+    assert answer["usage"]["prompt_tokens_details"]["image_tokens"] == 3
+
+
+async def test_sounds_and_films_are_given_by_content(seeing: Apis) -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": encoded(WAV), "format": "mp3"}}
+    film = {"type": "video_url", "video_url": {"url": data_url(MP4, "video/mp4")}}
+    other = {"type": "audio_url", "audio_url": data_url(WAV, "audio/wav")}
+
+    await seeing.chat.ask(in_chat(sound, film, other))
+
+    parts: tuple[MediaPart, ...] = seeing.prompt.media
+    assert [(part.kind, part.media_type) for part in parts] == [
+        ("audio", "audio/wav"),
+        ("video", "video/mp4"),
+        ("audio", "audio/wav"),
+    ]
+    assert parts[0].digest == parts[2].digest != parts[1].digest
+
+
+async def test_a_file_is_what_it_holds(seeing: Apis) -> None:
+    await seeing.responses.create(
+        in_responses(
+            {"type": "input_file", "file_data": encoded("Grüße".encode())},
+            {"type": "input_file", "file_data": data_url(b"a,b", "text/csv"), "filename": "t.csv"},
+            {"type": "input_file", "file_data": "data:,plain%20text"},
+            {"type": "input_file", "file_data": encoded(RED), "filename": "red.txt"},
+        )
+    )
+
+    assert seeing.prompt.text.startswith(
+        "<|im_start|>user\nGrüße\nt.csv:\na,b\nplain text\n<image><|im_end|>"
+    )
+    assert seeing.media == [RED]
+
+
+async def test_documents_stand_in_their_tags(seeing: Apis) -> None:
+    source = {"type": "base64", "media_type": "text/plain", "data": encoded(b"A b.")}
+    document = {"type": "document", "title": "Of A", "source": source}
+
+    await seeing.messages.ask([{"role": "user", "content": [document]}])
+
+    assert "<document>\nOf A\nA b.\n</document>" in seeing.prompt.text
+
+
+async def test_an_image_is_given_as_it_is_seen(seeing: Apis) -> None:
+    await seeing.chat.ask(in_chat(turned(64, 32)))
+
+    [part] = seeing.prompt.media
+    assert (part.width, part.height) == (32, 64)
+
+
+async def test_results_of_tools_have_images(seeing: Apis) -> None:
+    image = {"type": "input_image", "image_url": data_url(RED)}
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c1", "output": [image]}
+    await seeing.responses.create([{"role": "user", "content": "Look"}, call, result])
+    assert "<tool_response>\n<image>\n</tool_response>" in seeing.prompt.text
+    assert seeing.media == [RED]
+
+    use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    returned = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [_block(WIDE)]}
+    said = [("user", "Look"), ("assistant", [use]), ("user", [returned])]
+    await seeing.messages.ask([{"role": role, "content": content} for role, content in said])
+    assert seeing.media == [WIDE]
+
+
+async def test_a_conversation_keeps_its_images(seeing: Apis) -> None:
+    first = await seeing.responses.create(in_responses("Look", RED))
+    await seeing.responses.create(in_responses("And", WIDE), previous_response_id=first["id"])
+
+    assert seeing.media == [RED, WIDE]
+    assert seeing.prompt.text.startswith(
+        "<|im_start|>user\nLook\n<image><|im_end|>\n<|im_start|>assistant\nI see."
+    )
+
+    path = await seeing.responses.conversation(*in_responses("Look", WIDE))
+    await seeing.responses.create("So?", conversation=path.rpartition("/")[2])
+    assert seeing.media == [WIDE]
+
+
+async def test_a_background_response_and_a_compaction_see_images(seeing: Apis) -> None:
+    queued = await seeing.responses.create(in_responses("Look", RED), background=True)
+    assert (await seeing.responses.finished(queued["id"]))["status"] == "completed"
+    assert seeing.media == [RED]
+
+    await seeing.responses.post(
+        "/responses/compact", {"model": "scripted", "input": in_responses("Look", WIDE)}
+    )
+    assert seeing.media == [WIDE]
+
+
+async def test_prompts_can_be_counted_and_looked_at(seeing: Apis) -> None:
+    body = {"model": "scripted", "messages": in_chat("First", RED)}
+    prompt = await seeing.chat.post("/v1/chat/completions/render", body)
+    tokens = await seeing.chat.post("/tokenize", body)
+    counted = await seeing.responses.post(
+        "/responses/input_tokens", {"model": "scripted", "input": in_responses("First", RED)}
+    )
+
+    assert prompt["prompt"] == "<|im_start|>user\nFirst\n<image><|im_end|>\n<|im_start|>assistant\n"
+    assert tokens["count"] == counted["input_tokens"] == len(prompt["token_ids"])
+
+
+# What is refused
+
+
+async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) -> None:
+    bad: list[tuple[Any, str]] = [
+        (bomb(), "'image_pixels'"),
+        (png(500, 500)[:600], "damaged"),
+        (b"no image", "no image"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,%%%"}}, "base64"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png"}}, "comma"),
+        ({"type": "input_audio", "input_audio": {"data": encoded(RED), "format": "wav"}}, "no audio"),
+        ({"type": "file", "file": {"file_data": encoded(b"\xff\xfe\0a")}}, "text"),
+    ]
+    for part, said in bad:
+        error = await seeing.chat.refused(in_chat("Look", RED, part))
+        assert error["param"] == "messages[0].content[2]"
+        assert said in error["message"]
+    assert (await seeing.responses.refused(in_responses("Look", bomb())))["param"] == "input[0].content[1]"
+    assert (
+        "messages[0].content[1]" in (await seeing.messages.refused(in_messages("Look", RED[:40])))["message"]
+    )
+
+
+async def test_attachments_have_limits() -> None:
+    limits = Limits(attachments=2, attachment_bytes=2 * len(RED) - 1)
+    async with apis(limits=limits) as few:
+        many = await few.chat.refused(in_chat(*[RED] * 3))
+        large = await few.chat.refused(in_chat(*[RED] * 2))
+
+    assert (many["code"], many["param"]) == ("limit_exceeded", "messages")
+    assert "'attachments'" in many["message"]
+    assert (large["code"], large["param"]) == ("limit_exceeded", "messages[0].content[1]")
+    assert "'attachment_bytes'" in large["message"]
+
+
+async def test_a_prompt_with_media_is_not_cut(seeing: Apis) -> None:
+    error = await seeing.chat.refused(in_chat("Look", RED), truncate_prompt_tokens=2)
+
+    assert error["param"] == "truncate_prompt_tokens"
+
+
+# Models without eyes
+
+
+async def test_a_model_without_eyes_refuses_by_name_or_is_shown_a_note() -> None:
+    async with apis(blind()) as unseeing:
+        refused = await unseeing.chat.refused(in_chat("Look", RED))
+        assert (refused["param"], refused["code"]) == ("messages[0].content[1]", "unsupported_media")
+        assert "image" in refused["message"]
+        file = {"type": "input_file", "file_data": encoded(RED)}
+        assert (await unseeing.responses.refused(in_responses(file)))["param"] == "input[0].content[0]"
+        assert "media_fallback" in (await unseeing.messages.refused(in_messages(RED)))["message"]
+
+        for asking in (
+            unseeing.chat.ask(in_chat("Look", RED), media_fallback="note"),
+            unseeing.responses.create(in_responses("Look", RED), media_fallback="note"),
+            unseeing.messages.ask(in_messages("Look", RED), media_fallback="note"),
+        ):
+            await asking
+            assert "Look\n(An image, which this model cannot see.)<|im_end|>" in unseeing.prompt.text
+            assert unseeing.media == []
+
+
+async def test_a_server_may_always_note_what_its_model_cannot_see() -> None:
+    async with apis(blind(), attachments=AttachmentReader(fallback="note")) as unseeing:
+        await unseeing.chat.ask(in_chat("Look", b"not even an image"))
+        assert "(An image, which this model cannot see.)" in unseeing.prompt.text
+
+        error = await unseeing.chat.refused(in_chat("Look", RED), media_fallback="error")
+        assert error["code"] == "unsupported_media"
+
+
+async def test_what_a_tool_has_returned_never_ends_a_conversation() -> None:
+    async with apis(blind()) as unseeing:
+        use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+        returned = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [_block(RED)]}
+        said = [("user", "Look"), ("assistant", [use]), ("user", [returned])]
+        await unseeing.messages.ask([{"role": role, "content": content} for role, content in said])
+
+        assert "(An image, which this model cannot see.)" in unseeing.prompt.text
+
+
+async def test_completions_have_no_media(seeing: Apis) -> None:
+    error = await seeing.chat.not_completed("Look", media_fallback="note")
+
+    assert error["param"] == "media_fallback"
