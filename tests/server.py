@@ -101,7 +101,7 @@ async def running(
     script: list[Mapping[str, Any]] | Engine,
     *,
     names: tuple[str, ...] = (),
-    dialect: str = "hermes",
+    dialect: str | None = "hermes",
     date: str | None = None,
     exclude_tools: bool = False,
     tools: Iterable[ServerTool] = (),

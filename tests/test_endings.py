@@ -1,23 +1,27 @@
 """Every way in which an answer may end, as `docs/endings.md` has them, with every API and in every mode.
 
 The table of that page says what is expected; here is how each ending comes about, and what
-a client makes of what it gets. Servers are real, on real sockets, over the scripted engine.
+a client makes of what it gets. Servers are real, on real sockets, over the scripted engine; some of
+them ask another server for chats, whose engine that is.
 """
 
 import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 from websockets.asyncio.client import connect
 
 from antiphon.app import log_source, log_writer
+from antiphon.engines.upstream import Options as Asking
+from antiphon.engines.upstream import UpstreamEngine
 from antiphon.store.open import open_store
 from tests.acting import ActingTool
 from tests.apis.messages.support import check_stream as check_message_stream
@@ -280,9 +284,13 @@ def _told_by_chunks(payloads: list[bytes]) -> str:
 
 
 class World:
-    """A server over a store that may go away, and others over the same store."""
+    """A server over a store that may go away, and others over the same store.
 
-    def __init__(self, **options: Any) -> None:
+    Where `chats`, each has its model from another server, as a client of Chat Completions.
+    """
+
+    def __init__(self, *, chats: bool = False, **options: Any) -> None:
+        self._chats = chats
         self._options = options
 
     async def open(self) -> None:
@@ -298,7 +306,15 @@ class World:
         async def opened() -> Any:
             return outage
 
-        async with running(SCRIPT, store=opened, lease=0.3, tools=[ActingTool()], **self._options) as server:
+        options = {"store": opened, "lease": 0.3, "tools": [ActingTool()], **self._options}
+        async with AsyncExitStack() as stack:
+            if self._chats:
+                behind = await stack.enter_async_context(running(SCRIPT))
+                asking = UpstreamEngine(Asking(behind.url, upstream_kind="chat"))
+                server = await stack.enter_async_context(running(asking, dialect=None, **options))
+                server.engine = behind.engine
+            else:
+                server = await stack.enter_async_context(running(SCRIPT, **options))
             try:
                 yield server, outage
             finally:
@@ -308,8 +324,9 @@ class World:
 class Case:
     """One ending of one answer: who asks, and of whom."""
 
-    def __init__(self, world: World, server: Running, store: Outage, way: Way) -> None:
+    def __init__(self, world: World, server: Running, store: Outage, way: Way, continued: str) -> None:
         self.world = world
+        self.continued = continued  # what becomes of an answer that another server goes on with
         self.server = server
         self.store = store
         self.way = way
@@ -451,7 +468,7 @@ async def stops(case: Case) -> str:
 
     others: list[Any] = []
     told = await case.interrupted("steady", hand_over)
-    assert await case.stored() == "completed"
+    assert await case.stored() == case.continued
     await others[0].__aexit__(None, None, None)
     return told
 
@@ -535,12 +552,38 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     ("row", "way"), [pytest.param(*case, id=f"{case[0].ending}: {case[1]}") for case in CASES]
 )
 async def test_an_answer_ends_as_the_page_says(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    await _ends(row, way, monkeypatch, chats=False)
+
+
+CHAT_WAYS = [
+    Way(CHAT, streamed=False, stored=False),
+    Way(MESSAGES, streamed=True, stored=False),
+    Way(RESPONSES, streamed=True, stored=True),
+    Way(RESPONSES, streamed=True, stored=True, background=True),
+]
+CHAT_CASES = [(row, way) for row in table() for way in CHAT_WAYS if applies(row, way)]
+GOES_ON = ("the server stops in the middle", "the store stays away")
+"""Where an answer goes on from what was written. A server of chats cannot do that: the answer fails."""
+
+
+@pytest.mark.parametrize(
+    ("row", "way"), [pytest.param(*case, id=f"{case[0].ending}: {case[1]}") for case in CHAT_CASES]
+)
+async def test_one_from_a_server_of_chats_does_too(
+    row: Row, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way.background and row.ending in GOES_ON:
+        row = replace(row, response="failed")
+    await _ends(row, way, monkeypatch, chats=True)
+
+
+async def _ends(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch, *, chats: bool) -> None:
     if row.ending in ("the store is away from the beginning", "the store stays away"):
         monkeypatch.setattr(log_writer, "STORE_TIMEOUT", 0.05)
-    world = World(deadline=DEADLINE if "deadline" in row.ending else None)
+    world = World(chats=chats, deadline=DEADLINE if "deadline" in row.ending else None)
     await world.open()
     async with world.serving() as (server, store):
-        case = Case(world, server, store, way)
+        case = Case(world, server, store, way, "failed" if chats else "completed")
         try:
             async with asyncio.timeout(PATIENCE):
                 told = await ENDINGS[row.ending](case)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from ssl import SSLContext
 from typing import Any
 
 from msgspec import Struct, field
@@ -33,6 +34,7 @@ class Canned(Struct):
     writers: set[asyncio.StreamWriter] = field(default_factory=set)
     close: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
+    tls: SSLContext | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of a connection, until it is closed or one is to be answered by closing it."""
@@ -72,8 +74,9 @@ class Canned(Struct):
 async def canned(answers: Mapping[str, list[bytes]], **options: Any) -> AsyncIterator[Canned]:
     """A server that gives these answers."""
     here = Canned(dict(answers), **options)
-    server = await asyncio.start_server(here.serve, "127.0.0.1", 0)
-    here.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(here.serve, "127.0.0.1", 0, ssl=here.tls)
+    begins = "http://127.0.0.1" if here.tls is None else "https://localhost"
+    here.url = f"{begins}:{server.sockets[0].getsockname()[1]}"
     try:
         yield here
     finally:

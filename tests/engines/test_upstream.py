@@ -273,7 +273,7 @@ TOKEN_TEXT = b'"text": "The"'
         ),
         (422, {"detail": "bad"}, RequestError, "bad"),
         (401, {"error": "no"}, EngineError, "refuses the key"),
-        (404, {}, EngineError, "failed to answer"),
+        (404, {}, EngineError, "does not serve it"),
         (429, {}, EngineBusyError, "Too many"),
         (500, {"error": {"message": "secret path"}}, EngineError, "failed to answer"),
         (503, {}, EngineNotReadyError, "not ready"),
@@ -488,11 +488,6 @@ async def test_llama_server_needs_no_tokenizer(folder):
     props = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 2}
     message = await refused({"/v1/models": [MODELS], "/props": [answer(200, props)]}, tokenizer=str(folder))
     assert "Leave --tokenizer out" in message
-
-
-async def test_a_server_that_takes_only_chats():
-    models = {"/v1/models": [answer(200, {"data": [{"id": "m", "owned_by": "somebody"}]})]}
-    assert "takes only chats" in await refused(models)
 
 
 # SGLang

@@ -81,6 +81,8 @@ _FINISH_REASONS = {
     (FinishReason.STOP, True): "tool_calls",
     (FinishReason.LENGTH, False): "length",
     (FinishReason.LENGTH, True): "length",
+    (FinishReason.CONTENT_FILTER, False): "content_filter",
+    (FinishReason.CONTENT_FILTER, True): "content_filter",
     # Not OpenAI's: other choices of the answer may be whole, so this one cannot be an error status.
     (FinishReason.ERROR, False): "error",
     (FinishReason.ERROR, True): "error",

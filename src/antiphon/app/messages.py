@@ -3,6 +3,8 @@
 from functools import partial
 from time import time
 
+from msgspec import UNSET
+
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.accept import Context, accept, prompting
 from antiphon.apis.messages.answer import MessageBuilder
@@ -36,7 +38,8 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     model = await app.models.model(request.model)
     turn = prompting(request, await _context(app, request, owner))
-    return TokenCount(await model.count(await app.attached(turn)))
+    size = await model.count(await app.attached(turn))
+    return TokenCount(size.tokens, size.estimated or UNSET)
 
 
 async def _context(app: App, request: CountTokens, owner: str) -> Context:

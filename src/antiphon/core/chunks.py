@@ -5,6 +5,9 @@ character that took several tokens to complete. Its text is the truth; its
 tokens say where that text came from, for counting, log probabilities and
 replay. Chunks are stored as arrays, so that they can be played again: a field
 more goes to the end.
+
+A server that only takes conversations does not give raw text, but parts of the answer:
+its chunks are `ChatChunk`s.
 """
 
 from collections.abc import Sequence
@@ -22,6 +25,8 @@ class FinishReason(StrEnum):
     """A token limit or the end of the context cut the generation."""
     ERROR = "error"
     """The engine failed in the middle of it."""
+    CONTENT_FILTER = "content_filter"
+    """The server of the model did not let it go on."""
 
 
 class Candidate(Struct, frozen=True, gc=False, array_like=True):
@@ -57,12 +62,15 @@ class Finish(Struct, frozen=True, gc=False, array_like=True):
 
     `stop` is the stop string or token id that matched, None for the model's
     own end of turn. `completion_tokens` is the engine's own count, for engines
-    that give no ids; None means "count the tokens you saw".
+    that give no ids; None means "count the tokens you saw". `reasoning_tokens`, which
+    are among them, and `prompt_tokens` are counts of an engine that is asked with conversations.
     """
 
     reason: FinishReason
     stop: str | int | None = None
     completion_tokens: int | None = None
+    reasoning_tokens: int = 0
+    prompt_tokens: int = 0
 
 
 class Chunk(Struct, frozen=True, gc=False, array_like=True):
@@ -80,14 +88,48 @@ class Chunk(Struct, frozen=True, gc=False, array_like=True):
     media_tokens: int = 0
 
 
+class PieceKind(StrEnum):
+    """What a piece of an answer is."""
+
+    TEXT = "text"
+    REASONING = "reasoning"
+    CALL = "call"
+
+
+class Piece(Struct, frozen=True, gc=False, array_like=True):
+    """A piece of an answer whose parts the server tells apart.
+
+    `text` is visible, or reasoning, or more of the arguments of a call. `call` tells the calls of an
+    answer apart; `id` and `name` are the call's, as soon as the server names them.
+    """
+
+    kind: PieceKind
+    text: str
+    tokens: tuple[Token, ...] = ()
+    call: str = ""
+    id: str = ""
+    name: str = ""
+
+
+class ChatChunk(Chunk, frozen=True, gc=False, array_like=False, tag="chat"):
+    """A chunk of an answer whose parts the server tells apart: `pieces`, and no text."""
+
+    text: str = ""
+    pieces: tuple[Piece, ...] = ()
+
+
 def merge_chunks(chunks: Sequence[Chunk]) -> Chunk:
     """One chunk with the text and the tokens of several, of which only the last may have the end."""
     if len(chunks) == 1:
         return chunks[0]
-    return Chunk(
+    merged = Chunk(
         "".join(chunk.text for chunk in chunks),
         tuple(token for chunk in chunks for token in chunk.tokens),
         chunks[-1].finish,
         sum(chunk.cached_tokens for chunk in chunks),
         sum(chunk.media_tokens for chunk in chunks),
     )
+    pieces = tuple(piece for chunk in chunks if isinstance(chunk, ChatChunk) for piece in chunk.pieces)
+    if not pieces:
+        return merged
+    return ChatChunk(finish=merged.finish, cached_tokens=merged.cached_tokens, pieces=pieces)

@@ -29,6 +29,8 @@ class AntiphonError(Exception):
     status = 500
     type = "server_error"
     code: str | None = None
+    retry_after: float | None = None
+    """Seconds after which to try again, if that is known."""
 
     def __init__(
         self, message: str | None = None, *, param: str | None = None, code: str | None = None

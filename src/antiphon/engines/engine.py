@@ -23,6 +23,8 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
 * of those that wait, the first to come is served first;
 * of a prompt with `media`, whose kinds the capabilities name, the engine reads each where the prompt has
   its placeholder, and its first chunk says how many tokens they took;
+* an engine whose capabilities say `chat` is asked with conversations instead of prompts, and its
+  chunks are `ChatChunk`s: it refuses to tokenize, and of tokens it knows no ids;
 * and, of an engine whose capabilities name it: with `logprobs`, a token that has a
   chunk of its own has its log probability, and `top` holds at most so many tokens,
   the most likely first; a token of `stop_token_ids` is the last one, its text is
@@ -31,7 +33,7 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -39,7 +41,7 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Constraint
 from antiphon.core.errors import AntiphonError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Sampling, Turn
 
 MAX_CHARACTERS_PER_TOKEN = 128
 """No tokenizer that we know has longer tokens; those that long are runs of spaces. See `check_size`."""
@@ -58,13 +60,15 @@ class Capabilities(Struct, frozen=True):
     sampling: frozenset[str] = frozenset({"max_tokens"})
     constraints: tuple[type[Constraint], ...] = ()
     media: frozenset[MediaKind] = frozenset()
+    chat: bool = False
+    """It takes conversations, and gives answers whose parts are told apart."""
 
 
 class ModelCard(Struct, frozen=True):
     """A loaded model.
 
     `name` is the default public name. `context` is the most tokens that a prompt and
-    its answer may have together. `chat_template` is Jinja source, None if the
+    its answer may have together, 0 if that is not known. `chat_template` is Jinja source, None if the
     model has none. `bos` and `eos` are token texts, empty if there are none.
     `known_as` are names that may tell its family: titles, file, architecture.
     `response_template` is Hugging Face's, JSON text, None if there is none.
@@ -103,6 +107,13 @@ class Prompt(Struct, frozen=True):
         return Prompt(self.text + text, self.ids + ids, self.media, around)
 
 
+class Conversation(Struct, frozen=True):
+    """What an engine is asked with that takes no prompts: the turn, and its items as OpenAI's messages."""
+
+    turn: Turn
+    messages: tuple[Mapping[str, Any], ...]
+
+
 class GenerationRequest(Struct, frozen=True):
     """One generation wanted of an engine.
 
@@ -111,7 +122,7 @@ class GenerationRequest(Struct, frozen=True):
     `max_tokens` is the room left in the context if the client set no limit.
     `preserve` holds the special tokens whose text the decoder must see. Of
     `sampling` only what the engine's capabilities name is set, and a `constraint`
-    is of a kind that they name.
+    is of a kind that they name. An engine for conversations gets the `conversation`, and an empty prompt.
     """
 
     prompt: Prompt
@@ -120,6 +131,7 @@ class GenerationRequest(Struct, frozen=True):
     preserve: frozenset[str] = frozenset()
     constraint: Constraint | None = None
     begun: str = ""
+    conversation: Conversation | None = None
 
 
 class Load(Struct, frozen=True):

@@ -7,8 +7,11 @@ see `docs/decisions/0011-upstream-engines.md`.
 
 import asyncio
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -44,10 +47,13 @@ class Response:
 class Exchange:
     """A request and its response, of which it is told. `status` is 0 until the head has come.
 
+    `retry_after` are the seconds after which the server wants to be asked again, if it says so.
+
     After `abort`, and after `on_end`, it is told nothing more.
     """
 
     status = 0
+    retry_after: float | None = None
     connection: "_Connection | None" = None
     connecting: asyncio.Task[None] | None = None
 
@@ -96,12 +102,19 @@ class _Whole(Exchange):
 class HttpClient:
     """A client of the server at `url`, whose path, without a `/v1` at its end, comes before all others.
 
-    `key` is sent as a bearer token. A connection has to be there within `connect_seconds`, and none is
-    waited for that is silent for `idle_seconds`. Raises ValueError, for people, if `url` is none.
+    `headers` are sent with every request, and `key` as a bearer token. A connection has to be there within
+    `connect_seconds`, and none is waited for that is silent for `idle_seconds`. Raises ValueError, for
+    people, if `url` is none.
     """
 
     def __init__(
-        self, url: str, key: str | None = None, *, connect_seconds: float = 10, idle_seconds: float = 300
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        connect_seconds: float = 10,
+        idle_seconds: float = 300,
     ) -> None:
         self._address = _address(url)
         self._tls = ssl.create_default_context() if self._address.scheme == "https" else None
@@ -109,6 +122,7 @@ class HttpClient:
         self._head = (
             f"Host: {self._address.netloc}\r\nUser-Agent: antiphon/{__version__}\r\nAccept: */*\r\n"
             + (f"Authorization: Bearer {key}\r\n" if key else "")
+            + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         )
         self._connect_seconds = connect_seconds
         self.idle_seconds = idle_seconds
@@ -277,9 +291,12 @@ class _Connection(asyncio.Protocol):
 
     # What the parser calls
 
-    def on_header(self, name: bytes, _value: bytes) -> None:
-        if name.lower() in (b"content-length", b"transfer-encoding"):
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
             self._delimited = True
+        elif name == b"retry-after" and self._exchange is not None:
+            self._exchange.retry_after = _seconds(value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         self._begun = True
@@ -321,6 +338,15 @@ def _address(url: str) -> SplitResult:
     if address.username or address.query or address.fragment:
         raise ValueError("The URL of a server has no user, query or fragment. Give a key by itself.")
     return address
+
+
+def _seconds(after: str) -> float | None:
+    """The seconds of a `Retry-After`, which may be a date."""
+    if after.isdecimal():
+        return float(after)
+    with suppress(ValueError):
+        return max(0.0, parsedate_to_datetime(after).timestamp() - time.time())
+    return None
 
 
 def _why(error: OSError | UnicodeError, seconds: float) -> str:

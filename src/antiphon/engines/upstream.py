@@ -20,7 +20,7 @@ from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work, check_size
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines
-from antiphon.engines.upstreams import completions, llama_server, ollama, sglang
+from antiphon.engines.upstreams import chat, completions, llama_server, ollama, sglang
 from antiphon.engines.upstreams.kind import (
     PROBES,
     Answers,
@@ -37,13 +37,17 @@ from antiphon.engines.upstreams.kind import (
 log = structlog.get_logger()
 
 KINDS: Mapping[str, Recognise] = {
+    **{provider.name: chat.recogniser(provider) for provider in chat.PROVIDERS[:-1]},
     llama_server.NAME: llama_server.recognise,
     sglang.SGLANG.name: sglang.recognise,
     **{flavour.name: completions.recogniser(flavour) for flavour in completions.FLAVOURS[:-1]},
     ollama.NAME: ollama.recognise,
     completions.ANY.name: completions.recogniser(completions.ANY),
+    chat.ANY.name: chat.recogniser(chat.ANY),
 }
-"""How a server is recognised as one of a kind; tried in this order. Others have Ollama's endpoints, too."""
+"""How a server is recognised as one of a kind; tried in this order. Others have Ollama's endpoints, too, and
+who takes prompts is not asked with conversations.
+"""
 
 
 MAX_REFUSAL = 100_000
@@ -153,7 +157,8 @@ class UpstreamEngine:
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
         server = self._running()
-        check_size(pieces, server.card.context)
+        if server.card.context:
+            check_size(pieces, server.card.context)
         return await server.tokenize(pieces)
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
@@ -180,7 +185,9 @@ class UpstreamEngine:
             if request.max_tokens < 1:  # servers would give one token, or refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             encoded = self._client.encode("POST", server.path, body)
-            generation = _Generation(encoded, server.reader(request), receiver, self._generations)
+            generation = _Generation(
+                encoded, server.reader(request), receiver, self._generations, self._options.upstream_key
+            )
             begin = self._client.send
             generation.ticket = self._admission.enter(
                 lambda: begin(generation), request.sampling.priority or 0
@@ -197,12 +204,18 @@ class _Generation(Exchange):
     ticket: Ticket
 
     def __init__(
-        self, request: bytes, reader: Reader, receiver: Receiver, running: dict["_Generation", None]
+        self,
+        request: bytes,
+        reader: Reader,
+        receiver: Receiver,
+        running: dict["_Generation", None],
+        key: str | None,
     ) -> None:
         super().__init__(request)
         self._reader = reader
         self._receiver = receiver
         self._generations = running
+        self._key = key
         self._lines = Lines()
         self._refused = b""
         self._unread: list[bytes] = []  # behind a line that something is being asked for
@@ -220,6 +233,8 @@ class _Generation(Exchange):
         """Stop, and tell the receiver why."""
         if not self._over:
             self.cancel()
+            if self._key:  # servers quote what they were sent
+                error.message = error.message.replace(self._key, "…")
             self._receiver.fail(error)
 
     def _leave(self) -> None:
@@ -255,7 +270,7 @@ class _Generation(Exchange):
         if self._asking is not None:
             self._ended.append(error)
         elif self.status not in (0, 200):
-            self.fail(refusal(self.status, self._refused))
+            self.fail(refusal(self.status, self._refused, self.retry_after))
         elif not self.status and error is not None:
             self.fail(unreachable(error))
         else:

@@ -1,6 +1,7 @@
 """Errors → responses. Clients get a status, a message and the parameter; the log gets the cause."""
 
 from collections.abc import Callable, Mapping
+from math import ceil
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -39,6 +40,8 @@ def error_response(error: AntiphonError, path: str) -> Response:
     """The response for an error, in the shape of the API at this path."""
     prefix = max((prefix for prefix in ENCODERS if path.startswith(prefix)), key=len)
     headers = _HEADERS.get(type(error))
+    if error.retry_after is not None:
+        headers = {"retry-after": str(ceil(error.retry_after))}
     return Response(ENCODERS[prefix](error), error.status, headers, media_type="application/json")
 
 

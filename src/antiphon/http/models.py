@@ -60,15 +60,15 @@ async def _model(models: Models, name: str) -> dict[str, Any]:
         "object": "model",
         "created": card.created,
         "owned_by": "antiphon",
-        "max_model_len": card.context,
+        "max_model_len": card.context or None,
         "input_modalities": ["text", *sorted(card.capabilities.media)],
     }
     anthropic = {
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z"),
-        "max_input_tokens": card.context,
-        "max_tokens": card.context,
+        "max_input_tokens": card.context or None,
+        "max_tokens": card.context or None,
         "capabilities": None,
     }
     return {"id": name, **openai, **anthropic}

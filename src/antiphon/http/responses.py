@@ -1,6 +1,7 @@
 """POST /v1/responses, and what can be done with a response that is stored."""
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -58,8 +59,8 @@ async def retrieve(request: Request) -> Answer:
 async def count_input_tokens(request: Request) -> Response:
     """How many tokens the prompt of such a request has, also if that is too many."""
     wire = await read_request(request, CountTokens)
-    count = await history.count_input_tokens(app_of(request), wire, owner_of(request))
-    return json_response(msgspec.json.encode(TokenCounts(count)))
+    size = await history.count_input_tokens(app_of(request), wire, owner_of(request))
+    return json_response(msgspec.json.encode(TokenCounts(size.tokens, size.estimated or UNSET)))
 
 
 async def compact(request: Request) -> FullAnswer:

@@ -108,6 +108,11 @@ def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capab
     return plan if not plan.loose else plan_of(Demands(enforced, schemas_of(required)), notation)
 
 
+def plan_to_check(required: OutputRequirements) -> ConstraintPlan:
+    """What is checked of an answer, where another server sees to it that it is met. Raises RequestError."""
+    return ConstraintPlan(loose=True, demands=pickle.dumps(Demands(schemas=schemas_of(required))))
+
+
 def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPlan:
     """What an engine can enforce that takes constraints in this notation."""
     enforced, constraint = demands.enforced, None

@@ -10,7 +10,7 @@ from antiphon.core.turn import Sampling
 from antiphon.dialects.detection.detect import OVERRIDE, detect
 from antiphon.engines.engine import ModelCard
 from antiphon.engines.upstream import Options, client_of, found_at
-from antiphon.engines.upstreams.kind import Server
+from antiphon.engines.upstreams.kind import ChatServer, Server
 from antiphon.run.constraints import WIRE_NAMES
 from antiphon.run.inspect import table
 from antiphon.run.loading import evidence_of
@@ -53,7 +53,8 @@ async def _inspect(options: Options) -> UpstreamReport:
     finally:
         client.close()
     card = server.card
-    detection = detect(evidence_of(card, card.chat_template))
+    chats = card.capabilities.chat
+    dialect, reason = ("none", "the server reads and writes it") if chats else _dialect(card)
     return UpstreamReport(
         options.model,
         server.kind,
@@ -61,22 +62,48 @@ async def _inspect(options: Options) -> UpstreamReport:
         card.context,
         server.slots,
         card.chat_template is not None,
-        detection.name,
-        detection.reason,
+        dialect,
+        reason,
         tuple(features_of(server)),
     )
+
+
+def _dialect(card: ModelCard) -> tuple[str, str]:
+    """The dialect that fits, and why."""
+    detection = detect(evidence_of(card, card.chat_template))
+    return detection.name, detection.reason
 
 
 def features_of(server: Server) -> Iterator[Feature]:
     """What becomes of what the server can do, and of what it cannot."""
     card = server.card
-    yield _template(card)
-    yield from _tokens(card)
-    yield _constraints(card)
+    if isinstance(server, ChatServer):
+        yield from _chat(server)
+    else:
+        yield _template(card)
+        yield from _tokens(card)
+        yield _constraints(card)
     able = card.capabilities.sampling
     for name in Sampling.__struct_fields__:
         wire = WIRE_NAMES.get(name, name)
         yield Feature(wire, "works", "passed on") if name in able else Feature(wire, "refused", "by its name")
+
+
+def _chat(server: ChatServer) -> Iterator[Feature]:
+    """What becomes of conversations, and of all that needs tokens."""
+    yield Feature("conversations", "works", "sent as messages: the template and the tokens are the server's")
+    yield Feature("tools", "works", "passed on; which may be called, and how many, is held here, too")
+    yield Feature("raw prompts", "refused", "/v1/completions, prefixes and continued messages")
+    yield Feature("token ids", "refused", "/tokenize and /detokenize; log probabilities have none")
+    yield Feature("stop", "works", "found here: what was used is an estimate then, if one is found")
+    yield Feature("usage", "works", "as the server says; estimated if it does not")
+    yield Feature("counted tokens", "degraded", "estimated, and marked so")
+    shortened = "degraded", "by an estimate"
+    unknown = "refused", "the context is not known: --context"
+    yield Feature("truncation", *(shortened if server.card.context else unknown))
+    for name, how in server.passed.items():
+        yield Feature(name, "works", how) if how else Feature(name, "refused", "by its name")
+    yield Feature("interrupted answers", "degraded", "go on behind a call of a server tool; else they fail")
 
 
 def _template(card: ModelCard) -> Feature:
@@ -112,7 +139,7 @@ def lines(report: UpstreamReport) -> Iterator[str]:
         "url": report.url,
         "kind": report.kind,
         "model": report.model,
-        "context": f"{report.context} tokens",
+        "context": f"{report.context} tokens" if report.context else "unknown",
         "parallel": f"{report.slots} answers at a time",
         "dialect": report.dialect,
         "reason": report.reason,

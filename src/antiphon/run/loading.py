@@ -19,6 +19,8 @@ from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, ch
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import Engine, ModelCard
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
+from antiphon.run.chat_model import ChatModel
+from antiphon.run.model import Model
 from antiphon.run.token_model import TokenModel
 from antiphon.tools.tool import ServerTool
 
@@ -52,7 +54,7 @@ class ServedModel:
         self.names = tuple(name for name in names if not _is_pattern(name))
         self.patterns = tuple(filter(_is_pattern, names))
         self.tools = tools
-        self.model: TokenModel | None = None
+        self.model: Model | None = None
         """The model, once it is loaded."""
         self._engine = engine
         self._dialect = dialect
@@ -61,11 +63,12 @@ class ServedModel:
         self._exclude_tools = exclude_tools
         self._limits = limits
 
-    async def load(self) -> TokenModel:
+    async def load(self) -> Model:
         """The model, loaded. Raises AntiphonError if that cannot be done."""
         await self._engine.start()
         self.names = self.names or (self._engine.card.name,)
-        self.model = await self._model(self._engine)
+        chats = self._engine.card.capabilities.chat
+        self.model = self._chat_model() if chats else await self._token_model(self._engine)
         return self.model
 
     async def unload(self) -> None:
@@ -74,7 +77,19 @@ class ServedModel:
             self.model.stopping.set()
         await self._engine.stop()
 
-    async def _model(self, engine: Engine) -> TokenModel:
+    def _chat_model(self) -> ChatModel:
+        """How an engine of conversations is spoken with. Raises EngineError for useless options."""
+        for option, value in (("--dialect", self._dialect), ("--chat-template", self._chat_template)):
+            if value is not None:
+                message = (
+                    f"The server of this model takes conversations only: {option} has no meaning for it."
+                )
+                raise EngineError(message + " Leave it out.")
+        return ChatModel(
+            self._engine, exclude_tools=self._exclude_tools, tools=self.tools, limits=self._limits
+        )
+
+    async def _token_model(self, engine: Engine) -> TokenModel:
         """How an engine of tokens is spoken with. Raises EngineError if that cannot be found out."""
         card = engine.card
         template = self._chat_template or card.chat_template

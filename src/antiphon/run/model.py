@@ -5,18 +5,21 @@ it, and decodes what that writes.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_filter import CallFilter
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.turn import Calling, Function, Turn
-from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt
+from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, check_size
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
@@ -26,6 +29,17 @@ from antiphon.tools.tool import ServerTool
 
 TOKEN_BYTES = 100
 """What a token takes in an answer, about, and a log probability as much again."""
+ANSWER_SHARE = 4
+"""One part in so many of the context is kept for the answer where a conversation is shortened to fit."""
+
+_FIRST = frozenset({Role.SYSTEM, Role.DEVELOPER})
+
+
+class PromptSize(NamedTuple):
+    """How many tokens a prompt has: counted, or `estimated`."""
+
+    tokens: int
+    estimated: bool = False
 
 
 class Model(Protocol):
@@ -37,6 +51,11 @@ class Model(Protocol):
     @property
     def card(self) -> ModelCard:
         """What is known of it."""
+        ...
+
+    @property
+    def load(self) -> Load:
+        """How busy it is: generations that run, and those that wait."""
         ...
 
     @property
@@ -59,7 +78,7 @@ class Model(Protocol):
         """
         ...
 
-    async def count(self, turn: Turn) -> int:
+    async def count(self, turn: Turn) -> PromptSize:
         """How many tokens the prompt of the turn has, however long it is. Raises RequestError."""
         ...
 
@@ -110,12 +129,12 @@ class Prepared(Struct, frozen=True):
 def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
     """Tokens that each of so many choices may have: all of an answer is kept until it is sent.
 
-    No choice has more than `context`. Raises RequestError if the request wants more of each.
+    No choice has more than `context`, if that is known. Raises RequestError if more of each is wanted.
     """
     logprobs = turn.sampling.logprobs
     size = TOKEN_BYTES if logprobs is None else TOKEN_BYTES * (2 + logprobs)
     most = max(1, limits.answer_bytes // (size * choices))
-    wanted = min(turn.sampling.max_tokens or 0, context)
+    wanted = min(turn.sampling.max_tokens or 0, context or sys.maxsize)
     if wanted > most:
         what = f"{choices} choices of {wanted} tokens may have {choices * wanted * size} bytes"
         limits.refuse("answer_bytes", "max_tokens", what)
@@ -135,3 +154,43 @@ def _for_choice(request: GenerationRequest, index: int) -> GenerationRequest:
     if seed is None or index == 0:
         return request
     return replace(request, sampling=replace(request.sampling, seed=seed + index))
+
+
+def check_turn(turn: Turn, limits: Limits, context: int) -> None:
+    """Refuse what is over a limit before any work is put into it. Raises RequestError."""
+    for tool in turn.tools:
+        limits.check("name_characters", len(tool.name), tool.source)
+    for stop in turn.stop:
+        limits.check("stop_characters", len(stop), "stop")
+    if context:
+        check_size([text for item in turn.items for text in texts(item)], context)
+
+
+def texts(item: Item) -> Iterator[str]:
+    """The texts of an item."""
+    match item:
+        case FunctionCall(arguments=text) | Reasoning(text=text):
+            yield text
+        case Message(parts=parts) | FunctionOutput(parts=parts):
+            yield from (part.text for part in parts if isinstance(part, TextPart))
+
+
+def characters(turn: Turn) -> int:
+    """Characters of a conversation, and of what else is rendered, about."""
+    others = turn.variables, [tool.parameters for tool in turn.tools]
+    return sum(len(text) for item in turn.items for text in texts(item)) + len(msgspec.json.encode(others))
+
+
+def room(turn: Turn, context: int) -> int:
+    """Tokens to keep for the answer."""
+    share = context // ANSWER_SHARE
+    return min(turn.sampling.max_tokens or share, share) or 1
+
+
+def without(items: tuple[Item, ...], dropped: int) -> tuple[Item, ...]:
+    """The conversation without so many of its oldest items; instructions stay."""
+    return tuple(item for item in items[:dropped] if _stays(item)) + items[dropped:]
+
+
+def _stays(item: Item) -> bool:
+    return isinstance(item, Message) and item.role in _FIRST

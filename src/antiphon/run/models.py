@@ -54,7 +54,7 @@ class Models:
     def loads(self) -> dict[str, Load]:
         """How busy the engines are, by the canonical names of the models that are loaded."""
         models = {served.names[0]: served.model for served in self._served if served.model is not None}
-        return {name: model.engine.load for name, model in models.items()}
+        return {name: model.load for name, model in models.items()}
 
     @property
     def names(self) -> tuple[str, ...]:

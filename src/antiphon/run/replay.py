@@ -18,8 +18,9 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Chunk
+from antiphon.core.chunks import ChatChunk, Chunk
 from antiphon.core.constraint import Constraint
+from antiphon.core.errors import EngineError
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Engine, GenerationRequest
@@ -129,8 +130,11 @@ async def request_after(
 ) -> tuple[GenerationRequest, int]:
     """The request for what follows these chunks of the answer to `request`, and their number of tokens.
 
-    `plan` is what is enforced. The request has no room left if they have used it up.
+    `plan` is what is enforced. The request has no room left if they have used it up. Raises EngineError
+    for an engine that is asked with conversations: it begins anew, each time.
     """
+    if request.conversation is not None:
+        raise EngineError("This answer was interrupted, and the server of its model cannot go on with it.")
     text, ids = await _written(chunks, engine)
     constraint: Constraint | None = None
     if plan.constraint is not None:  # what is written may have broken the rules: then nothing holds the rest
@@ -164,12 +168,14 @@ def read_entries(stored: Iterable[bytes]) -> list[ReplayEntry]:
 
 
 def _read(entry: Chunk | dict[str, Any]) -> ReplayEntry:
-    """Chunks are arrays, what stands between them are objects."""
-    return entry if isinstance(entry, Chunk) else msgspec.convert(entry, ToolResultEntry | PromptEntry)
+    """Chunks are arrays; what stands between them are objects, and so are the chunks of chats."""
+    if isinstance(entry, Chunk):
+        return entry
+    return msgspec.convert(entry, ToolResultEntry | PromptEntry | ChatChunk)
 
 
 def _may_be_half(entry: ReplayEntry) -> bool:
-    return isinstance(entry, Chunk) and not (entry.text or entry.finish)
+    return type(entry) is Chunk and not (entry.text or entry.finish)
 
 
 def _sampling_after(sampling: Sampling, written: int) -> Sampling:

@@ -1,7 +1,7 @@
 """A model whose engine continues prompts: how a turn becomes one, and how what is written is decoded."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from random import Random
@@ -13,16 +13,7 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineError, RequestError, naming
 from antiphon.core.grammar import Grammar, Kind, Span, State
-from antiphon.core.items import (
-    FunctionCall,
-    FunctionOutput,
-    Item,
-    MediaPart,
-    Message,
-    Reasoning,
-    Role,
-    TextPart,
-)
+from antiphon.core.items import FunctionCall, MediaPart, Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
@@ -30,7 +21,7 @@ from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import TEXT, Dialect
-from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt, check_size
+from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt
 from antiphon.render.media import media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.render.special_tokens import split_at_separators
@@ -44,7 +35,7 @@ from antiphon.run.constraints import (
     supported,
 )
 from antiphon.run.generation import ReasoningLimit
-from antiphon.run.model import Prepared, most_tokens
+from antiphon.run.model import Prepared, PromptSize, characters, check_turn, most_tokens, room, without
 from antiphon.tools.tool import ServerTool
 
 MANY_ITEMS = 64
@@ -57,10 +48,6 @@ PLANS = 64
 """Compiled plans that are cached, by what they require; agents repeat themselves."""
 PLAN_BYTES = 512 * 1024
 """Bytes of a plan that is cached."""
-ANSWER_SHARE = 4
-"""One part in so many of the context is kept for the answer where a conversation is shortened to fit."""
-
-_FIRST = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
 
 class TokenModel:
@@ -111,6 +98,11 @@ class TokenModel:
         """The engine's model."""
         return self.engine.card
 
+    @property
+    def load(self) -> Load:
+        """See `Model`."""
+        return self.engine.load
+
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
@@ -137,9 +129,9 @@ class TokenModel:
 
         return Prepared(turn, self, prompt, self.engine, request, decoder, self.pool, plan, reasoning)
 
-    async def count(self, turn: Turn) -> int:
+    async def count(self, turn: Turn) -> PromptSize:
         """See `Model`."""
-        return len((await self.compose(turn)).ids)
+        return PromptSize(len((await self.compose(turn)).ids))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """See `Model`."""
@@ -162,16 +154,8 @@ class TokenModel:
     async def compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
         """The same, however long it is: to be looked at, or counted. Raises RequestError."""
         with naming(turn.parameters):
-            self._check(turn)
+            check_turn(turn, self.limits, self.card.context)
             return await self._compose(turn, ids)
-
-    def _check(self, turn: Turn) -> None:
-        """Refuse what is over a limit before any work is put into it. Raises RequestError."""
-        for tool in turn.tools:
-            self.limits.check("name_characters", len(tool.name), tool.source)
-        for stop in turn.stop:
-            self.limits.check("stop_characters", len(stop), "stop")
-        check_size([text for item in turn.items for text in _texts(item)], self.card.context)
 
     async def _compose(self, turn: Turn, ids: tuple[int, ...] | None) -> Prompt:
         prompt = await self._whole(turn)
@@ -233,19 +217,19 @@ class TokenModel:
     def _limit(self, turn: Turn) -> int:
         """The most tokens of the prompt that are wanted."""
         if turn.prompt_limit == -1:
-            return self.card.context - _room(turn, self.card.context)
+            return self.card.context - room(turn, self.card.context)
         return turn.prompt_limit or 1
 
     async def _shortened(self, turn: Turn) -> Prompt:
         """The prompt with as few of the oldest messages left out as makes it fit, found by halving."""
-        limit = self.card.context - _room(turn, self.card.context)
+        limit = self.card.context - room(turn, self.card.context)
         prompt = await self._rendered(turn)
         if len(prompt.ids) <= limit:
             return prompt
         too_few, enough = 0, len(turn.items)
         while enough - too_few > 1:
             dropped = (too_few + enough) // 2
-            items = _without(turn.items, dropped)
+            items = without(turn.items, dropped)
             shorter = await self._rendered(replace(turn, items=items))
             if len(shorter.ids) > limit:
                 too_few = dropped
@@ -262,7 +246,7 @@ class TokenModel:
         else:
             renderer = self._renderer
 
-        if len(turn.items) < MANY_ITEMS and _size(turn) < MANY_CHARACTERS:
+        if len(turn.items) < MANY_ITEMS and characters(turn) < MANY_CHARACTERS:
             return renderer.render(turn)
         return await asyncio.to_thread(renderer.render, turn)
 
@@ -362,39 +346,9 @@ def _is_reasoning(state: State) -> bool:
     return isinstance(state, Span) and state.kind is Kind.REASONING
 
 
-def _texts(item: Item) -> Iterator[str]:
-    """The texts of an item."""
-    match item:
-        case FunctionCall(arguments=text) | Reasoning(text=text):
-            yield text
-        case Message(parts=parts) | FunctionOutput(parts=parts):
-            yield from (part.text for part in parts if isinstance(part, TextPart))
-
-
-def _size(turn: Turn) -> int:
-    """Characters of a conversation, and of what else is rendered, about."""
-    others = turn.variables, [tool.parameters for tool in turn.tools]
-    return sum(len(text) for item in turn.items for text in _texts(item)) + len(msgspec.json.encode(others))
-
-
 def _spread(ids: Sequence[int], text: str) -> list[tuple[int, str]]:
     """The ids of a text, of which the last stands for it."""
     return [*((token, "") for token in ids[:-1]), *((token, text) for token in ids[-1:])]
-
-
-def _room(turn: Turn, context: int) -> int:
-    """Tokens to keep for the answer."""
-    share = context // ANSWER_SHARE
-    return min(turn.sampling.max_tokens or share, share) or 1
-
-
-def _without(items: tuple[Item, ...], dropped: int) -> tuple[Item, ...]:
-    """The conversation without so many of its oldest items; instructions stay."""
-    return tuple(item for item in items[:dropped] if _stays(item)) + items[dropped:]
-
-
-def _stays(item: Item) -> bool:
-    return isinstance(item, Message) and item.role in _FIRST
 
 
 def _too_long(tokens: int, context: int) -> RequestError:

@@ -86,6 +86,8 @@ class Blocks:
         if end.reason is FinishReason.LENGTH:
             cut = end.usage.completion_tokens >= self.presentation.max_tokens
             return "max_tokens" if cut else "model_context_window_exceeded", None
+        if end.reason is FinishReason.CONTENT_FILTER:
+            return "refusal", None
         if self.calls:
             return "tool_use", None
         return ("stop_sequence", end.stop) if isinstance(end.stop, str) else ("end_turn", None)

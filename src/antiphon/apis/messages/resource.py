@@ -168,9 +168,10 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
 
 
 class TokenCount(Struct):
-    """How many tokens a prompt has."""
+    """How many tokens a prompt has: counted, or `estimated`."""
 
     input_tokens: int
+    estimated: bool | UnsetType = UNSET
 
 
 # Events

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from antiphon.apis.given import Object
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core import events
+from antiphon.core.chunks import FinishReason
 from antiphon.core.hosts import Note
 
 # Parts
@@ -139,16 +140,17 @@ def usage_of(prompt_tokens: int, usage: events.Usage) -> Usage:
 
 
 class IncompleteDetails(Struct):
-    """Why a response is not whole: `max_output_tokens`; `cancelled`, which OpenAI leaves out."""
+    """Why a response is not whole. OpenAI leaves out `cancelled`."""
 
     reason: str
 
 
-INCOMPLETE_DETAILS = {
-    "incomplete": IncompleteDetails("max_output_tokens"),
-    "cancelled": IncompleteDetails("cancelled"),
+INCOMPLETE_REASONS = {
+    FinishReason.LENGTH: IncompleteDetails("max_output_tokens"),
+    FinishReason.CONTENT_FILTER: IncompleteDetails("content_filter"),
 }
-"""Those of a response with this status."""
+"""Those of a response whose generation ended for this reason."""
+CANCELLED_DETAILS = IncompleteDetails("cancelled")
 
 
 class ResponseError(Struct):
@@ -248,6 +250,7 @@ class TokenCounts(Struct, tag_field="object", tag="response.input_tokens"):
     """How long the prompt of a request would be."""
 
     input_tokens: int
+    estimated: bool | UnsetType = UNSET
 
 
 class Compaction(Struct, tag_field="object", tag="response.compaction"):

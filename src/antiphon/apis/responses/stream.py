@@ -38,7 +38,9 @@ from antiphon.apis.responses.output.message import OpenMessage, OpenScoredMessag
 from antiphon.apis.responses.output.reasoning import OpenReasoning, Seal
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall
 from antiphon.apis.responses.resource import (
-    INCOMPLETE_DETAILS,
+    CANCELLED_DETAILS,
+    INCOMPLETE_REASONS,
+    IncompleteDetails,
     RawMessage,
     Response,
     ResponseError,
@@ -309,7 +311,7 @@ class ResponseProjection:
 
     def finish(self) -> list[bytes]:
         """The answer came to its own end."""
-        if self._end is not None and self._end.reason is FinishReason.LENGTH:
+        if self._end is not None and self._end.reason in INCOMPLETE_REASONS:
             return [self._terminal_event("incomplete", wire.Incomplete)]
         self._completed_at = int(self._clock())
         return [self._terminal_event("completed", wire.Completed)]
@@ -349,13 +351,19 @@ class ResponseProjection:
             status=self.status,
             completed_at=self._completed_at,
             error=self._error,
-            incomplete_details=INCOMPLETE_DETAILS.get(self.status),
+            incomplete_details=self._incomplete_details(),
             output=[Raw(item.payload) for item in self._output if item is not None],
             usage=None if self._usage is None else usage_of(self._prompt_tokens, self._usage),
             **raw,
             unmet=(self._end and self._end.unmet) or UNSET,
             notes=self._accepted.tools.notes or UNSET,
         )
+
+    def _incomplete_details(self) -> IncompleteDetails | None:
+        """Why the response is not whole."""
+        if self.status == "incomplete" and self._end is not None:
+            return INCOMPLETE_REASONS[self._end.reason]
+        return CANCELLED_DETAILS if self.status == "cancelled" else None
 
     def _raw_output(self) -> RawMessage:
         """All that the model has written."""

@@ -104,7 +104,7 @@ class CompactedSource:
 
     async def _is_due(self) -> bool:
         limit = self._accepted.compact_from
-        return limit is not None and await self._model.count(self._accepted.turn) >= limit
+        return limit is not None and (await self._model.count(self._accepted.turn)).tokens >= limit
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
         """See `Source`."""

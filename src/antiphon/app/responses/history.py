@@ -16,7 +16,7 @@ from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.decode.ids import random_id
-from antiphon.run.model import Model
+from antiphon.run.model import Model, PromptSize
 from antiphon.store.records import ItemRecord
 from antiphon.store.store import Store
 from antiphon.tools.discovery import Asking
@@ -89,7 +89,7 @@ async def referred(app: App, owner: str, given: str | list[Any] | None, param: s
     return found
 
 
-async def count_input_tokens(app: App, request: CountTokens, owner: str) -> int:
+async def count_input_tokens(app: App, request: CountTokens, owner: str) -> PromptSize:
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     context = await read_context(app, request, owner, random_id("resp_", 48))
     model = await app.models.model(request.model)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from antiphon.apis.responses.progress import output_so_far
-from antiphon.apis.responses.resource import INCOMPLETE_DETAILS, usage_of
+from antiphon.apis.responses.resource import CANCELLED_DETAILS, usage_of
 from antiphon.apis.responses.resource import Usage as WireUsage
 from antiphon.apis.responses.stored import unpack
 from antiphon.app.log_writer import LogWriter
@@ -68,7 +68,7 @@ async def end_from_record(
     if isinstance(reason, CancelRequestedError):
         response = so_far | {
             "status": ResponseStatus.CANCELLED,
-            "incomplete_details": INCOMPLETE_DETAILS["cancelled"],
+            "incomplete_details": CANCELLED_DETAILS,
             "usage": _usage(record, entries),
         }
         events: list[tuple[str, dict[str, Any]]] = [("response.incomplete", {"response": response})]

@@ -19,7 +19,15 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.models import tokenizer_folder
-from antiphon.engines.upstreams.kind import Answers, Lookups, Recognise, Wanted, refusal, unreachable
+from antiphon.engines.upstreams.kind import (
+    Answers,
+    Lookups,
+    Recognise,
+    Wanted,
+    error_status,
+    refusal,
+    unreachable,
+)
 from antiphon.engines.upstreams.tokenizers import (
     EstimatedTokens,
     LocalTokenizer,
@@ -214,7 +222,7 @@ class CompletionsReader:
             return self.end()
         event = _decode(data)
         if event.error is not None:
-            raise refusal(_status(event.error), data)
+            raise refusal(error_status(event.error), data)
         if event.usage is not None:
             self._usage = event.usage
         if not event.choices:
@@ -276,11 +284,6 @@ class CompletionsReader:
         return Chunk(last.text, (), finish, cached)
 
 
-def _status(error: Any) -> int:
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) else 500
-
-
 def recogniser(flavour: Flavour) -> Recognise:
     """What finds out whether a server is of this flavour, by what it answers, or because that was said."""
 
@@ -288,8 +291,8 @@ def recogniser(flavour: Flavour) -> Recognise:
         model = listed_model(answers, wanted)
         if model is None or not (wanted.kind or flavour is ANY or speaks(model, flavour)):
             return None
-        if flavour is ANY:
-            await _check_endpoint(client, model["id"])
+        if flavour is ANY and not await _has_endpoint(client, model["id"]):
+            return None
         tokenizer = ServerTokenizer(client, model["id"]) if flavour.tokens else EstimatedTokens()
         card, slots, chosen = await served(flavour, model, answers, wanted, tokenizer)
         return CompletionsServer(flavour, model["id"], card, slots, chosen)
@@ -297,14 +300,13 @@ def recogniser(flavour: Flavour) -> Recognise:
     return recognise
 
 
-async def _check_endpoint(client: HttpClient, name: str) -> None:
-    """Raise EngineError if this server takes only chats. A request without a prompt costs nothing."""
+async def _has_endpoint(client: HttpClient, name: str) -> bool:
+    """The server takes prompts, and not only conversations. A request without a prompt costs nothing."""
     try:
         status = (await client.request("POST", CompletionsServer.path, {"model": name})).status
     except HttpError as error:
         raise unreachable(error) from error
-    if status in (404, 405):
-        raise EngineError("This server has no /v1/completions. One that takes only chats cannot be used.")
+    return status not in (404, 405)
 
 
 def speaks(model: Mapping[str, Any], flavour: Flavour) -> bool:

@@ -119,6 +119,36 @@ class Server(Protocol):
         ...
 
 
+class ChatServer:
+    """What all servers have in common that take conversations only.
+
+    `passed` tells people how parameters are passed on that only some of them know: None for those it refuses.
+    """
+
+    def __init__(self, kind: str, card: ModelCard, slots: int, passed: Mapping[str, str | None]) -> None:
+        self.kind = kind
+        self.card = card
+        self.slots = slots
+        self.passed = passed
+
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """See `Engine`. Raises RequestError: tokens are the server's own."""
+        raise no_tokens("prompt")
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The same."""
+        raise no_tokens("tokens")
+
+
+def no_tokens(param: str) -> RequestError:
+    """What clients are told that ask for tokens of a model that takes conversations only."""
+    message = (
+        "This model is behind a server that takes conversations only: there are no tokens and no prompts of "
+        "it to see or to give. Use Chat Completions, Responses or Messages."
+    )
+    return RequestError(message, param=param, code="conversations_only")
+
+
 Recognise = Callable[[HttpClient, Answers, Wanted], Awaitable[Server | None]]
 
 
@@ -150,22 +180,40 @@ def broken(error: HttpError | None) -> AntiphonError:
     return failure
 
 
-def refusal(status: int, body: bytes) -> AntiphonError:
-    """What clients are told of a response that is an error: the server's words, if it blames the request."""
-    failure = _refusal(status, _message(body))
+def refusal(status: int, body: bytes, retry_after: float | None = None) -> AntiphonError:
+    """What clients are told of a response that is an error: the server's words, if it blames the request.
+
+    The server wants to be asked again after so many seconds.
+    """
+    failure = _refusal(status, body)
+    failure.retry_after = retry_after
     failure.__cause__ = HttpError(f"{status}: {body[:1000].decode(errors='replace')}")
     return failure
 
 
-def _refusal(status: int, message: str) -> AntiphonError:
+def error_status(error: Any) -> int:
+    """The status that an error in a stream stands for."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 500
+
+
+def _refusal(status: int, body: bytes) -> AntiphonError:
     if status in (401, 403):
         return EngineError("The server of the model refuses the key that it is asked with.")
+    if status in (402, 404):  # no money, no such model or path: that is the operator's
+        return EngineError("The server of the model does not serve it. See the log of this server.")
     if status == 429:
         return EngineBusyError()
-    if status in (502, 503, 504):
+    if status in (408, 502, 503, 504, 529):
         return EngineNotReadyError()
+    message = _message(body)
     if 400 <= status < 500 and message:
-        return RequestError(f"The server of the model refuses this: {message.rstrip('.')}.")
+        too_long = b"context_length" in body or b"context length" in body
+        return RequestError(
+            f"The server of the model refuses this: {message.rstrip('.')}.",
+            param="conversation" if too_long else None,
+            code="context_length_exceeded" if too_long else None,
+        )
     return EngineError()
 
 

@@ -1,0 +1,557 @@
+"""Servers that take conversations only: OpenAI, OpenRouter, any with `/v1/chat/completions`.
+
+They have templates, tokens and decoders of their own: messages go out, and the parts of the answer come back.
+What a provider can do, and what it calls it, is a `Provider`: an entry of a table.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.chunks import Candidate, ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind, Token
+from antiphon.core.constraint import JsonObject, JsonSchema
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.turn import Calling, Sampling, Turn
+from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
+from antiphon.engines.http_client import HttpClient, HttpError
+from antiphon.engines.upstreams.kind import (
+    Answers,
+    ChatServer,
+    Recognise,
+    Wanted,
+    error_status,
+    refusal,
+    unreachable,
+)
+
+DEFAULT_SLOTS = 256
+"""Requests at a time. Providers have limits of their own, and say so."""
+
+NO_ID = -1
+"""The id of a token that is known by its text only."""
+
+_SHORT_ID = 9
+"""Letters and digits of the call ids that Mistral accepts."""
+
+_NAMES = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens", "logprobs")
+_OPENAI: Mapping[str, str] = MappingProxyType({name: name for name in _NAMES})
+"""What every such server has, by the names of OpenAI's API."""
+
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+"""Under which messages have their reasoning, see `render.messages.gather`."""
+
+
+def _short_id(call_id: str) -> str:
+    if len(call_id) == _SHORT_ID and call_id.isalnum() and call_id.isascii():
+        return call_id
+    return sha256(call_id.encode()).hexdigest()[:_SHORT_ID]
+
+
+class Provider(Struct, frozen=True):
+    """What a kind of server can do, and what it calls it.
+
+    `sampling` has the fields of `Sampling` that it takes, and their names there; `recognise` says by an
+    entry of its list of models that it is this one. `developer`: it has messages of that role. `reasoning`
+    is the key of messages under which it takes earlier reasoning. `effort` and `thinking` make fields of the
+    reasoning effort, and of whether to reason at all; `budget` of the most tokens of reasoning.
+    `schemas`: it takes JSON Schemas for answers. `required` is the tool choice that demands a call.
+    `usage`: it has to be asked for usage. `call_id` makes ids of calls that it accepts.
+    """
+
+    name: str
+    recognise: Callable[[Mapping[str, Any]], bool]
+    sampling: Mapping[str, str] = _OPENAI
+    developer: bool = False
+    reasoning: str | None = None
+    effort: Callable[[str], Mapping[str, Any]] | None = None
+    thinking: Callable[[bool], Mapping[str, Any]] | None = None
+    budget: Callable[[int], Mapping[str, Any]] | None = None
+    verbosity: bool = False
+    schemas: bool = True
+    required: str = "required"
+    usage: bool = True
+    call_id: Callable[[str], str] = str
+
+
+def _effort(effort: str) -> Mapping[str, Any]:
+    return {"reasoning_effort": effort}
+
+
+def _owned_by(*owners: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda model: str(model.get("owned_by")).lower().startswith(owners)
+
+
+OPENAI = Provider(
+    "openai",
+    _owned_by("openai", "system"),
+    {**_OPENAI, "max_tokens": "max_completion_tokens", "logit_bias": "logit_bias"},
+    developer=True,
+    effort=_effort,
+    verbosity=True,
+)
+OPENROUTER = Provider(
+    "openrouter",
+    lambda model: "supported_parameters" in model,
+    {name: name for name in (*_NAMES, "top_k", "min_p", "repetition_penalty", "logit_bias")},
+    reasoning="reasoning",
+    effort=lambda effort: {"reasoning": {"effort": effort}},
+    thinking=lambda reasons: {"reasoning": {"enabled": reasons}},
+    budget=lambda tokens: {"reasoning": {"max_tokens": tokens}},
+    verbosity=True,
+)
+MISTRAL = Provider(
+    "mistral",
+    _owned_by("mistralai"),
+    {name: theirs for name, theirs in _OPENAI.items() if name != "logprobs"} | {"seed": "random_seed"},
+    required="any",
+    usage=False,
+    call_id=_short_id,
+)
+GROQ = Provider(
+    "groq",
+    lambda model: "context_window" in model and "active" in model,
+    {name: theirs for name, theirs in _OPENAI.items() if name != "logprobs"}
+    | {"max_tokens": "max_completion_tokens"},
+    effort=_effort,
+)
+DEEPSEEK = Provider(
+    "deepseek",
+    _owned_by("deepseek"),
+    {name: theirs for name, theirs in _OPENAI.items() if name != "seed"},
+    reasoning="reasoning_content",
+    thinking=lambda reasons: {"thinking": {"type": "enabled" if reasons else "disabled"}},
+    schemas=False,
+)
+ANY = Provider("chat", lambda _: True, reasoning="reasoning_content", effort=_effort)
+
+PROVIDERS = (OPENROUTER, GROQ, MISTRAL, DEEPSEEK, OPENAI, ANY)
+"""In this order: others have OpenAI's models, too."""
+
+_REASONS = {
+    "stop": FinishReason.STOP,
+    "eos": FinishReason.STOP,
+    "end_turn": FinishReason.STOP,
+    "tool_calls": FinishReason.STOP,
+    "function_call": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+
+
+# What is sent
+
+
+class ProviderServer(ChatServer):
+    """A server of some provider, and its model."""
+
+    path = "/v1/chat/completions"
+
+    def __init__(self, provider: Provider, card: ModelCard, slots: int) -> None:
+        super().__init__(provider.name, card, slots, _passed(provider))
+        self._provider = provider
+
+    def body(self, request: GenerationRequest) -> bytes:
+        """See `Server`. Stop strings are not sent: the decoder above has to say which one it was."""
+        conversation, provider = request.conversation, self._provider
+        assert conversation is not None
+        turn = conversation.turn
+        body = {
+            "model": self.card.name,
+            "messages": [self._message(message) for message in conversation.messages],
+            "stream": True,
+            **({"stream_options": {"include_usage": True}} if provider.usage else {}),
+            **self._sampling(request.sampling),
+            **self._tools(turn),
+            **self._format(turn),
+            **self._variables(turn),
+        }
+        return msgspec.json.encode(body)
+
+    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message in the provider's form."""
+        provider = self._provider
+        sent = {key: value for key, value in message.items() if key not in _REASONING_KEYS}
+        if provider.reasoning is not None and (reasoning := message.get(_REASONING_KEYS[0])):
+            sent[provider.reasoning] = reasoning
+        if sent["role"] == "developer" and not provider.developer:
+            sent["role"] = "system"
+        if sent["role"] == "tool":
+            sent["tool_call_id"] = provider.call_id(sent["tool_call_id"])
+        if calls := sent.get("tool_calls"):
+            sent["tool_calls"] = [{**call, "id": provider.call_id(call["id"])} for call in calls]
+            sent["content"] = sent["content"] or None
+        return sent
+
+    def _sampling(self, sampling: Sampling) -> dict[str, Any]:
+        sent: dict[str, Any] = {}
+        for name, theirs in self._provider.sampling.items():
+            value = getattr(sampling, name)
+            if name == "logprobs":
+                sent |= {} if value is None else {"logprobs": True, "top_logprobs": value}
+            elif value is not None and value != {}:
+                sent[theirs] = value
+        return sent
+
+    def _tools(self, turn: Turn) -> dict[str, Any]:
+        """The tools that may be called, and how. Those that may not are left out."""
+        choice = turn.tool_choice
+        tools = [tool for tool in turn.tools if choice.names is None or tool.name in choice.names]
+        if not tools:
+            return {}
+        sent: dict[str, Any] = {
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        **({"description": tool.description} if tool.description else {}),
+                        "parameters": tool.parameters or {"type": "object", "properties": {}},
+                        **({"strict": True} if tool.strict else {}),
+                    },
+                }
+                for tool in tools
+            ]
+        }
+        if choice.calling is Calling.NONE:
+            sent["tool_choice"] = "none"
+        elif choice.calling is Calling.REQUIRED:
+            one = {"type": "function", "function": {"name": tools[0].name}}
+            sent["tool_choice"] = one if choice.named and len(tools) == 1 else self._provider.required
+        if not choice.parallel:
+            sent["parallel_tool_calls"] = False
+        return sent
+
+    def _format(self, turn: Turn) -> dict[str, Any]:
+        """The form of the answer. Raises RequestError for one that the provider does not know."""
+        match turn.format:
+            case None:
+                return {}
+            case JsonObject():
+                return {"response_format": {"type": "json_object"}}
+            case JsonSchema(schema, strict, name, description) if self._provider.schemas:
+                described = {} if description is None else {"description": description}
+                wanted = {"name": name, "schema": schema, "strict": strict, **described}
+                return {"response_format": {"type": "json_schema", "json_schema": wanted}}
+        known = "JSON Schemas and JSON objects" if self._provider.schemas else "JSON objects"
+        message = f"The server of this model can hold answers to {known} only. Leave it out."
+        raise RequestError(message, param="format")
+
+    def _variables(self, turn: Turn) -> dict[str, Any]:
+        """What clients say by variables of a chat template, where the provider has fields for it."""
+        given, provider = dict(turn.variables), self._provider
+        effort, verbosity = given.pop("reasoning_effort", None), given.pop("verbosity", None)
+        reasons = {given.pop(name, None) for name in ("enable_thinking", "thinking")} - {None}
+        if given:
+            names = ", ".join(given)
+            message = f"The server of this model has no chat template that takes {names}. Leave it out."
+            raise RequestError(message, param="chat_template_kwargs")
+        sent: dict[str, Any] = {}
+        if turn.reasoning_limit is not None:
+            if provider.budget is None:
+                message = "The server of this model cannot limit its reasoning. Leave it out."
+                raise RequestError(message, param="reasoning_limit")
+            sent |= provider.budget(turn.reasoning_limit)
+        elif effort is not None:
+            if provider.effort is None:
+                message = "The server of this model has no reasoning effort. Leave it out."
+                raise RequestError(message, param="reasoning_effort")
+            sent |= provider.effort(effort)
+        elif reasons and provider.thinking is not None:
+            sent |= provider.thinking(any(reasons))
+        if verbosity is not None:
+            if not provider.verbosity:
+                raise RequestError(
+                    "The server of this model has no verbosity. Leave it out.", param="verbosity"
+                )
+            sent["verbosity"] = verbosity
+        return sent
+
+    def reader(self, request: GenerationRequest) -> "ChatReader":
+        """See `Server`."""
+        return ChatReader()
+
+
+def _passed(provider: Provider) -> dict[str, str | None]:
+    """How parameters are passed on that only some providers know, for people."""
+    schema = "as a JSON Schema; checked afterwards, and faults listed in `unmet`"
+    return {
+        "json_schema": schema if provider.schemas else None,
+        "reasoning_effort": provider.effort and _shown(provider.effort("high")),
+        "thinking": _shown(provider.thinking(True)) if provider.thinking else "left to the model",
+        "thinking_token_budget": provider.budget and _shown(provider.budget(1024)),
+        "verbosity": "passed on" if provider.verbosity else None,
+        "earlier reasoning": f"sent as {provider.reasoning}" if provider.reasoning else "not sent",
+    }
+
+
+def _shown(fields: Mapping[str, Any]) -> str:
+    return f"as {msgspec.json.encode(fields).decode()}"
+
+
+# What is read
+
+
+class _Candidate(Struct, frozen=True, gc=False):
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class _Scored(_Candidate, frozen=True, gc=False):
+    top_logprobs: list[_Candidate] | None = None
+
+
+class _Logprobs(Struct, frozen=True, gc=False):
+    content: list[_Scored] | None = None
+    refusal: list[_Scored] | None = None
+
+
+class _Function(Struct, frozen=True, gc=False):
+    name: str | None = None
+    arguments: Any = None
+
+
+class _Call(Struct, frozen=True, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(Struct, frozen=True, gc=False):
+    content: Any = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: Any = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+
+
+class _Choice(Struct, frozen=True, gc=False):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    error: Any = None
+
+
+class _Details(Struct, frozen=True, gc=False):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class _Event(Struct, frozen=True, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+_NOTHING = _Details()
+
+
+class ChatReader:
+    """Reads the events of a stream. The end is kept until the usage behind it has come."""
+
+    complete = False
+
+    def __init__(self) -> None:
+        self._reason: FinishReason | None = None
+        self._usage: _Usage | None = None
+        self._last_call = 0  # the number of the call that is being read
+        self._last_id = ""
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`."""
+        if not line.startswith(b"data:"):
+            return None  # empty, a comment, or the name of an event
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return self.end()
+        event = _decode(data)
+        if event.error is not None:
+            raise refusal(error_status(event.error), data)
+        if event.usage is not None:
+            self._usage = event.usage
+        if not event.choices:
+            return None
+        choice = event.choices[0]
+        if choice.error is not None:
+            raise refusal(error_status(choice.error), data)
+        if choice.finish_reason and self._reason is None:
+            self._reason = _REASONS.get(choice.finish_reason)
+            if self._reason is None:
+                raise EngineError from RuntimeError(f"finish_reason {choice.finish_reason}")
+        pieces = () if choice.delta is None else (*self._pieces(choice.delta, choice.logprobs),)
+        return ChatChunk(pieces=pieces) if pieces else None
+
+    def _pieces(self, delta: _Delta, logprobs: _Logprobs | None) -> Iterator[Piece]:
+        if thought := delta.reasoning_content or delta.reasoning or _details(delta.reasoning_details):
+            yield Piece(PieceKind.REASONING, thought)
+        tokens = () if logprobs is None else _tokens(logprobs)
+        if isinstance(delta.content, list):
+            yield from _parts(delta.content)
+        elif delta.content or tokens:
+            yield Piece(PieceKind.TEXT, str(delta.content or delta.refusal or ""), tokens)
+        if delta.refusal and not tokens:
+            yield Piece(PieceKind.TEXT, delta.refusal)
+        for call in delta.tool_calls or ():
+            yield self._call(call)
+        if delta.function_call is not None:
+            yield self._call(_Call(0, None, delta.function_call))
+
+    def _call(self, call: _Call) -> Piece:
+        """A fragment of a call. Some servers do not number them: then another id is another call."""
+        if call.index is not None:
+            self._last_call = call.index
+        elif call.id and self._last_id and call.id != self._last_id:
+            self._last_call += 1
+        self._last_id = call.id or self._last_id
+        function = call.function or _Function()
+        arguments = function.arguments
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else msgspec.json.encode(arguments).decode()
+        return Piece(PieceKind.CALL, arguments, (), str(self._last_call), call.id or "", function.name or "")
+
+    def end(self) -> Chunk | None:
+        """See `Reader`."""
+        reason, self._reason = self._reason, None
+        if reason is None:
+            return None
+        self.complete = True
+        usage = self._usage
+        if usage is None:
+            return ChatChunk(finish=Finish(reason))
+        prompt, completion = (
+            usage.prompt_tokens_details or _NOTHING,
+            usage.completion_tokens_details or _NOTHING,
+        )
+        finish = Finish(
+            reason, None, usage.completion_tokens, completion.reasoning_tokens or 0, usage.prompt_tokens
+        )
+        return ChatChunk(finish=finish, cached_tokens=prompt.cached_tokens or 0)
+
+
+def _details(details: Any) -> str:
+    """The reasoning in OpenRouter's blocks; what is encrypted cannot be shown."""
+    if not isinstance(details, list):
+        return ""
+    blocks = [block for block in details if isinstance(block, dict)]
+    return "".join(str(block.get("text") or block.get("summary") or "") for block in blocks)
+
+
+def _parts(content: list[Any]) -> Iterator[Piece]:
+    """The parts of Mistral's content: text, and thinking, which has parts itself."""
+    for part in content:
+        if not isinstance(part, dict):
+            continue
+        if part.get("type") == "thinking":
+            thought = "".join(piece.text for piece in _parts(part.get("thinking") or []))
+            yield Piece(PieceKind.REASONING, thought)
+        elif text := part.get("text"):
+            yield Piece(PieceKind.TEXT, str(text))
+
+
+def _tokens(logprobs: _Logprobs) -> tuple[Token, ...]:
+    return tuple(
+        Token(
+            NO_ID,
+            _text(scored),
+            scored.logprob,
+            tuple(Candidate(NO_ID, _text(top), top.logprob, _raw(top)) for top in scored.top_logprobs or ()),
+            _raw(scored),
+        )
+        for scored in logprobs.content or logprobs.refusal or ()
+    )
+
+
+def _text(scored: _Candidate) -> str:
+    """The whole characters of a token."""
+    return scored.token if scored.bytes is None else bytes(scored.bytes).decode(errors="ignore")
+
+
+def _raw(scored: _Candidate) -> bytes | None:
+    """The bytes of a token that are no whole characters."""
+    raw = None if scored.bytes is None else bytes(scored.bytes)
+    return None if raw is None or raw.decode(errors="ignore").encode() == raw else raw
+
+
+# What is there
+
+
+def recogniser(provider: Provider) -> Recognise:
+    """What finds out whether a server is this provider's, by the models that it lists."""
+
+    async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> ProviderServer | None:
+        models = _listed(answers)
+        if not wanted.kind and not any(map(provider.recognise, models.values())):
+            return None
+        if not wanted.kind and provider is ANY and not await _takes_chats(client, next(iter(models))):
+            return None
+        name, model = chosen(models, wanted)
+        able = frozenset(provider.sampling)
+        supported = model.get("supported_parameters")
+        if isinstance(supported, list):  # OpenRouter says what each model takes
+            able &= {*supported, "max_tokens"}
+        card = ModelCard(
+            name=name,
+            context=wanted.context or _context(model),
+            created=int(time.time()),
+            known_as=(name,),
+            capabilities=Capabilities(sampling=able | {"priority"}, chat=True),
+        )
+        return ProviderServer(provider, card, wanted.parallel or DEFAULT_SLOTS)
+
+    return recognise
+
+
+def _listed(answers: Answers) -> Mapping[str, Mapping[str, Any]]:
+    listed = answers.get("/v1/models")
+    data = listed.get("data") if isinstance(listed, dict) else listed
+    if not isinstance(data, list):
+        return {}
+    return {each["id"]: each for each in data if isinstance(each, dict) and "id" in each}
+
+
+def _context(model: Mapping[str, Any]) -> int:
+    """The context of a model, under one of the names that lists have for it; 0 if it is not said."""
+    names = ("context_length", "context_window", "max_context_length", "max_model_len")
+    return next((value for name in names if isinstance(value := model.get(name), int)), 0)
+
+
+def chosen(models: Mapping[str, Mapping[str, Any]], wanted: Wanted) -> tuple[str, Mapping[str, Any]]:
+    """The model to ask, and what is known of it. Raises EngineError if that is not clear."""
+    name = wanted.model
+    if name is None and len(models) != 1:
+        some = ", ".join([*models][:20])
+        have = f"The server has {len(models)} models: {some}." if models else "The server lists no models."
+        raise EngineError(f"{have} Name one with --upstream-model.")
+    name = name or next(iter(models))
+    # OpenRouter's have variants, which are not listed: org/model:nitro.
+    model = models.get(name) or models.get(name.partition(":")[0])
+    if models and model is None:
+        close = [each for each in models if name.rpartition("/")[2] in each][:20] or [*models][:20]
+        raise EngineError(f"The server has no model '{name}'. It has {', '.join(close)}.")
+    return name, model or {}
+
+
+async def _takes_chats(client: HttpClient, name: str) -> bool:
+    """The server takes conversations. A request without one costs nothing."""
+    try:
+        status = (await client.request("POST", ProviderServer.path, {"model": name})).status
+    except HttpError as error:
+        raise unreachable(error) from error
+    return status not in (404, 405)

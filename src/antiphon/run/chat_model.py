@@ -1,0 +1,169 @@
+"""A model behind a server that takes conversations only: it has the template, the tokens and the decoder.
+
+What such a server cannot be asked for is refused by name: by the engine if it depends on the server,
+else here. Sizes are estimates, until the server says what it counted.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
+
+from antiphon.core.errors import RequestError, naming
+from antiphon.core.items import FunctionCall, FunctionOutput
+from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.turn import Calling, Ending, Function, Turn
+from antiphon.decode.chat_decoder import BYTES_PER_TOKEN, ChatDecoder
+from antiphon.decode.ids import ids_by, openai_call_id
+from antiphon.engines.engine import Conversation, Engine, GenerationRequest, Load, ModelCard, Prompt
+from antiphon.engines.upstreams.kind import no_tokens
+from antiphon.render.messages import gather
+from antiphon.run.bounded import BoundedPool
+from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
+from antiphon.run.model import Prepared, PromptSize, check_turn, most_tokens, room, texts, without
+from antiphon.tools.tool import ServerTool
+
+NO_PROMPT = Prompt("", ())
+"""What is known of the prompts of such a model."""
+
+_REFUSED: Sequence[tuple[str, Callable[[Turn], bool], str]] = (
+    ("prompt_limit", lambda turn: turn.prompt_limit is not None, "cuts no prompts"),
+    ("template", lambda turn: turn.template is not None, "takes no chat templates"),
+    ("prefix", lambda turn: bool(turn.prefix), "does not go on with what was begun"),
+    ("conversation", lambda turn: turn.ending is Ending.CONTINUED, "does not go on with what was begun"),
+    ("add_generation_prompt", lambda turn: turn.ending is Ending.TRANSCRIPT, "always answers"),
+)
+"""What no server of conversations can do: the name of the parameter, when it is given, and why not."""
+
+
+class ChatModel:
+    """Hands conversations on to an engine for them. See `Model`.
+
+    With `exclude_tools` a turn that may not call has no tools. `tools` are those of the server, by type.
+    `limits` bound what a turn may ask for.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        exclude_tools: bool = False,
+        tools: Mapping[str, ServerTool] = MappingProxyType({}),
+        limits: Limits = DEFAULTS,
+    ) -> None:
+        self.engine = engine
+        self.limits = limits
+        self.pool = BoundedPool(limits)
+        self.tools = tools
+        self.stopping = asyncio.Event()
+        self.native_tools: Mapping[str, tuple[Function, ...]] = {}
+        self._exclude_tools = exclude_tools
+
+    @property
+    def card(self) -> ModelCard:
+        """The engine's model."""
+        return self.engine.card
+
+    @property
+    def load(self) -> Load:
+        """See `Model`."""
+        return self.engine.load
+
+    async def prepare(
+        self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
+    ) -> Prepared:
+        """See `Model`. There are no `ids`."""
+        card, choices = self.card, choices or turn.choices
+        self._check(turn)
+        most = most_tokens(turn, self.limits, choices, card.context)
+        sampling = supported(turn.sampling, card.capabilities)
+        plan = await self._plan(turn)
+        sent = self._sent(turn)
+        request = GenerationRequest(
+            NO_PROMPT,
+            max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
+            sampling=sampling,
+            conversation=Conversation(sent, tuple(gather(sent.items))),
+        )
+        calls = sum(isinstance(item, FunctionCall) for item in turn.items)
+        size, most_bytes = tokens_of(sent), self.limits.answer_bytes // choices
+
+        def decoder(rng: Random | None) -> ChatDecoder:
+            return ChatDecoder(
+                stop=turn.stop,
+                include_stop=turn.stop_shown,
+                ids=ids_by(openai_call_id, calls, rng),
+                prompt_tokens=size,
+                most=most_bytes,
+            )
+
+        return Prepared(turn, self, NO_PROMPT, self.engine, request, decoder, self.pool, plan)
+
+    def _check(self, turn: Turn) -> None:
+        """Refuse what cannot be done before any work is put into it. Raises RequestError."""
+        if turn.prompt is not None:
+            raise no_tokens("prompt")
+        for param, given, why in _REFUSED:
+            if given(turn):
+                message = f"The server of this model takes whole conversations, and {why}. Leave it out."
+                raise RequestError(message, param=_WIRE_NAMES.get(param, param))
+        if turn.shorten and not self.card.context:
+            message = (
+                "The context of this model is not known. Leave it out, or start the server with --context."
+            )
+            raise RequestError(message, param="truncation")
+        check_turn(turn, self.limits, self.card.context)
+
+    async def _plan(self, turn: Turn) -> ConstraintPlan:
+        """What is checked when the answer is there: the server may hold the model to it, or not."""
+        if is_free(turn):
+            return ConstraintPlan()
+        param = "tools" if turn.format is None else "format"
+        return await self.pool.run(param, plan_to_check, requirements_of(turn, None))
+
+    def _sent(self, turn: Turn) -> Turn:
+        """The turn as the server gets it: without tools that it shall not see, shortened if it has to be."""
+        if self._exclude_tools and turn.tool_choice.calling is Calling.NONE:
+            turn = replace(turn, tools=())
+        if not turn.shorten:
+            return turn
+        limit, dropped = self.card.context - room(turn, self.card.context), 0
+        shorter = turn
+        while tokens_of(shorter) > limit and dropped < len(turn.items) - 1:
+            dropped += 1
+            while dropped < len(turn.items) - 1 and isinstance(turn.items[dropped], FunctionOutput):
+                dropped += 1  # its call is gone
+            shorter = replace(turn, items=without(turn.items, dropped))
+        return shorter
+
+    async def count(self, turn: Turn) -> PromptSize:
+        """See `Model`: an estimate."""
+        with naming(turn.parameters):
+            self._check(turn)
+        return PromptSize(tokens_of(turn), estimated=True)
+
+    async def compose(self, turn: Turn) -> Prompt:
+        """See `Model`. Raises RequestError, always."""
+        with naming(turn.parameters):
+            raise no_tokens("prompt" if turn.prompt is not None else "conversation")
+
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The same."""
+        raise no_tokens("tokens")
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The same."""
+        raise no_tokens("tokens")
+
+
+_WIRE_NAMES = {"prompt_limit": "truncate_prompt_tokens"}
+
+
+def tokens_of(turn: Turn) -> int:
+    """How many tokens the prompt of a turn has, about."""
+    offered = [(tool.name, tool.description, tool.parameters) for tool in turn.tools]
+    written = sum(len(text) for item in turn.items for text in texts(item))
+    return -(-(written + (len(msgspec.json.encode(offered)) if offered else 0)) // BYTES_PER_TOKEN)
