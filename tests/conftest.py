@@ -1,4 +1,4 @@
-"""How hypothesis searches, in which order tests run, and what each process of pytest-xdist may use."""
+"""In which order tests run, and what each process of pytest-xdist may use."""
 
 import gc
 import os
@@ -6,13 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+
+from tests import search  # noqa: F401 - loads the profile of hypothesis
 
 pytest_plugins = ["tests.postgresql"]
-
-settings.register_profile("search", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, max_examples=30)  # the same ones each time
-settings.load_profile("ci" if os.environ.get("CI") else "search")
 
 if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
     # One core for each process: the bundled model computes with a thread for each core that it may use,

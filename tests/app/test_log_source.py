@@ -25,6 +25,7 @@ from tests.app.support import (
     until_written,
 )
 from tests.run.support import until
+from tests.search import examples
 from tests.store.samples import OWNER
 
 TEXT = "One two three four five six seven eight nine ten."
@@ -46,7 +47,7 @@ async def test_a_reader_of_nothing(store: Outage) -> None:
 
 
 @given(st.integers(-1, 30))
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 async def test_a_reader_gets_what_it_has_not_seen(after: int) -> None:
     store = await open_store("memory")
     async with serving(store, SCRIPT) as server:

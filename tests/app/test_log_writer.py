@@ -21,6 +21,7 @@ from antiphon.store.open import open_store
 from antiphon.store.records import ResponseRecord, Verdict
 from tests.app.support import Diary, Outage, found, log_of, until_written
 from tests.run.support import until
+from tests.search import examples
 from tests.store.samples import OWNER, response, response_end
 
 
@@ -226,7 +227,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ACTIONS, st.integers(0, 5))
 async def test_the_log_is_what_was_said(actions: list[str], known: int) -> None:
     """Law: whatever happens in between, the log has every line, once, in order."""

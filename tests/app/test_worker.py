@@ -48,6 +48,7 @@ from tests.app.support import (
 from tests.app.test_journal import Says
 from tests.response_invariants import check
 from tests.run.support import until
+from tests.search import examples
 from tests.store.samples import OWNER, response
 
 LEASE = 0.3
@@ -423,7 +424,7 @@ async def test_our_own_foreground_responses_are_not_abandoned(store: Outage) -> 
 # The law of takeovers
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=3), st.booleans())
 async def test_an_interrupted_log_is_that_of_one_that_was_not(steps: list[int], politely: bool) -> None:
     """Law: kill the worker anywhere, as often as you like: the log is the same, and readers see it grow."""

@@ -25,6 +25,7 @@ from antiphon.core.tool_result import (
 )
 from antiphon.core.turn import Function
 from antiphon.tools.tool import ServerTool, Session, Wanted
+from tests.search import examples
 
 Call = tuple[str, dict[str, Any]]
 
@@ -45,7 +46,7 @@ DETAILS = st.from_type(Printed | Searched | Opened | Found | Executed) | st.buil
 RESULTS = st.builds(ToolResult, TEXT, st.none() | DETAILS, st.booleans())
 
 anything = settings(
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
 )
 

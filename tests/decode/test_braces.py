@@ -11,6 +11,7 @@ from antiphon.decode.headers import MAX_HEADER
 from antiphon.decode.table import Table
 from antiphon.dialects.gemma import FUNCTIONGEMMA, GEMMA4
 from tests.laws import check, cuts, fold, model_text
+from tests.search import examples
 
 TOOLS = {
     "f": {
@@ -30,7 +31,7 @@ def arguments(text: str) -> tuple[str, str]:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("table", [gemma4, Table(FUNCTIONGEMMA.grammar)])
 @given(text=model_text(PIECES), at=cuts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_keeps_the_laws(table: Table, text: str, at: list[int]) -> None:
     check(table, text, at, tools=TOOLS)
     check(table, "<|tool_call>call:f{" + text, at, tools=TOOLS)

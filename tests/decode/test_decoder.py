@@ -21,6 +21,7 @@ from antiphon.dialects.plain import PLAIN
 from antiphon.dialects.registry import find
 from antiphon.dialects.think import THINK
 from tests.laws import check, cuts, decode, fold, model_text
+from tests.search import examples
 
 hermes = Table(HERMES.grammar)
 tables = {"hermes": hermes, "think": Table(THINK.grammar), "plain": Table(PLAIN.grammar)}
@@ -49,7 +50,7 @@ def answer(text: str, table: Table = hermes, **options: object) -> list[object]:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", tables)
 @given(text=model_text(PIECES), at=cuts, stop=st.sampled_from([(), ("ZZ",), ("\x00", "qq")]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_keeps_the_laws(name: str, text: str, at: list[int], stop: tuple[str, ...]) -> None:
     if not any(word in text for word in stop):
         check(tables[name], text, at, stop=stop)
@@ -57,7 +58,7 @@ def test_keeps_the_laws(name: str, text: str, at: list[int], stop: tuple[str, ..
 
 @pytest.mark.no_cover
 @given(text=model_text(PIECES), at=cuts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_stop_strings_do_not_depend_on_the_cuts(text: str, at: list[int]) -> None:
     def visible(pieces: list[str]) -> tuple[object, ...]:
         decoder = Decoder(hermes, stop=("STOP", "\n\nh"), ids=lambda name, index: str(index))
@@ -179,7 +180,7 @@ def test_a_call_that_the_prompt_opened_is_whole_and_only_the_rest_of_its_text_is
 
 @pytest.mark.no_cover
 @given(length=st.integers(1, 30), text=model_text(PIECES), at=cuts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_the_laws_hold_behind_an_opened_call(length: int, text: str, at: list[int]) -> None:
     check(hermes, text, at, state="text", call_prefix='<tool_call>\n{"name": "f", "arg'[:length])
 

@@ -13,6 +13,7 @@ from antiphon.decode.call_readers import MAX_COLLECTED
 from antiphon.decode.headers import plain_name
 from antiphon.decode.table import Table
 from tests.laws import check, cuts, decode, fold, model_text
+from tests.search import examples
 
 table = Table(
     Grammar(
@@ -162,7 +163,7 @@ PIECES = ["~<call f>", "~</call>", "~<s>", "~</s>", "~<u>", "~</u>", "~<a>", "~<
 
 @pytest.mark.no_cover
 @given(text=model_text(PIECES), at=cuts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_keeps_the_laws(text: str, at: list[int]) -> None:
     check(table, text, at, tools=TOOLS)
     check(table, "~<call f>" + text, at, tools=TOOLS)

@@ -18,6 +18,7 @@ from antiphon.dialects.openai import OPENAI
 from tests.detokenizer import Detokenizer
 from tests.harmony_vocabulary import encoding, needs_vocabulary, vocabulary
 from tests.laws import fold
+from tests.search import examples
 
 pytestmark = needs_vocabulary
 
@@ -101,7 +102,7 @@ def of_item(item: OutputItem) -> tuple[object, ...]:
 
 @pytest.mark.no_cover
 @given(text=answers(), cuts=st.lists(st.integers(0, 400), max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_reads_what_the_reference_reads(text: str, cuts: list[int]) -> None:
     ids = encoding().encode(text, allowed_special="all")
 

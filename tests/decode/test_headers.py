@@ -12,6 +12,7 @@ from antiphon.decode.headers import MAX_HEADER, harmony_router
 from antiphon.decode.table import Table
 from antiphon.dialects.openai import OPENAI
 from tests.laws import check, cuts, decode, fold, model_text
+from tests.search import examples
 
 table = Table(OPENAI.grammar)
 route = harmony_router({"analysis": "A", "commentary": "C", "final": "F"}, "F", "call", "code")
@@ -22,13 +23,13 @@ PIECES = [*OPENAI.grammar.markers, "<|constrain|>", "assistant", "analysis", "fi
 
 @pytest.mark.no_cover
 @given(text=model_text(PIECES), at=cuts)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 def test_keeps_the_laws(text: str, at: list[int]) -> None:
     check(table, text, at, tools=TOOLS)
 
 
 @given(text=model_text(PIECES), at=cuts, state=st.sampled_from(["reasoning", "final", "between"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_keeps_the_laws_without_tools(text: str, at: list[int], state: str) -> None:
     check(Table(OPENAI.grammar.without_calls()), text, at, state=state)
 

@@ -17,6 +17,7 @@ from antiphon.dialects.lfm2 import LFM2
 from antiphon.dialects.olmo3 import OLMO3
 from antiphon.dialects.pythonic import LLAMA4_PYTHONIC, PYTHONIC
 from tests.laws import check, cuts, decode, fold, model_text
+from tests.search import examples
 
 TOOLS = {"f": {}, "g": {}}
 tables = [Table(each.grammar) for each in (PYTHONIC, LLAMA4_PYTHONIC, OLMO3, LFM2)]
@@ -34,7 +35,7 @@ def calls(text: str) -> list[tuple[str, str, str]]:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("table", tables)
 @given(text=model_text(PIECES), at=cuts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_keeps_the_laws(table: Table, text: str, at: list[int]) -> None:
     check(table, text, at, tools=TOOLS)
     check(table, "[f(a=" + text, at, tools=TOOLS)
@@ -49,7 +50,7 @@ literals = st.recursive(
 
 @pytest.mark.no_cover
 @given(value=literals)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_what_python_writes_is_read_as_json(value: object) -> None:
     [(_, arguments, status)] = calls(f"[f(a={value!r})]")
 

@@ -17,6 +17,7 @@ from antiphon.dialects.detection.samples import collect_samples, samples_of
 from antiphon.dialects.detection.scorers import decode_sample
 from antiphon.render.renderer import ChatTemplateRenderer
 from tests.real_templates import marks, real_templates
+from tests.search import examples
 
 pytestmark = marks
 
@@ -193,7 +194,7 @@ UNESCAPED = {"LFM2.5-8B-A1B"}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), derandomize=True)
 @given(values=st.lists(VALUES, min_size=1, max_size=2))
 def test_rendering_then_decoding_gives_any_calls_back(name: str, values: list[dict[str, object]]) -> None:
     calls = [

@@ -20,6 +20,7 @@ from tests.dialects import response_templates as templates
 from tests.dialects.response_templates import ALL, FUNCTION, NAMED, TAGGED, THINK, template
 from tests.dialects.templates import CODER, MISTRAL, TAGS, TEACHING
 from tests.laws import check, cuts, decode, fold, model_text
+from tests.search import examples
 
 TABLES = {name: Table(build(json.dumps(spec)).grammar) for name, spec in ALL.items()}
 ROME = ("get_weather", {"city": "Rome"})
@@ -81,7 +82,7 @@ def test_ids_of_the_model_are_read() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @given(data=st.data(), at=cuts)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_keeps_the_laws(name: str, data: st.DataObject, at: list[int]) -> None:
     pieces = [
         *TABLES[name].grammar.markers,

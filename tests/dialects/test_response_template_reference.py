@@ -18,6 +18,7 @@ from antiphon.dialects.response_template.builder import build
 from tests.contracts.dialect import TOOLS
 from tests.dialects.response_templates import ALL
 from tests.laws import check, cuts, fold
+from tests.search import examples
 
 reference = pytest.importorskip("transformers.utils.chat_parsing", reason="needs the package transformers")
 
@@ -70,7 +71,7 @@ calls = st.lists(st.tuples(st.just("get_weather"), weather) | st.just(("now", {}
 
 @pytest.mark.parametrize("name", WRITERS)
 @given(reasoning=words, said=words | st.just(""), given=calls, at=cuts)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_reads_the_same(name: str, reasoning: str, said: str, given: list[Call], at: list[int]) -> None:
     text = WRITERS[name](reasoning, said, given)
     tools = [{"function": {"name": tool, "parameters": schema}} for tool, schema in TOOLS.items()]

@@ -32,6 +32,7 @@ from tests.http.harmony import (
 )
 from tests.http.harmony_answers import CASES, UNOFFERED
 from tests.pushing import Pushing
+from tests.search import examples
 from tests.server import NO_TLS, running
 
 SPECIAL = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
@@ -146,9 +147,7 @@ def check_prompt(engine: Said) -> None:
     assert 0 <= bodies - sum(ids.count(token_id(marker)) for marker in ("<|end|>", "<|call|>")) <= continued
 
 
-anything = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+anything = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @given(turns=st.lists(st.tuples(said, lines), min_size=1, max_size=3))

@@ -16,6 +16,7 @@ from tests.apis.responses.test_input import CALLED, FROM_CLIENTS, OUTPUTS
 from tests.http.api import ask, user
 from tests.openai_schema import OPENAI_RESPONSES, validate
 from tests.response_invariants import check, read_sse
+from tests.search import examples
 from tests.server import running
 
 SCRIPT = [
@@ -188,7 +189,7 @@ def requests(draw: st.DrawFn) -> tuple[str, Any]:
     return path, body
 
 
-MANY = settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+MANY = settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 
 
 @MANY

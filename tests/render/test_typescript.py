@@ -11,6 +11,7 @@ from antiphon.core.turn import Function
 from antiphon.render.typescript import MAX_DEPTH, declaration, type_of
 from tests.harmony_vocabulary import needs_vocabulary
 from tests.render.harmony_reference import reference_developer
+from tests.search import examples
 
 TEXT = st.text(max_size=8) | st.sampled_from(["null", "two\nlines", '"quoted"', "\\", "é👋"])
 NUMBER = st.integers(-(2**53), 2**53) | st.decimals(-1000, 1000, places=2).map(float)
@@ -62,7 +63,7 @@ def parameters(properties: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.no_cover
 @needs_vocabulary
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=examples(400))
 @given(schemas=st.dictionaries(st.sampled_from("abc"), SCHEMA, min_size=1))
 @example({"a": {"oneOf": []}})
 @example({"a": {"oneOf": [{"type": "string", "description": "x"}], "description": "x", "default": 1}})

@@ -40,6 +40,7 @@ from tests.run.support import (
     turn,
     until,
 )
+from tests.search import examples
 
 TABLE = Table(find("hermes").grammar)
 CLOSING = Chunk("</think>", (Token(900, ""), Token(901, "</think>")))
@@ -223,7 +224,7 @@ async def test_an_answer_may_be_full_once_its_reasoning_is_closed() -> None:
 # Played again
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, len(ANSWER)))
 async def test_an_answer_that_is_played_again_is_the_same(cut: int) -> None:
     """Law: interrupt it anywhere, and the events are those of an answer that was not."""

@@ -48,6 +48,7 @@ from tests.run.support import (
     request,
     scripted,
 )
+from tests.search import examples
 
 FREE = ConstraintPlan()
 TABLE = Table(find("plain").grammar)
@@ -275,7 +276,7 @@ async def test_the_generation_that_goes_on_is_held_to_the_rest() -> None:
 # On the wire
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 100), st.sampled_from(["stop", "length"]))
 async def test_the_wire_events_of_a_replayed_log_are_the_same_bytes(cut: int, finish: str) -> None:
     """Law: interrupt an answer anywhere, and who goes on with it makes the same bytes."""

@@ -25,6 +25,7 @@ from antiphon.tools.discovery import by_type
 from tests.acting import PYTHON, ActingTool, TakingTurns, hermes_turns
 from tests.laws import merge
 from tests.run.support import Heard, answered, fold, raw, turn
+from tests.search import examples
 
 OWN = Function("noon", "The client's.", {"type": "object", "properties": {}})
 
@@ -342,7 +343,7 @@ async def test_a_server_without_the_tools_does_not_go_on_with_their_answers() ->
 # Played again
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 400))
 async def test_an_answer_that_is_taken_over_is_the_same(cut: int) -> None:
     """Law: interrupt it anywhere, also between call and result, and the events are those of one that was not."""

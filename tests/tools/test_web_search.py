@@ -24,6 +24,7 @@ from antiphon.tools.web.search import SearxngSearch
 from antiphon.tools.web.settings import Domains
 from antiphon.tools.web_search import FUNCTIONS, READERS, Browser, WebSearch
 from tests.contracts.tool import ToolContract
+from tests.search import examples
 from tests.tools.processes import PATIENCE
 from tests.tools.web.site import THREADS, Site, bomb, elsewhere, loopback, page, web
 
@@ -345,7 +346,7 @@ async def test_a_call_can_be_cancelled_and_the_session_closed(world: Web) -> Non
     assert not (await world.open().run("search", {"query": "x"})).failed
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(

@@ -43,6 +43,7 @@ from tests.apis.chat.support import ENVELOPE, accumulated, answered, said, strea
 from tests.contracts.dialect import TOOLS, answers, table_of
 from tests.laws import cut, cuts, model_text
 from tests.openai_schema import validate
+from tests.search import examples
 
 COUNTED = PresentationOptions(usage=UsageReports.LAST)
 
@@ -153,7 +154,7 @@ def test_lone_surrogates_that_a_model_escapes_never_become_characters(text: str)
     calling=st.sampled_from([Calling.AUTO, Calling.NONE]),
     presentation=PRESENTATIONS,
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 def test_the_stream_adds_up_to_the_full_answer(
     *,
     text: str,
@@ -194,7 +195,7 @@ WRITTEN = [
     hosted=st.sampled_from([frozenset(), frozenset({"now"}), frozenset(TOOLS)]),
     presentation=PRESENTATIONS,
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 def test_the_answers_of_every_dialect_add_up(
     written: tuple[str, str, str | None],
     at: list[int],
@@ -214,7 +215,7 @@ def test_the_answers_of_every_dialect_add_up(
 
 
 @given(text=model_text(PIECES), at=cuts, presentation=PRESENTATIONS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_the_one_call_of_old_requests_adds_up(
     text: str, at: list[int], presentation: PresentationOptions
 ) -> None:
@@ -238,7 +239,7 @@ def test_the_one_call_of_old_requests_adds_up(
     legacy=st.booleans(),
     reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_every_body_and_chunk_is_what_openai_says(
     text: str, at: list[int], presentation: PresentationOptions, legacy: bool, reason: FinishReason
 ) -> None:
@@ -252,7 +253,7 @@ def test_every_body_and_chunk_is_what_openai_says(
 
 
 @given(texts=st.lists(model_text(PIECES), min_size=2, max_size=4), order=st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_choices_that_come_interleaved_do_not_mix(texts: list[str], order: Any) -> None:
     choices = [said(list(text)) for text in texts]
     stream = ChatCompletionStream(ENVELOPE, len(texts), COUNTED)

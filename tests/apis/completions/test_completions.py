@@ -33,6 +33,7 @@ from antiphon.dialects.plain import PLAIN
 from tests.apis.chat.support import with_error
 from tests.laws import cut, cuts
 from tests.openai_schema import validate
+from tests.search import examples
 
 PLAIN_TABLE = Table(PLAIN.grammar)
 PROMPTS = (
@@ -221,7 +222,7 @@ PRESENTATIONS = st.builds(
     text=st.text(min_size=1), at=cuts, presentation=PRESENTATIONS, echo=st.booleans(), tried=st.integers(1, 2),
     reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_the_stream_adds_up_to_the_full_answer(
     *,
     text: str,

@@ -16,6 +16,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.turn import Function, Hosted
 from tests.apis.messages.support import request, unseal
+from tests.search import examples
 
 HOSTS = Hosts(
     {
@@ -104,7 +105,7 @@ def test_the_request_itself_is_accepted() -> None:
 
 
 @given(place=st.sampled_from([*places(WHOLE)]), value=VALUES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 def test_a_request_is_understood_or_refused(place: tuple[Any, ...], value: Any) -> None:
     error = understood(changed(WHOLE, place, value))
 

@@ -46,6 +46,7 @@ from tests.contracts.dialect import TOOLS, answers, table_of
 from tests.laws import cut, cuts, model_text
 from tests.openai_schema import validate
 from tests.response_invariants import read_events
+from tests.search import examples
 
 PIECES = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", "\n", " ", "hello", "<", "👋", "STOP",
@@ -80,7 +81,7 @@ def check(events: list[Event], presentation: Presentation = ALL, *, valid: bool 
     stop=st.sampled_from([(), ("STOP",)]),
     presentation=SHOWN,
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_the_stream_adds_up_to_the_full_answer(
     text: str, at: list[int], reason: FinishReason, stop: tuple[str, ...], presentation: Presentation
 ) -> None:
@@ -103,7 +104,7 @@ WRITTEN = [
     reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
     presentation=SHOWN,
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_the_answers_of_every_dialect_add_up(
     written: tuple[str, str, str | None], at: list[int], reason: FinishReason, presentation: Presentation
 ) -> None:
@@ -113,7 +114,7 @@ def test_the_answers_of_every_dialect_add_up(
 
 
 @given(text=model_text(PIECES), at=cuts, presentation=SHOWN)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_what_is_said_does_not_depend_on_how_it_was_cut(
     text: str, at: list[int], presentation: Presentation
 ) -> None:
@@ -229,7 +230,7 @@ def test_clients_get_no_input_that_they_could_not_parse(arguments: str, shown: o
 
 
 @given(text=st.text('{}[]",:\\ tru1.5-enul\n'))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_of_a_cut_object_the_whole_members_are_shown(text: str) -> None:
     assert isinstance(object_so_far(text), dict)
 
@@ -238,7 +239,7 @@ def test_of_a_cut_object_the_whole_members_are_shown(text: str) -> None:
     st.none() | st.booleans() | st.integers(-999, 999) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )), end=st.integers(0, 200), spaces=st.booleans())  # fmt: skip
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_cut_object_is_what_the_sdk_makes_of_it(value: dict[str, object], end: int, spaces: bool) -> None:
     text = json.dumps(value, indent=1 if spaces else None)[: end + 1]
     whole = text.rstrip("0123456789-")  # where a number is cut, nobody knows

@@ -38,6 +38,7 @@ from tests.apis.responses.support import Answering, batches, streamed
 from tests.apis.responses.test_stream import CALL, LENGTH, STOP, TEXT, THOUGHT
 from tests.openai_schema import OPENAI_RESPONSES, validate
 from tests.response_invariants import check
+from tests.search import examples
 
 OUTCOMES = st.sampled_from([PRINTED, SEARCHED, OPENED, FOUND, RAN, TIMED_OUT, BROKEN, ToolResult("")])
 SAID = st.sampled_from(
@@ -65,7 +66,7 @@ def generations(draw: st.DrawFn) -> list[Event]:
 
 
 @pytest.mark.no_cover
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(generations(), st.integers(1, 9), OPTIONS)
 def test_every_stream_is_sound_however_its_events_are_cut(
     events: list[Event], size: int, options: dict[str, Any]
@@ -81,7 +82,7 @@ def test_every_stream_is_sound_however_its_events_are_cut(
 
 
 @pytest.mark.no_cover
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(generations(), st.data())
 def test_a_stream_may_end_anywhere(events: list[Event], data: st.DataObject) -> None:
     answering = answering_with_tools()

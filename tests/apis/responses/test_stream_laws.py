@@ -45,6 +45,7 @@ from tests.contracts.dialect import CASES, TOOLS, answers, table_of
 from tests.laws import cut, cuts, decode
 from tests.openai_schema import validate_event
 from tests.response_invariants import check, items_so_far
+from tests.search import examples
 
 SDK_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 ODD = [
@@ -93,7 +94,7 @@ def events_of(case: tuple[Any, dict[str, Any]], places: Sequence[int], finish: s
 
 
 @pytest.mark.no_cover
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 @given(CASE, cuts, st.sampled_from([None, "length"]), st.sampled_from(OPTIONS), st.integers(1, 9))
 def test_every_stream_of_a_real_answer_is_sound(
     case: Any, places: list[int], finish: str | None, options: dict[str, Any], size: int
@@ -117,14 +118,14 @@ def test_every_stream_of_a_real_answer_is_sound(
 
 
 @pytest.mark.no_cover
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(CASE, st.sampled_from(OPTIONS))
 def test_the_sdk_knows_every_event(case: Any, options: dict[str, Any]) -> None:
     for payload in streamed(answering_to(**options), events_of(case, [5, 9, 20], None)):
         assert SDK_EVENT.validate_json(payload).type == json.loads(payload)["type"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(CASE, cuts, st.data())
 def test_a_stream_may_end_anywhere(case: Any, places: list[int], data: st.DataObject) -> None:
     events = events_of(case, places, None)
