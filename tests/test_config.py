@@ -145,6 +145,7 @@ SAMPLES = {
     "shell": ("bwrap sh", "bwrap sh"),
     "default_model": ("true", True),
     "media_fallback": ("note", "note"),
+    "media_domain": ("a.example b.example", ("a.example", "b.example")),
     "exclude_tools_when_tool_choice_none": ("true", True),
     "trust_chat_templates": ("true", True),
     "force_include_usage": ("true", True),

@@ -9,6 +9,7 @@ import secrets
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from msgspec import Struct
 from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.app.app import DAY, App, Options
-from antiphon.app.attachments import AttachmentReader
+from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings
@@ -52,6 +53,7 @@ class Runtime(Struct, frozen=True):
     async def stop(self) -> None:
         """Free everything. No answer is under way any more."""
         await self.app.models.close()
+        await self.app.attachments.close()
         await self.worker.stop()
         await self.app.storage.stop()
         await asyncio.to_thread(self.app.tracing.close)
@@ -98,7 +100,13 @@ def _tools(settings: Settings) -> Iterator[ServerTool]:
 
 
 def _attachments(settings: Settings) -> AttachmentReader:
-    return AttachmentReader(read_limits(settings.limit), settings.media_fallback)
+    downloader: Downloader | None = None
+    if settings.media_domain != ("none",) and find_spec("httpx2") and find_spec("webencodings"):
+        from antiphon.tools.web import fetch  # noqa: PLC0415 - an optional extra
+        from antiphon.tools.web.settings import Domains  # noqa: PLC0415
+
+        downloader = fetch.Downloader(Domains(allowed=settings.media_domain))
+    return AttachmentReader(read_limits(settings.limit), settings.media_fallback, downloader)
 
 
 @contextmanager

@@ -98,6 +98,13 @@ def are_limits(_type: object, given: tuple[str, ...]) -> None:
     read_limits(given)
 
 
+def are_domains(_type: object, given: tuple[str, ...]) -> None:
+    """Raise ValueError if they are none."""
+    for domain in given:
+        if not domain.replace(".", "").replace("-", "").isalnum() or not domain.isascii():
+            raise ValueError(f"a domain is written example.com, not '{domain}'.")
+
+
 DEFAULT_ENGINE = "llama_cpp"
 UPSTREAM = "upstream"
 """The engine for a model that is a URL."""
@@ -189,6 +196,10 @@ class Settings:
     media_fallback: Literal["error", "note"] = "error"
     """What becomes of images, sounds and films that the model does not take: an error, or a note in their
     place, so that long conversations go on. A request may say otherwise."""
+
+    media_domain: Annotated[tuple[str, ...], Parameter(validator=are_domains, show_default=False)] = ()
+    """A domain of the web that images and files may be fetched from, subdomains included; repeat it for
+    several. Without any, all that is public; none for nothing at all (needs the extra `media`)."""
 
     exclude_tools_when_tool_choice_none: bool = False
     """Where a request says tool_choice none, leave its tools out of the prompt, and hide a call that

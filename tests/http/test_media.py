@@ -10,13 +10,18 @@ from msgspec.structs import replace
 
 from antiphon.app.attachments import AttachmentReader
 from antiphon.core.items import MediaPart
-from antiphon.core.limits import Limits
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
+from antiphon.tools.web.fetch import Downloader, Fetcher
+from antiphon.tools.web.settings import Domains
+from tests.files import pdf_of
 from tests.http.api import Api, client
 from tests.http.chat_api import ChatApi
 from tests.http.messages_api import MessagesApi
 from tests.media import MP4, WAV, bomb, data_url, encoded, png, turned
 from tests.server import NO_TLS, Running, running
+from tests.tools.web.site import Site, elsewhere, loopback, page, web
+from tests.tools.web.site import bomb as gzip_bomb
 
 RED, WIDE = png(3, 2), png(56, 28)
 """One token, and two."""
@@ -246,6 +251,159 @@ async def test_prompts_can_be_counted_and_looked_at(seeing: Apis) -> None:
     assert tokens["count"] == counted["input_tokens"] == len(prompt["token_ids"])
 
 
+async def uploaded(seeing: Apis, data: bytes, name: str) -> str:
+    response = await seeing.chat.http.post(
+        "/v1/files", files={"file": (name, data)}, data={"purpose": "user_data"}
+    )
+    file_id: str = response.json()["id"]
+    return file_id
+
+
+async def test_stored_files_are_read_in_every_api(seeing: Apis) -> None:
+    red, paper = (
+        await uploaded(seeing, RED, "red.png"),
+        await uploaded(seeing, pdf_of("Tides rise."), "sea.pdf"),
+    )
+    parts: list[Any] = [{"type": "file", "file": {"file_id": name}} for name in (red, paper)]
+    await seeing.chat.ask(in_chat(*parts))
+    assert "<image>\nsea.pdf:\nTides rise.<|im_end|>" in seeing.prompt.text
+    assert seeing.media == [RED]
+
+    await seeing.responses.create(
+        in_responses({"type": "input_image", "file_id": red}, {"type": "input_file", "file_id": paper})
+    )
+    assert "<image>\nsea.pdf:\nTides rise.<|im_end|>" in seeing.prompt.text
+
+    document = {"type": "document", "source": {"type": "file", "file_id": paper}, "title": "Sea"}
+    blocks = [_block({"type": "file", "file_id": red}), document]
+    await seeing.messages.ask([{"role": "user", "content": blocks}])
+    assert "<image>\n<document>\nSea\nsea.pdf:\nTides rise.\n</document><|im_end|>" in seeing.prompt.text
+
+
+async def test_a_stored_file_is_its_owners() -> None:
+    async with apis(keys=("mine", "yours")) as seeing:
+        mine = {"authorization": "Bearer mine"}
+        file = await seeing.chat.http.post(
+            "/v1/files", files={"file": ("a", RED)}, data={"purpose": "vision"}, headers=mine
+        )
+        body = {
+            "model": "scripted",
+            "messages": in_chat({"type": "file", "file": {"file_id": file.json()["id"]}}),
+        }
+
+        seen = await seeing.chat.http.post("/v1/chat/completions", json=body, headers=mine)
+        unseen = await seeing.chat.http.post(
+            "/v1/chat/completions", json=body, headers={"authorization": "Bearer yours"}
+        )
+
+    assert seen.status_code == 200
+    assert (unseen.status_code, unseen.json()["error"]["param"]) == (404, "messages[0].content[0]")
+
+
+# From the web
+
+
+@asynccontextmanager
+async def fetching(
+    *allowed: str, limits: Limits = DEFAULTS, **pages: Any
+) -> AsyncIterator[tuple[Apis, Site]]:
+    """A server that fetches from a web where this machine is public."""
+    reader = AttachmentReader(limits, "error", Downloader(Domains(allowed), Fetcher(loopback)))
+    async with web(**pages) as site, apis(attachments=reader, limits=limits) as seeing:
+        yield seeing, site
+
+
+def at(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+async def test_images_and_files_are_fetched() -> None:
+    pages = {
+        "red": page(RED, "text/plain"),
+        "notes": page("Low tide.", "text/plain"),
+        "moved": elsewhere("/red"),
+    }
+    async with fetching(**pages) as (seeing, site):
+        await seeing.chat.ask(in_chat(at(f"{site.url}/moved")))
+        assert seeing.media == [RED]
+        notes = {"type": "input_file", "file_url": f"{site.url}/notes"}
+        await seeing.responses.create(
+            in_responses(notes, {"type": "input_image", "image_url": f"{site.url}/red"})
+        )
+        assert "Low tide.\n<image>" in seeing.prompt.text
+        await seeing.messages.ask(in_messages({"type": "url", "url": f"{site.url}/red"}))
+        assert seeing.media == [RED]
+
+
+async def test_what_is_fetched_is_bounded() -> None:
+    limits = Limits(attachment_bytes=10_000)
+    pages = {
+        "large": page(b"x" * 10_001, "image/png"),
+        "bomb": gzip_bomb(10**7),
+        "round": elsewhere("/round"),
+    }
+    async with fetching(limits=limits, **pages) as (seeing, site):
+        for name, said in (
+            ("large", "10000 bytes"),
+            ("bomb", "10000 bytes"),
+            ("round", "redirects"),
+            ("none", "404"),
+        ):
+            error = await seeing.chat.refused(in_chat("Look", at(f"{site.url}/{name}")))
+            assert (error["param"], said in error["message"]) == ("messages[0].content[1]", True)
+
+
+async def test_what_takes_too_long_is_given_up() -> None:
+    async with fetching(limits=Limits(attachment_seconds=1)) as (seeing, site):
+        error = await seeing.responses.refused(
+            in_responses({"type": "input_file", "file_url": f"{site.url}/hang"})
+        )
+
+    assert (error["param"], error["code"]) == ("input", "limit_exceeded")
+
+
+async def test_only_domains_that_are_allowed_are_asked() -> None:
+    async with fetching("pictures.example", red=page(RED, "image/png")) as (seeing, site):
+        error = await seeing.chat.refused(in_chat(at(f"{site.url}/red")))
+        assert site.asked == []
+
+    assert "not among the domains" in error["message"]
+
+
+INNER = [
+    "http://127.0.0.1:80/",
+    "http://169.254.169.254/latest/meta-data",
+    "http://[::1]/",
+    "http://10.0.0.1/x.png",
+]
+
+
+@pytest.mark.parametrize(
+    "url", [*INNER, "http://localhost/", "http://0x7f000001/", "http://user:secret@example.com/"]
+)
+async def test_the_servers_own_network_is_not_asked(url: str) -> None:
+    async with apis(attachments=AttachmentReader(downloader=Downloader(Domains()))) as seeing:
+        error = await seeing.chat.refused(in_chat("Look", at(url)))
+
+    assert error["param"] == "messages[0].content[1]"
+    assert "no public web server" in error["message"] or "password" in error["message"]
+
+
+async def test_without_the_extra_nothing_is_fetched(seeing: Apis) -> None:
+    error = await seeing.chat.refused(in_chat(at("https://example.com/a.png")))
+
+    assert "data URL" in error["message"]
+
+
+async def test_a_stored_completion_keeps_its_parts(seeing: Apis) -> None:
+    said = in_chat("Look", RED)
+    body = await seeing.chat.ask(said, store=True)
+
+    listed = await seeing.chat.get(f"/v1/chat/completions/{body['id']}/messages")
+
+    assert listed["data"][0]["content_parts"] == said[0]["content"]
+
+
 # What is refused
 
 
@@ -257,7 +415,8 @@ async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) ->
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,%%%"}}, "base64"),
         ({"type": "image_url", "image_url": {"url": "data:image/png"}}, "comma"),
         ({"type": "input_audio", "input_audio": {"data": encoded(RED), "format": "wav"}}, "no audio"),
-        ({"type": "file", "file": {"file_data": encoded(b"\xff\xfe\0a")}}, "text"),
+        ({"type": "file", "file": {"file_data": encoded(b"\0\1\2")}}, "text"),
+        ({"type": "file", "file": {"file_data": encoded(pdf_of("")), "filename": "scan.pdf"}}, "pictures"),
     ]
     for part, said in bad:
         error = await seeing.chat.refused(in_chat("Look", RED, part))

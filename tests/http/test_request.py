@@ -195,3 +195,18 @@ async def test_answers_name_the_model_that_was_requested(http: httpx.AsyncClient
         assert response.json()["model"] == name
     unknown = await http.post(path, json=ANSWERS[path] | {"model": "third"})
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
+
+
+async def test_what_is_not_served_says_what_is(http: httpx.AsyncClient) -> None:
+    for path, served in {
+        "/v1/moderations": "/v1/responses",
+        "/v1/images/generations": "/v1/chat/completions",
+        "/v1/audio/speech": "/v1/responses",
+        "/v1/assistants": "/v1/responses",
+        "/v1/threads/runs": "/v1/conversations",
+    }.items():
+        response = await http.post(path, json={})
+        assert response.status_code == 404
+        assert response.json()["error"]["type"] == "not_found_error"
+        assert served in response.json()["error"]["message"]
+    assert "Check the path" in (await http.get("/v1/nothing")).json()["error"]["message"]

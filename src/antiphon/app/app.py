@@ -72,7 +72,7 @@ class App(Struct, frozen=True):
     async def attached(self, turn: Turn) -> Turn:
         """The turn with what is attached to it, as far as its model takes that. Raises RequestError."""
         model = await self.models.model(turn.model)
-        return await self.attachments.read(turn, model.card.capabilities.media)
+        return await self.attachments.read(turn, model.card.capabilities.media, lambda: self.storage.store)
 
     async def hosts(self, model: str, requested: Mapping[str, Mapping[str, Any]], asking: Asking) -> Hosts:
         """What a model is offered of the server's tools: of those requested, by their place in the request.

@@ -9,13 +9,13 @@ import asyncio
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 from urllib.parse import unquote_to_bytes
 
 from msgspec.structs import replace
 
-from antiphon.core.errors import RequestError, ToolError, missing_extra
+from antiphon.core.errors import NotFoundError, RequestError, ToolError
 from antiphon.core.items import (
     Attachment,
     FunctionOutput,
@@ -29,7 +29,9 @@ from antiphon.core.items import (
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Turn
 from antiphon.run.bounded import BoundedPool
-from antiphon.run.media import Format, format_of, has_pillow, header_of, open_image
+from antiphon.run.documents import UNSUPPORTED, read_document
+from antiphon.run.media import format_of, has_pillow, header_of, open_image
+from antiphon.store.store import Store
 
 Fallback = Literal["error", "note"]
 """What becomes of media that the model does not take."""
@@ -51,12 +53,8 @@ class Downloader(Protocol):
         """What is at a URL, if that is at most so many bytes. Raises ToolError."""
         ...
 
-
-class Stored(Protocol):
-    """Gets files of the store."""
-
-    async def content(self, owner: str, file_id: str, most: int) -> tuple[str, bytes]:
-        """The name and the content of a file, if that is at most so many bytes. Raises RequestError."""
+    async def close(self) -> None:
+        """Close all connections."""
         ...
 
 
@@ -69,68 +67,70 @@ class AttachmentReader:
     def __init__(
         self, limits: Limits = DEFAULTS, fallback: Fallback = "error", downloader: Downloader | None = None
     ) -> None:
-        self._limits = limits
-        self._fallback = fallback
+        self.limits = limits
+        self.fallback = fallback
         self._downloader = downloader
-        self._pool = BoundedPool(limits)
+        self.pool = BoundedPool(limits)
 
-    async def read(self, turn: Turn, takes: frozenset[MediaKind]) -> Turn:
-        """The turn with what its attachments hold, for a model that takes these media.
+    async def read(self, turn: Turn, takes: frozenset[MediaKind], store: Callable[[], Store]) -> Turn:
+        """The turn with what its attachments hold, for a model that takes these media. `store` has files.
 
         Raises RequestError, which names the part.
         """
         count = sum(isinstance(part, Attachment) for item in turn.items for part in _parts(item))
         if not count:
             return turn
-        self._limits.check("attachments", count, turn.parameter("messages"))
-        reading = _Reading(self, turn, takes)
-        return replace(turn, items=tuple([await reading.item(item) for item in turn.items]))
-
-    async def bytes_of(self, given: Attachment, most: int) -> bytes:
-        """The content of an attachment, of at most so many bytes. Raises RequestError."""
-        if given.data is not None:
-            return await _decoded(given.data, given.param)
-        if given.url is None:
-            raise RequestError("There are no stored files here. Send the file itself.", param=given.param)
-        if given.url[:5].lower() == "data:":
-            return await _from_data_url(given.url, given.param)
-        if self._downloader is None:
-            message = f"{missing_extra('Files of the web', 'media')} Or send a data URL."
-            raise RequestError(message, param=given.param)
+        conversation = turn.parameter("messages")
+        self.limits.check("attachments", count, conversation)
+        reading = _Reading(self, turn, takes, store)
         try:
-            return await self._downloader.download(given.url, most)
+            async with asyncio.timeout(self.limits.attachment_seconds):
+                return replace(turn, items=tuple([await reading.item(item) for item in turn.items]))
+        except TimeoutError:
+            self.limits.refuse("attachment_seconds", conversation, "The attachments take too many seconds")
+
+    async def download(self, url: str, most: int, param: str) -> bytes:
+        """What is at a URL of the web, of at most so many bytes. Raises RequestError."""
+        if self._downloader is None:
+            message = "This server fetches nothing from the web. Send a data URL."
+            raise RequestError(message, param=param)
+        try:
+            return await self._downloader.download(url, most)
         except ToolError as error:
-            raise RequestError(error.message, param=given.param) from error
+            raise RequestError(error.message, param=param) from error
+
+    async def close(self) -> None:
+        """Close what fetches."""
+        if self._downloader is not None:
+            await self._downloader.close()
 
     async def image(self, data: bytes, given: Attachment) -> MediaPart:
         """An image as a part. Raises RequestError."""
         param = given.param
         if has_pillow():
-            image = await self._pool.run(param, open_image, data, given.low, self._limits, param)
+            image = await self.pool.run(param, open_image, data, given.low, self.limits, param)
         else:
-            image = header_of(data, given.low, self._limits, param)
+            image = header_of(data, given.low, self.limits, param)
         digest = await _digest(image.data)
         return MediaPart(
             MediaKind.IMAGE, digest, image.media_type, image.data, image.width, image.height, param
         )
 
-    @property
-    def fallback(self) -> Fallback:
-        """What becomes of media that a model does not take."""
-        return self._fallback
-
-    @property
-    def limits(self) -> Limits:
-        """What one turn may have."""
-        return self._limits
-
 
 class _Reading:
     """Reads the attachments of one turn: together they have at most `attachment_bytes`."""
 
-    def __init__(self, reader: AttachmentReader, turn: Turn, takes: frozenset[MediaKind]) -> None:
+    def __init__(
+        self,
+        reader: AttachmentReader,
+        turn: Turn,
+        takes: frozenset[MediaKind],
+        store: Callable[[], Store],
+    ) -> None:
         self._reader = reader
         self._takes = takes
+        self._owner = turn.owner
+        self._store = store
         self._notes = (turn.media_fallback or reader.fallback) == "note"
         self._size = 0
 
@@ -147,10 +147,10 @@ class _Reading:
             return part
         if part.kind is not MediaKind.FILE and part.kind not in self._takes:
             return _untaken(part.kind, part.param, notes=notes)
-        data = await self._bytes(part)
+        part, data = await self._content(part)
         found = format_of(data)
         if part.kind is MediaKind.FILE and found.kind is MediaKind.FILE:
-            return _document(data, found, part)
+            return await self._document(data, part)
         if part.kind not in (MediaKind.FILE, found.kind):
             raise RequestError(f"This is no {part.kind} that can be read.", param=part.param)
         if found.kind not in self._takes:
@@ -159,13 +159,44 @@ class _Reading:
             return await self._reader.image(data, part)
         return MediaPart(found.kind, await _digest(data), found.media_type, data, param=part.param)
 
-    async def _bytes(self, part: Attachment) -> bytes:
-        limits = self._reader.limits
-        data = await self._reader.bytes_of(part, limits.attachment_bytes - self._size)
-        self._size += len(data)
-        if self._size > limits.attachment_bytes:
-            limits.refuse("attachment_bytes", part.param, f"The attachments have {self._size} bytes")
-        return data
+    async def _content(self, part: Attachment) -> tuple[Attachment, bytes]:
+        """The attachment, with the name of a stored file, and its bytes. Raises RequestError."""
+        left = self._reader.limits.attachment_bytes - self._size
+        if part.data is not None:
+            data = await _decoded(part.data, part.param)
+        elif part.url is None:
+            part, data = await self._stored(part, left)
+        elif part.url[:5].lower() == "data:":
+            data = await _from_data_url(part.url, part.param)
+        else:
+            data = await self._reader.download(part.url, left, part.param)
+        self._count(len(data), part.param)
+        return part, data
+
+    async def _stored(self, part: Attachment, left: int) -> tuple[Attachment, bytes]:
+        """A file of this owner. Raises NotFoundError."""
+        store, file_id = self._store(), part.file_id or ""
+        record = await store.files.get(self._owner, file_id)
+        if record is None:
+            raise NotFoundError(f"There is no file '{file_id}'. Upload it first.", param=part.param)
+        if record.size > left:
+            self._count(record.size, part.param)
+        pieces = [piece async for piece in store.blobs.read(self._owner, record.digest)]
+        return replace(part, name=part.name or record.filename), b"".join(pieces)
+
+    def _count(self, size: int, param: str) -> None:
+        self._size += size
+        if self._size > self._reader.limits.attachment_bytes:
+            what = f"The attachments have {self._size} bytes"
+            self._reader.limits.refuse("attachment_bytes", param, what)
+
+    async def _document(self, data: bytes, part: Attachment) -> TextPart:
+        """A file as text, under its name. Raises RequestError for one that has none."""
+        text = (await read_document(self._reader.pool, data, part.param)).text
+        if not text.strip() and data:
+            message = "This file has no text: its pages are pictures. Send them as images."
+            raise RequestError(message, param=part.param, code=UNSUPPORTED)
+        return TextPart(f"{part.name}:\n{text}" if part.name else text)
 
 
 def _parts(item: Item) -> Iterable[Part]:
@@ -178,21 +209,6 @@ def _untaken(kind: MediaKind, param: str, *, notes: bool) -> TextPart:
         return TextPart(_NOTES[kind])
     message = f"This model takes no {kind}. Leave it out, or set 'media_fallback' to 'note'."
     raise RequestError(message, param=param, code="unsupported_media")
-
-
-def _document(data: bytes, found: Format, part: Attachment) -> TextPart:
-    """A file as text, under its name. Raises RequestError for one that is no text."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise _no_text(part) from error
-    if "\0" in text or found.media_type == "application/pdf":
-        raise _no_text(part)
-    return TextPart(f"{part.name}:\n{text}" if part.name else text)
-
-
-def _no_text(part: Attachment) -> RequestError:
-    return RequestError("Only text files can be read: send UTF-8 text.", param=part.param)
 
 
 async def _decoded(data: str, param: str) -> bytes:

@@ -40,6 +40,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     # What is attached
     attachments: int = 100
     attachment_bytes: int = 64 * MIB
+    attachment_seconds: int = 60
     image_pixels: int = 50_000_000
 
     # A schema

@@ -27,6 +27,19 @@ ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
 }
 """What makes the body of an error, by the beginning of the path: each API has its own. The longest counts."""
 
+_SERVED = "Antiphon serves /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions and /v1/models."
+NOT_SERVED: Mapping[str, str] = {
+    "/v1/assistants": "Assistants are not served. Use /v1/responses and /v1/conversations.",
+    "/v1/audio/speech": f"Speech is not served: answers are text. {_SERVED}",
+    "/v1/fine_tuning": f"Models are not trained here. {_SERVED}",
+    "/v1/images": f"Images are not made here; models may see them. {_SERVED}",
+    "/v1/moderations": f"Moderation is not served: do that before and after. {_SERVED}",
+    "/v1/realtime": f"Spoken conversations are not served. {_SERVED}",
+    "/v1/threads": "Threads are not served. Use /v1/conversations.",
+    "/v1/videos": f"Films are not made here. {_SERVED}",
+}
+"""The beginning of a path that other servers have → what is said to who asks for it."""
+
 _BY_STATUS: dict[int, type[RequestError]] = {404: NotFoundError, 405: MethodNotAllowedError}
 _HEADERS: dict[type[AntiphonError], dict[str, str]] = {
     AuthenticationError: {"www-authenticate": "Bearer"},
@@ -48,7 +61,10 @@ def error_response(error: AntiphonError, path: str) -> Response:
 def response_to(error: Exception, scope: Scope) -> Response:
     """The response for whatever a handler, or the router, has raised."""
     if isinstance(error, HTTPException):  # the router's: no such path, or not this method
-        response = error_response(_BY_STATUS.get(error.status_code, RequestError)(), scope["path"])
+        path = scope["path"]
+        said = next((said for start, said in NOT_SERVED.items() if path.startswith(start)), None)
+        ours = _BY_STATUS.get(error.status_code, RequestError)(said)
+        response = error_response(ours, path)
         response.headers.update(error.headers or {})
         return response
     log_failure(error)

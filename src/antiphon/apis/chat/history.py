@@ -34,7 +34,7 @@ UNNAMED = "unnamed"
 _ROLES = {role.value: role for role in Role}
 _RESULTS = frozenset({"tool", "function"})
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
-_MEDIA = {
+MEDIA = {
     "image_url": MediaKind.IMAGE,
     "input_audio": MediaKind.AUDIO,
     "audio_url": MediaKind.AUDIO,
@@ -170,8 +170,8 @@ def _part(part: ContentPart, where: str) -> Part:
         return TextPart(part.refusal)
     if part.type in _TEXT_TYPES:
         raise RequestError(f"Missing required parameter: '{where}.text'.", param=f"{where}.text")
-    if part.type not in _MEDIA:
-        known = ", ".join(("text", *_MEDIA))
+    if part.type not in MEDIA:
+        known = ", ".join(("text", *MEDIA))
         raise RequestError(
             f"Parts of type '{part.type}' are not supported. Use one of: {known}.", param=f"{where}.type"
         )
@@ -182,7 +182,7 @@ def _medium(part: ContentPart, where: str) -> Attachment:
     """A part that is no text. Its URL may stand by itself, as some clients send it."""
     value = getattr(part, part.type)
     whole = Given({part.type: value}, where)
-    kind = _MEDIA[part.type]
+    kind = MEDIA[part.type]
     if value is None:
         raise whole.missing(part.type)
     if isinstance(value, str) and part.type.endswith("_url"):

@@ -5,12 +5,15 @@ ChatCompletionMessageList, ChatCompletionDeleted).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from antiphon.apis.chat.history import MEDIA
 from antiphon.apis.chat.schema import (
     CalledFunction,
+    ContentPart,
     CustomFragment,
     FunctionFragment,
     RequestMessage,
@@ -21,7 +24,7 @@ from antiphon.apis.request import Metadata
 
 
 class StoredPart(Struct, tag_field="type", tag="text"):
-    """A part of a message that came in parts."""
+    """A text of a message that came in parts. Others are kept as they came."""
 
     text: str
 
@@ -34,7 +37,7 @@ class StoredMessage(Struct):
     content: str | None
     refusal: str | None = None
     name: str | None = None
-    content_parts: list[StoredPart] | None = None
+    content_parts: list[Any] | None = None
     tool_calls: list[ToolCallFragment] | UnsetType = UNSET
     tool_call_id: str | UnsetType = UNSET
 
@@ -83,14 +86,21 @@ def _message(id_: str, message: RequestMessage) -> StoredMessage:
     parts = None
     content = message.content
     if isinstance(content, list):
-        parts = [StoredPart(part.text or part.refusal or "") for part in content]
-        content = "".join(part.text for part in parts)
+        parts = [_part(part) for part in content]
+        content = "".join(part.text for part in parts if isinstance(part, StoredPart))
     stored = StoredMessage(id_, message.role, content, message.refusal, message.name, parts)
     if message.tool_calls:
         stored.tool_calls = [_call(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         stored.tool_call_id = message.tool_call_id
     return stored
+
+
+def _part(part: ContentPart) -> Any:
+    value = getattr(part, part.type, None)
+    if part.type in MEDIA and value is not None:
+        return {"type": part.type, part.type: value}
+    return StoredPart(part.text or part.refusal or "")
 
 
 def _call(call: ToolCall) -> ToolCallFragment:

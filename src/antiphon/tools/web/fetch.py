@@ -1,9 +1,11 @@
 """Gets a page of the web, bounded in time, size and redirects, and only from where the guard lets it."""
 
 import asyncio
-from functools import cached_property
+from collections.abc import Awaitable, Callable
+from functools import cached_property, partial
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TypeVar
 
 import httpx2
 from msgspec import Struct
@@ -34,6 +36,10 @@ _HEADERS = {
 }
 
 
+T = TypeVar("T")
+Read = Callable[[httpx2.Response], Awaitable[T]]
+
+
 class Document(Struct, frozen=True):
     """What was found at `url`, where the last redirect led. `cut`: there was more of it than is read."""
 
@@ -52,9 +58,16 @@ class Fetcher:
 
     async def fetch(self, url: str, domains: Domains) -> Document:
         """The document at `url`. Raises ToolError, which says to the model what is wrong."""
+        return await self._get(url, domains, _HEADERS["Accept"], _read)
+
+    async def download(self, url: str, domains: Domains, most: int) -> bytes:
+        """The file at `url`, of at most so many bytes, whatever it is. Raises ToolError."""
+        return await self._get(url, domains, "*/*", partial(_read_file, most=most))
+
+    async def _get(self, url: str, domains: Domains, accept: str, read: Read[T]) -> T:
         try:
             async with asyncio.timeout(FETCH_SECONDS):
-                return await self._follow(parse(url), domains)
+                return await self._follow(parse(url), domains, accept, read)
         except (TimeoutError, httpx2.TimeoutException) as error:
             raise ToolError(f"{_short(url)} did not answer in time. Try another page.") from error
         except httpx2.HTTPError as error:
@@ -75,15 +88,31 @@ class Fetcher:
             trust_env=False,
         )
 
-    async def _follow(self, url: httpx2.URL, domains: Domains) -> Document:
+    async def _follow(self, url: httpx2.URL, domains: Domains, accept: str, read: Read[T]) -> T:
         for _ in range(REDIRECTS + 1):
             if not domains.admits(str(url)):
                 raise ToolError(f"{url.host} is not among the domains that may be opened here.")
-            async with self._client.stream("GET", url) as response:
+            async with self._client.stream("GET", url, headers={"Accept": accept}) as response:
                 if not response.has_redirect_location:
-                    return await _read(response)
+                    return await read(response)
                 url = parse(response.headers["Location"], url)
         raise ToolError(f"There are too many redirects. The last one led to {_short(str(url))}.")
+
+
+class Downloader:
+    """Gets files of these domains, for the server itself."""
+
+    def __init__(self, domains: Domains, fetcher: Fetcher | None = None) -> None:
+        self._domains = domains
+        self._fetcher = fetcher or Fetcher()
+
+    async def download(self, url: str, most: int) -> bytes:
+        """The file at `url`, of at most so many bytes. Raises ToolError."""
+        return await self._fetcher.download(url, self._domains, most)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._fetcher.close()
 
 
 def parse(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
@@ -101,20 +130,32 @@ def parse(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
     return url
 
 
-async def read_body(response: httpx2.Response) -> tuple[bytes, bool]:
-    """What a response says, up to `BODY_BYTES`, and whether there is more."""
+async def read_body(response: httpx2.Response, most: int = BODY_BYTES) -> tuple[bytes, bool]:
+    """What a response says, up to so many bytes, and whether there is more."""
     body = bytearray()
     async for piece in response.aiter_bytes():
         body += piece
-        if len(body) > BODY_BYTES:
-            return bytes(body[:BODY_BYTES]), True
+        if len(body) > most:
+            return bytes(body[:most]), True
     return bytes(body), False
+
+
+def _check_status(response: httpx2.Response) -> None:
+    if not response.is_success:
+        raise ToolError(f"{_short(str(response.url))} answered {_status(response.status_code)}.")
+
+
+async def _read_file(response: httpx2.Response, most: int) -> bytes:
+    _check_status(response)
+    body, cut = await read_body(response, most)
+    if cut:
+        raise ToolError(f"{_short(str(response.url))} has more than {most} bytes.")
+    return body
 
 
 async def _read(response: httpx2.Response) -> Document:
     url = str(response.url)
-    if not response.is_success:
-        raise ToolError(f"{_short(url)} answered {_status(response.status_code)}.")
+    _check_status(response)
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if not _readable(kind):
         raise ToolError(
