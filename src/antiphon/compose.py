@@ -146,7 +146,12 @@ def _options(settings: Settings) -> Options:
 def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
     """Opens the store that the settings name. If that fails, the server does not start, and says why."""
     given = read_limits(settings.limit)
-    limits = Limits(history=given.history_bytes, stored=given.stored_bytes, files=given.files)
+    limits = Limits(
+        history=given.history_bytes,
+        stored=given.stored_bytes,
+        files=given.files,
+        vector_stores=given.vector_stores,
+    )
 
     async def opened() -> Store:
         try:

@@ -27,6 +27,7 @@ from tests.store.parts.files import FilesContract
 from tests.store.parts.jobs import JobsContract
 from tests.store.parts.log import LogContract, WatchContract
 from tests.store.parts.responses import ChainsContract, ItemsContract, ResponsesContract
+from tests.store.parts.vector_stores import VectorStoresContract
 from tests.store.samples import (
     NOW,
     OWNER,
@@ -55,6 +56,7 @@ class StoreContract(
     CompletionsContract,
     BlobsContract,
     FilesContract,
+    VectorStoresContract,
     SweepContract,
 ):
     """Inherit, and give it a `url` of nothing yet."""

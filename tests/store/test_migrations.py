@@ -20,13 +20,20 @@ def indexes(connection: Connection) -> set[tuple[str, str]]:
     return {(row.name, " ".join(row.sql.split())) for row in found}
 
 
+def is_declared(name: str | None, *_: object) -> bool:
+    """Not a table of SQLite's text search, which no other database has."""
+    return not (name or "").startswith("vector_chunk_terms")
+
+
 def test_the_tables_are_those_of_the_schema():
     with create_engine("sqlite://").begin() as migrated, create_engine("sqlite://").begin() as declared:
         migrate(migrated)
         METADATA.create_all(declared)
-        assert compare_metadata(MigrationContext.configure(migrated), METADATA) == []
+        context = MigrationContext.configure(migrated, opts={"include_name": is_declared})
+        assert compare_metadata(context, METADATA) == []
         assert indexes(migrated) == indexes(declared)
-        assert set(inspect(migrated).get_table_names()) == {*METADATA.tables, "alembic_version"}
+        made = set(filter(is_declared, inspect(migrated).get_table_names()))
+        assert made == {*METADATA.tables, "alembic_version"}
 
 
 def test_migrating_again_changes_nothing():

@@ -19,6 +19,7 @@ from msgspec.structs import asdict, astuple
 
 from antiphon.app import message_batches
 from antiphon.app.app import App
+from antiphon.app.indexing import Indexer
 from antiphon.app.journal import BackgroundJournal
 from antiphon.app.log_writer import LEASE
 from antiphon.app.observing import begin, end
@@ -65,6 +66,7 @@ class Worker:
         self._cancels = Signal()
         self._claiming: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._indexer = Indexer(app, lease)
 
     async def start(self) -> None:
         """Begin to work. The storage was started before."""
@@ -75,6 +77,7 @@ class Worker:
         )
         self._tasks = [asyncio.create_task(each) for each in work]
         self._claiming = asyncio.create_task(self._claim())
+        self._indexer.start()
 
     def drain(self) -> None:
         """Claim no more."""
@@ -87,6 +90,7 @@ class Worker:
             return
         claiming, self._claiming = self._claiming, None
         await _cancelled([claiming])
+        await self._indexer.stop()
         writer = self._app.storage.writer
         writer.stopping.set_result(None)
         mine = [*self._jobs.values()]

@@ -56,6 +56,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     stored_bytes: int = 4096 * MIB
     file_bytes: int = 128 * MIB
     files: int = 10_000
+    vector_stores: int = 1_000
 
     # Work that may not end: see `run/bounded.py`
     work_seconds: int = 10

@@ -8,7 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.apis.chat.stored import UpdateRequest
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
-from antiphon.app import conversations, stored_completions
+from antiphon.apis.vector_stores import schema as vectors
+from antiphon.app import conversations, stored_completions, vector_stores
 from antiphon.app import files as uploaded
 from antiphon.app import message_batches as batches
 from antiphon.app.app import App
@@ -27,10 +28,20 @@ _RESPONSE = "/v1/responses/{response_id}"
 _CONVERSATION = "/v1/conversations/{conversation_id}"
 _ITEM = _CONVERSATION + "/items/{item_id}"
 _FILE = "/v1/files/{file_id}"
+_VECTORS = "/v1/vector_stores/{vector_store_id}"
+_VECTORS_FILE = _VECTORS + "/files/{file_id}"
+_VECTORS_BATCH = _VECTORS + "/file_batches/{batch_id}"
 _BATCH = "/v1/messages/batches/{batch_id}"
 
 _COMPLETION_CHANGE = body(UpdateRequest, "small_body_bytes")
 _CONVERSATION_CHANGE = body(UpdateConversation, "small_body_bytes")
+
+_CREATE_VECTORS = body(vectors.CreateVectorStore)
+_UPDATE_VECTORS = body(vectors.UpdateVectorStore, "small_body_bytes")
+_ATTACH = body(vectors.CreateVectorStoreFile, "small_body_bytes")
+_UPDATE_FILE = body(vectors.UpdateVectorStoreFile, "small_body_bytes")
+_SEARCH = body(vectors.Search)
+_FILES_OF = (files.status_filter, paging())
 
 _list_completions = handler(stored_completions.list_completions, chat.stored_filter, paging("asc"))
 
@@ -67,6 +78,26 @@ ROUTES = [
     Route(_FILE, handler(uploaded.retrieve), methods=GET),
     Route(_FILE, handler(uploaded.delete), methods=DELETE),
     Route(_FILE + "/content", files.content, methods=GET),
+    Route("/v1/vector_stores", handler(vector_stores.create, _CREATE_VECTORS), methods=POST),
+    Route("/v1/vector_stores", handler(vector_stores.list_vector_stores, paging()), methods=GET),
+    Route(_VECTORS, handler(vector_stores.retrieve), methods=GET),
+    Route(_VECTORS, handler(vector_stores.update, _UPDATE_VECTORS), methods=POST),
+    Route(_VECTORS, handler(vector_stores.delete), methods=DELETE),
+    Route(_VECTORS + "/search", handler(vector_stores.search, _SEARCH), methods=POST),
+    Route(_VECTORS + "/files", handler(vector_stores.attach, _ATTACH), methods=POST),
+    Route(_VECTORS + "/files", handler(vector_stores.list_files, *_FILES_OF), methods=GET),
+    Route(_VECTORS_FILE, handler(vector_stores.retrieve_file), methods=GET),
+    Route(_VECTORS_FILE, handler(vector_stores.update_file, _UPDATE_FILE), methods=POST),
+    Route(_VECTORS_FILE, handler(vector_stores.detach), methods=DELETE),
+    Route(_VECTORS_FILE + "/content", handler(vector_stores.file_content), methods=GET),
+    Route(
+        _VECTORS + "/file_batches",
+        handler(vector_stores.create_batch, body(vectors.CreateBatch)),
+        methods=POST,
+    ),
+    Route(_VECTORS_BATCH, handler(vector_stores.retrieve_batch), methods=GET),
+    Route(_VECTORS_BATCH + "/cancel", handler(vector_stores.cancel_batch), methods=POST),
+    Route(_VECTORS_BATCH + "/files", handler(vector_stores.list_batch_files, *_FILES_OF), methods=GET),
     Route("/v1/messages", messages.create, methods=POST),
     Route("/v1/messages/count_tokens", messages.count_tokens, methods=POST),
     Route("/v1/messages/batches", message_batches.create, methods=POST),

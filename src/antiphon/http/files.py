@@ -18,6 +18,7 @@ from antiphon.http.request import Query, app_of, json_response, owner_of, too_la
 from antiphon.store.records import Paging
 
 MOST_ON_PAGE = 10_000
+STATUSES = ("in_progress", "completed", "failed", "cancelled")
 MOST_FIELDS = 100
 FIELD_BYTES = 64 * 1024
 NAME_CHARACTERS = 512
@@ -42,6 +43,15 @@ async def list_filter(request: Request) -> str | None:
         message = f"Invalid value for 'purpose': Use one of {', '.join(PURPOSES)}."
         raise RequestError(message, param="purpose")
     return purpose
+
+
+async def status_filter(request: Request) -> str | None:
+    """Reads the status whose files of a vector store are wanted. Raises RequestError."""
+    status = Query(request.query_params).text("filter")
+    if status is not None and status not in STATUSES:
+        message = f"Invalid value for 'filter': Use one of {', '.join(STATUSES)}."
+        raise RequestError(message, param="filter")
+    return status
 
 
 async def paging(request: Request) -> Paging:

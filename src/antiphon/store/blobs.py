@@ -19,7 +19,7 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import abandon_blobs, release_blobs
 from antiphon.store.records import BlobRecord, NewBlob
-from antiphon.store.schema import blob_holders, blob_pieces, blobs
+from antiphon.store.schema import blob_holders, blob_pieces, blobs, vector_store_files
 from antiphon.store.transaction import Transaction, insertion
 
 PIECE_BYTES = 256 * 1024
@@ -70,9 +70,11 @@ def find(connection: Connection, owner: str, digest: str) -> BlobRecord | None:
 
 
 def used(connection: Connection, owner: str) -> int:
-    """Bytes of all blobs of an owner."""
-    total = select(func.coalesce(func.sum(blobs.c.size), 0)).where(blobs.c.owner == owner)
-    return int(connection.execute(total).scalar_one())
+    """Bytes of all blobs of an owner, and of the chunks of its vector stores."""
+    content = select(func.coalesce(func.sum(blobs.c.size), 0)).where(blobs.c.owner == owner)
+    its = vector_store_files.c.owner == owner
+    chunks = select(func.coalesce(func.sum(vector_store_files.c.usage_bytes), 0)).where(its)
+    return int(connection.execute(content).scalar_one()) + int(connection.execute(chunks).scalar_one())
 
 
 def hold(transaction: Transaction, holding: Holding) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, delete, select, update
 
+from antiphon.store.records import IndexStatus
 from antiphon.store.schema import (
     blob_holders,
     blobs,
@@ -18,6 +19,9 @@ from antiphon.store.schema import (
     items,
     log,
     responses,
+    vector_store_batches,
+    vector_store_files,
+    vector_stores,
 )
 from antiphon.store.store import cancel_of, events_of
 from antiphon.store.transaction import Transaction
@@ -49,9 +53,23 @@ def delete_completions(transaction: Transaction, ids: Collection[str]) -> None:
 
 
 def delete_files(transaction: Transaction, ids: Collection[str]) -> None:
-    """Delete files."""
+    """Delete files, also from vector stores."""
     transaction.execute(delete(files).where(files.c.id.in_(ids)))
+    detach_files(transaction, vector_store_files.c.file_id.in_(ids))
     release_blobs(transaction, blob_holders.c.holder.in_(ids))
+
+
+def delete_vector_stores(transaction: Transaction, ids: Collection[str]) -> None:
+    """Delete vector stores. Their files stay."""
+    transaction.execute(delete(vector_stores).where(vector_stores.c.id.in_(ids)))
+    transaction.execute(delete(vector_store_batches).where(vector_store_batches.c.vector_store_id.in_(ids)))
+    detach_files(transaction, vector_store_files.c.vector_store_id.in_(ids))
+
+
+def detach_files(transaction: Transaction, which: ColumnElement[bool]) -> None:
+    """Take files out of vector stores: nobody finds them any more, and the sweep takes their chunks."""
+    gone = {"status": IndexStatus.DELETED, "usage_bytes": 0}
+    transaction.execute(update(vector_store_files).where(which).values(gone))
 
 
 def release_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:

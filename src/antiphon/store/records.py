@@ -3,11 +3,11 @@
 Times are seconds since 1970. An owner is whatever the caller identifies clients by.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Generic, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 T = TypeVar("T")
 
@@ -190,6 +190,126 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
+class IndexStatus(StrEnum):
+    """How far a file in a vector store got. One that is deleted is seen by the sweep only."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DELETED = "deleted"
+
+
+class FileCounts(Struct, frozen=True):
+    """How many files there are of each status."""
+
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class VectorStoreRecord(Struct, frozen=True, kw_only=True):
+    """A vector store. `metadata` is wire JSON. It expires so many seconds after it was last active."""
+
+    id: str
+    owner: str
+    created_at: float
+    name: str
+    description: str | None
+    metadata: bytes
+    expires_after_seconds: int | None
+    last_active_at: float
+    expires_at: float | None
+    counts: FileCounts = FileCounts()
+    usage_bytes: int = 0
+
+
+class VectorStoreChange(Struct):
+    """What becomes of a vector store: what is not set stays."""
+
+    name: str | UnsetType = UNSET
+    metadata: bytes | UnsetType = UNSET
+    expires_after_seconds: int | UnsetType | None = UNSET
+    last_active_at: float | UnsetType = UNSET
+    expires_at: float | UnsetType | None = UNSET
+
+
+class IndexedFile(Struct, frozen=True, kw_only=True):
+    """A file in a vector store, and at the same time the job to index it.
+
+    `id` is that of the file, `key` that of the row: a file that is attached again has another. `error` and
+    `attributes` are wire JSON, sizes of chunks are in tokens.
+    """
+
+    key: str
+    id: str
+    vector_store_id: str
+    owner: str
+    created_at: float
+    status: IndexStatus
+    attributes: bytes
+    chunk_size: int
+    chunk_overlap: int
+    batch_id: str | None = None
+    error: bytes | None = None
+    usage_bytes: int = 0
+    attempts: int = 0
+
+
+class IndexEnd(Struct, frozen=True):
+    """How the job of a worker to index a file ends: with this status, which may have an error."""
+
+    worker: str
+    key: str
+    status: IndexStatus
+    error: bytes | None = None
+
+
+class VectorStoreBatch(Struct, frozen=True, kw_only=True):
+    """Files that were attached together."""
+
+    id: str
+    vector_store_id: str
+    owner: str
+    created_at: float
+    cancelled: bool = False
+    counts: FileCounts = FileCounts()
+
+
+class NewChunk(Struct, frozen=True):
+    """A piece of a file's text, and its terms, joined by spaces."""
+
+    position: int
+    text: str
+    terms: str
+
+
+class ChunkRecord(Struct, frozen=True):
+    """A chunk that was found, with the file that it is of."""
+
+    id: int
+    file_id: str
+    filename: str
+    attributes: bytes
+    position: int
+    text: str
+    terms: str
+
+
+class Postings(Struct, frozen=True):
+    """What matches some terms.
+
+    `total` chunks were searched, with `length` terms together. `counts` are the chunks that
+    have each term. `chunks` are those that match best.
+    """
+
+    total: int
+    length: int
+    counts: Mapping[str, int]
+    chunks: Sequence[ChunkRecord]
+
+
 class NewBlob(Struct, frozen=True, kw_only=True):
     """Content that is to be stored: whose it is, what holds it, and until when that does (None: for ever)."""
 
@@ -234,6 +354,7 @@ class Swept(Struct, frozen=True):
     completions: int
     blobs: int = 0
     files: int = 0
+    vector_stores: int = 0
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -251,6 +372,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The most bytes that the blobs of one owner may have together."""
     files: int = 10_000
     """The most files of one owner."""
+    vector_stores: int = 1_000
+    """The same for vector stores."""
     entries: int = 1000
     """The most log entries that one read of events gives."""
     sweep: int = 200

@@ -201,6 +201,77 @@ files = Table(
     ),
 )
 
+vector_stores = Table(
+    "vector_stores",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("description", Text),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("expires_after_seconds", Integer),
+    Column("last_active_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Index("vector_stores_by_owner", "owner", "created_at", "id"),
+    Index(
+        "vector_stores_expiring",
+        "expires_at",
+        sqlite_where=text("expires_at IS NOT NULL"),
+        postgresql_where=text("expires_at IS NOT NULL"),
+    ),
+)
+
+# A file in a vector store, and the job to index it.
+vector_store_files = Table(
+    "vector_store_files",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("vector_store_id", Text, nullable=False),
+    Column("file_id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("batch_id", Text),
+    Column("created_at", Double, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("error", LargeBinary),
+    Column("attributes", LargeBinary, nullable=False),
+    Column("chunk_size", Integer, nullable=False),
+    Column("chunk_overlap", Integer, nullable=False),
+    Column("usage_bytes", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("worker", Text),
+    Column("lease_until", Double),
+    Index("vector_store_files_by_store", "vector_store_id", "created_at", "file_id"),
+    Index("vector_store_files_by_file", "file_id"),
+    Index("vector_store_files_by_owner", "owner"),
+    Index("vector_store_files_by_status", "status", "created_at"),
+)
+
+vector_store_batches = Table(
+    "vector_store_batches",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("vector_store_id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("cancelled", Boolean, nullable=False),
+    Index("vector_store_batches_by_store", "vector_store_id"),
+)
+
+# What finds chunks by their terms differs by database, so only the migration makes it: in SQLite the table
+# `vector_chunk_terms`, which triggers fill, in PostgreSQL an index.
+vector_chunks = Table(
+    "vector_chunks",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("parent", Text, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("terms", Text, nullable=False),
+    Index("vector_chunks_by_parent", "parent", "position"),
+)
+
 # The same pairs as in completions.metadata, to look for.
 completion_metadata = Table(
     "completion_metadata",

@@ -13,6 +13,7 @@ from antiphon.store.records import Limits, Swept
 from antiphon.store.responses import SqlResponses
 from antiphon.store.store import Watch
 from antiphon.store.sweep import sweep
+from antiphon.store.vector_stores import SqlVectorStores
 
 
 class SqlStore:
@@ -27,6 +28,7 @@ class SqlStore:
         self.completions = SqlCompletions(self._database)
         self.blobs = SqlBlobs(self._database)
         self.files = SqlFiles(self._database)
+        self.vector_stores = SqlVectorStores(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date; raises StoreError."""

@@ -1,4 +1,4 @@
-"""The store's contract: seven parts, each a few async methods, behind one object that `open_store` returns.
+"""The store's contract: eight parts, each a few async methods, behind one object that `open_store` returns.
 
     store.responses      responses and the items that went in and came out
     store.log            the events of a response, as appended by the worker that holds its lease
@@ -7,6 +7,7 @@
     store.completions    stored chat completions and their messages
     store.blobs          content by its digest, kept while something holds it
     store.files          files that clients have uploaded
+    store.vector_stores  files that are indexed, and searched by their terms
 
 A background response is its row: there is no queue beside it.
 
@@ -43,20 +44,31 @@ from antiphon.store.records import (
     ConversationRecord,
     FileRecord,
     Heartbeat,
+    IndexedFile,
+    IndexEnd,
     ItemRecord,
     LogEntry,
     NewBlob,
+    NewChunk,
     Page,
     Paging,
+    Postings,
     ResponseEnd,
     ResponseRecord,
     Swept,
     Tail,
+    VectorStoreBatch,
+    VectorStoreChange,
+    VectorStoreRecord,
     Verdict,
 )
 
 JOBS = "jobs"
 """The topic of jobs that can be claimed."""
+
+
+INDEXING = "indexing"
+"""The topic of files that can be claimed to be indexed."""
 
 
 def events_of(response_id: str) -> str:
@@ -300,7 +312,7 @@ class Blobs(Protocol):
         ...
 
     async def used(self, owner: str) -> int:
-        """Bytes of all blobs of an owner."""
+        """Bytes of all blobs of an owner, and of the chunks of its vector stores."""
         ...
 
 
@@ -327,6 +339,122 @@ class Files(Protocol):
         ...
 
 
+class VectorStores(Protocol):
+    """Vector stores and their files. A missing one is a NotFoundError, where a method does not say otherwise.
+
+    A file in a vector store is a row, and at the same time the job to index it: it is claimed under a lease,
+    gets chunks, and is finished. Only what is completed is found. Counts and sizes are worked out when read.
+    """
+
+    async def create(self, record: VectorStoreRecord, attached: Sequence[IndexedFile]) -> VectorStoreRecord:
+        """Store a new one with these files. Raises RequestError beyond `Limits.vector_stores`."""
+        ...
+
+    async def get(self, owner: str, vector_store_id: str) -> VectorStoreRecord | None:
+        """The vector store."""
+        ...
+
+    async def list(self, owner: str, paging: Paging) -> Page[VectorStoreRecord]:
+        """Part of the owner's vector stores, by time."""
+        ...
+
+    async def update(self, owner: str, vector_store_id: str, change: VectorStoreChange) -> VectorStoreRecord:
+        """Change it; as it is now."""
+        ...
+
+    async def touch(self, owner: str, vector_store_ids: Collection[str], now: float) -> None:
+        """They are used: those that expire do so later. Missing ones are left out."""
+        ...
+
+    async def delete(self, owner: str, vector_store_id: str) -> bool:
+        """Delete one; whether it was there. Its files stay."""
+        ...
+
+    async def attach(
+        self,
+        owner: str,
+        vector_store_id: str,
+        attached: Sequence[IndexedFile],
+        batch: VectorStoreBatch | None = None,
+    ) -> None:
+        """Attach files of the owner, as a new batch or not. One that is attached already is indexed again."""
+        ...
+
+    async def file(self, owner: str, vector_store_id: str, file_id: str) -> IndexedFile:
+        """A file in it."""
+        ...
+
+    async def files(
+        self,
+        owner: str,
+        vector_store_id: str,
+        paging: Paging,
+        status: str | None = None,
+        batch_id: str | None = None,
+    ) -> Page[IndexedFile]:
+        """Part of its files, or of those of a batch, by time."""
+        ...
+
+    async def update_file(
+        self, owner: str, vector_store_id: str, file_id: str, attributes: bytes
+    ) -> IndexedFile:
+        """Replace a file's attributes; the file as it is now."""
+        ...
+
+    async def detach(self, owner: str, vector_store_id: str, file_id: str) -> None:
+        """Take a file out."""
+        ...
+
+    async def texts(self, owner: str, vector_store_id: str, file_id: str) -> Sequence[str]:
+        """The chunks of a file, in order."""
+        ...
+
+    async def batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
+        """A batch as it is now."""
+        ...
+
+    async def cancel_batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
+        """Cancel those of its files that are not indexed yet; as it is now."""
+        ...
+
+    async def claim(self, worker: str, now: float, lease_seconds: float) -> IndexedFile | None:
+        """Take the oldest file that waits to be indexed, without the chunks that another worker has left."""
+        ...
+
+    async def renew(self, worker: str, keys: Collection[str], now: float, lease_seconds: float) -> None:
+        """Renew leases. What was lost stays so."""
+        ...
+
+    async def release(self, worker: str, keys: Collection[str]) -> None:
+        """Give up leases, so that other workers can continue at once."""
+        ...
+
+    async def add_chunks(self, worker: str, key: str, chunks: Sequence[NewChunk]) -> bool:
+        """Add chunks; whether the worker still has the job. Raises RequestError beyond `Limits.stored`."""
+        ...
+
+    async def finish(self, end: IndexEnd) -> bool:
+        """End a job; whether the worker still had it. A file that failed keeps no chunks."""
+        ...
+
+    async def attributes(self, owner: str, vector_store_ids: Sequence[str]) -> dict[str, bytes]:
+        """The attributes of all files that can be found, by key."""
+        ...
+
+    async def postings(
+        self,
+        owner: str,
+        vector_store_ids: Sequence[str],
+        terms: Sequence[str],
+        keys: Collection[str] | None = None,
+    ) -> Postings:
+        """The chunks that have one of these terms at least: the best two hundred, ranked about as BM25 does.
+
+        With `keys`, only those of the files with these keys. Missing vector stores are left out.
+        """
+        ...
+
+
 class Store(Protocol):
     """Everything that lasts."""
 
@@ -344,6 +472,8 @@ class Store(Protocol):
     def blobs(self) -> Blobs: ...
     @property
     def files(self) -> Files: ...
+    @property
+    def vector_stores(self) -> VectorStores: ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         """Watch for changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.

@@ -9,9 +9,25 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, true, tuple_
 
 from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import delete_completions, delete_files, delete_responses, release_blobs
-from antiphon.store.records import ResponseStatus, Swept
-from antiphon.store.schema import blob_holders, blob_pieces, blobs, completions, files, responses
+from antiphon.store.delete import (
+    delete_completions,
+    delete_files,
+    delete_responses,
+    delete_vector_stores,
+    release_blobs,
+)
+from antiphon.store.records import IndexStatus, ResponseStatus, Swept
+from antiphon.store.schema import (
+    blob_holders,
+    blob_pieces,
+    blobs,
+    completions,
+    files,
+    responses,
+    vector_chunks,
+    vector_store_files,
+    vector_stores,
+)
 from antiphon.store.transaction import Transaction
 
 
@@ -27,6 +43,7 @@ _RUNNING = [status for status in ResponseStatus if not status.terminal]
 _RESPONSES = _Kind(responses, responses.c.status.not_in(_RUNNING), delete_responses)
 _COMPLETIONS = _Kind(completions, true(), delete_completions)
 _FILES = _Kind(files, true(), delete_files)
+_VECTOR_STORES = _Kind(vector_stores, true(), delete_vector_stores)
 
 
 async def sweep(database: Database, now: float) -> Swept:
@@ -35,7 +52,9 @@ async def sweep(database: Database, now: float) -> Swept:
     ended = await _sweep(database, _RESPONSES, now, limits.responses)
     answered = await _sweep(database, _COMPLETIONS, now, limits.completions)
     uploaded = await _sweep(database, _FILES, now, None)
-    return Swept(ended, answered, await _sweep_blobs(database, now), uploaded)
+    idle = await _sweep(database, _VECTOR_STORES, now, None)
+    await _sweep_chunks(database)
+    return Swept(ended, answered, await _sweep_blobs(database, now), uploaded, idle)
 
 
 async def _sweep(database: Database, kind: _Kind, now: float, keep: int | None) -> int:
@@ -63,6 +82,35 @@ def _delete(transaction: Transaction, deletions: Sequence[tuple[_Kind, Collectio
     for kind, ids in deletions:
         kind.delete(transaction, ids)
     return [None] * len(deletions)
+
+
+async def _sweep_chunks(database: Database) -> None:
+    """Delete the chunks of files that were taken out of vector stores."""
+    most = database.limits.sweep
+    while keys := await database.read(_detached, most):
+        while chunks := await database.read(_chunks, keys, most):
+            await database.write(_delete_chunks, chunks)
+        await database.write(_delete_detached, keys)
+
+
+def _detached(connection: Connection, most: int) -> Sequence[str]:
+    gone = vector_store_files.c.status == IndexStatus.DELETED
+    return connection.scalars(select(vector_store_files.c.id).where(gone).limit(most)).all()
+
+
+def _chunks(connection: Connection, keys: Collection[str], most: int) -> Sequence[int]:
+    its = select(vector_chunks.c.id).where(vector_chunks.c.parent.in_(keys))
+    return connection.scalars(its.limit(most)).all()
+
+
+@one_by_one
+def _delete_chunks(transaction: Transaction, ids: Sequence[int]) -> None:
+    transaction.execute(delete(vector_chunks).where(vector_chunks.c.id.in_(ids)))
+
+
+@one_by_one
+def _delete_detached(transaction: Transaction, keys: Sequence[str]) -> None:
+    transaction.execute(delete(vector_store_files).where(vector_store_files.c.id.in_(keys)))
 
 
 async def _sweep_blobs(database: Database, now: float) -> int:

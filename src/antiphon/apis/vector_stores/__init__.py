@@ -1,0 +1,1 @@
+"""OpenAI Vector Stores: files that are searched."""

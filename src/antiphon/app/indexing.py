@@ -1,0 +1,135 @@
+"""Indexes the files of vector stores: their text is read, cut, and written as chunks.
+
+A job is a row, claimed under a lease that is renewed while it is worked on. If this server dies,
+another claims it when the lease has run out, deletes the chunks that were written, and begins anew.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from antiphon.apis.vector_stores.schema import LastError
+from antiphon.app.app import App
+from antiphon.app.files import whole_content
+from antiphon.core.errors import RequestError, StoreError
+from antiphon.core.limits import CLIENT
+from antiphon.log import log_failure
+from antiphon.run.bounded import BoundedPool
+from antiphon.run.documents import UNSUPPORTED, Chunking, read_chunks
+from antiphon.store.records import IndexedFile, IndexEnd, IndexStatus, NewChunk
+from antiphon.store.store import INDEXING, VectorStores
+
+JOBS = 2
+"""Files that are indexed at a time."""
+ATTEMPTS = 3
+"""So many servers may die while they index a file."""
+RENEWALS = 3
+"""Renewals within a lease."""
+_WRITTEN = 200
+"""Chunks that are written at once, so that other writes need not wait long."""
+
+log = structlog.get_logger(__name__)
+
+
+class Indexer:
+    """Indexes files, as they come. `lease` is in seconds."""
+
+    def __init__(self, app: App, lease: float) -> None:
+        self._app = app
+        self._lease = lease
+        self._pool = BoundedPool(app.options.limits)
+        self._held: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to work. The storage was started before."""
+        work = [self._renew(), *(self._work() for _ in range(JOBS))]
+        self._tasks = [asyncio.create_task(each) for each in work]
+
+    async def stop(self) -> None:
+        """Stop working, so that another server can continue at once what is not done."""
+        held = [*self._held]
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if held:
+            with suppress(StoreError):  # then the leases run out
+                await self._vector_stores.release(self._worker, held)
+
+    @property
+    def _vector_stores(self) -> VectorStores:
+        return self._app.storage.store.vector_stores
+
+    @property
+    def _worker(self) -> str:
+        return self._app.storage.writer.worker
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease / RENEWALS)
+            if self._held:
+                with suppress(StoreError):  # the next renewal may still be in time
+                    await self._vector_stores.renew(self._worker, [*self._held], time.time(), self._lease)
+
+    async def _work(self) -> None:
+        with self._app.storage.store.watch(INDEXING) as watch:
+            while True:
+                try:
+                    record = await self._vector_stores.claim(self._worker, time.time(), self._lease)
+                    if record is not None:
+                        await self._hold(record)
+                        continue
+                except StoreError as error:
+                    log.warning("the store does not answer", error=error.why)
+                except Exception as error:
+                    log_failure(error)
+                await watch.changed(self._lease)
+
+    async def _hold(self, record: IndexedFile) -> None:
+        self._held.add(record.key)
+        CLIENT.set(record.owner)
+        try:
+            await self._index(record)
+        finally:
+            self._held.discard(record.key)
+
+    async def _index(self, record: IndexedFile) -> None:
+        """Index a file. Raises StoreError: then its lease runs out, and it is tried again."""
+        error = None
+        try:
+            if not await self._write_chunks(record):
+                return
+        except RequestError as refusal:
+            error = LastError(_code(refusal), refusal.message)
+        except StoreError:
+            raise
+        except Exception as failure:
+            log_failure(failure, vector_store=record.vector_store_id, file=record.id)
+            error = LastError("server_error", "This file could not be indexed. Attach it again.")
+        status = IndexStatus.COMPLETED if error is None else IndexStatus.FAILED
+        encoded = None if error is None else msgspec.json.encode(error)
+        await self._vector_stores.finish(IndexEnd(self._worker, record.key, status, encoded))
+
+    async def _write_chunks(self, record: IndexedFile) -> bool:
+        """Write the chunks of a file; whether the job is still ours. Raises RequestError, StoreError."""
+        if record.attempts >= ATTEMPTS:
+            message = "The server stopped each time that it indexed this file. Leave it out."
+            raise RequestError(message)
+        _, content = await whole_content(self._app, record.owner, record.id, "file_id")
+        chunks = await read_chunks(self._pool, content, Chunking(record.chunk_size, record.chunk_overlap))
+        if not chunks:
+            raise RequestError("There is no text in this file. Send one whose text is not a picture.")
+        written = [NewChunk(position, it.text, it.terms) for position, it in enumerate(chunks)]
+        for start in range(0, len(written), _WRITTEN):
+            some = written[start : start + _WRITTEN]
+            if not await self._vector_stores.add_chunks(self._worker, record.key, some):
+                return False
+        return True
+
+
+def _code(error: RequestError) -> str:
+    return UNSUPPORTED if error.code == UNSUPPORTED else "invalid_file"

@@ -1,0 +1,151 @@
+"""What files are searched for, and what is found: shared by the tool `file_search` and by vector stores."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.core.errors import RequestError
+
+MOST_RESULTS = 50
+
+RANKERS = ("auto", "default-2024-11-15", "default_2024_08_21", "none")
+"""Names of rankers that clients send. All stand for the one that there is."""
+
+_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+_JOINED: Mapping[str, Callable[[Iterable[bool]], bool]] = {"and": all, "or": any}
+_LISTED = ("in", "nin")
+_POSITIVE = ("eq", "in")
+_COMPARISONS = ("eq", "ne", *_ORDER, *_LISTED)
+_DEPTH = 20
+_MOST_FILTERS = 500
+
+
+class Filter(Struct, frozen=True):
+    """Which files are searched, by their attributes: a comparison, or filters of which all, or any, hold."""
+
+    type: str
+    key: str = ""
+    value: Any = None
+    filters: tuple["Filter", ...] = ()
+
+    def admits(self, attributes: Mapping[str, Any]) -> bool:
+        """Whether a file with these attributes is searched. A missing one differs from every value."""
+        if self.type in _JOINED:
+            return _JOINED[self.type](each.admits(attributes) for each in self.filters)
+        its = attributes.get(self.key)
+        if self.type in _ORDER:
+            comparable = _kind(its) is _kind(self.value) and _kind(its) in (str, float)
+            return comparable and _ORDER[self.type](its, self.value)
+        values = self.value if self.type in _LISTED else (self.value,)
+        return any(_equal(its, value) for value in values) is (self.type in _POSITIVE)
+
+
+class FileQuery(Struct, frozen=True):
+    """What is searched for in which vector stores. Results below the `threshold` (0 to 1) are left out."""
+
+    vector_store_ids: tuple[str, ...]
+    queries: tuple[str, ...]
+    most: int = 10
+    filter: Filter | None = None
+    threshold: float = 0.0
+
+
+class FileResult(Struct, frozen=True):
+    """A part of a file that was found. `score` is from 0 to 1."""
+
+    file_id: str
+    filename: str
+    score: float
+    attributes: Mapping[str, Any]
+    text: str
+
+
+def parse_filter(value: Any, where: str) -> Filter:
+    """The filter at `where` in a request. Raises RequestError."""
+    found = _parsed(value, where, _DEPTH)
+    if _count(found) > _MOST_FILTERS:
+        raise RequestError(f"'{where}' has more than {_MOST_FILTERS} filters.", param=where)
+    return found
+
+
+def _parsed(value: Any, where: str, depth: int) -> Filter:
+    if not isinstance(value, Mapping) or depth == 0:
+        raise _wrong(where, f"Expected a filter: an object, nested {_DEPTH} levels deep at most.")
+    type_ = str(value.get("type"))
+    if type_ in _JOINED:
+        inner = value.get("filters")
+        if not isinstance(inner, list) or not inner:
+            raise _wrong(f"{where}.filters", "Expected a list of filters.")
+        parsed = (_parsed(each, f"{where}.filters[{index}]", depth - 1) for index, each in enumerate(inner))
+        return Filter(type_, filters=tuple(parsed))
+    if type_ not in _COMPARISONS:
+        raise _wrong(f"{where}.type", f"Use one of and, or, {', '.join(_COMPARISONS)}.")
+    key, operand = value.get("key"), value.get("value")
+    if not isinstance(key, str):
+        raise _wrong(f"{where}.key", "Expected the name of an attribute.")
+    several = type_ in _LISTED
+    if several and not isinstance(operand, list):
+        raise _wrong(f"{where}.value", f"'{type_}' needs a list of values.")
+    for each in operand if several else (operand,):  # type: ignore[union-attr]
+        if _kind(each) is None:
+            raise _wrong(f"{where}.value", "Use texts, numbers, true or false.")
+    return Filter(type_, key, operand)
+
+
+def _count(found: Filter) -> int:
+    return 1 + sum(map(_count, found.filters))
+
+
+def _kind(value: Any) -> type | None:
+    """Values of one kind can be compared: texts, numbers, truth."""
+    if isinstance(value, bool):
+        return bool
+    return float if isinstance(value, int | float) else str if isinstance(value, str) else None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return _kind(one) is _kind(other) and bool(one == other)
+
+
+def _wrong(param: str, remedy: str) -> RequestError:
+    return RequestError(f"Invalid value for '{param}': {remedy}", param=param)
+
+
+def check_ranking(options: Mapping[str, Any] | None, where: str) -> float:
+    """The score that results need, of the ranking options at `where` in a request. Raises RequestError."""
+    given = options or {}
+    if given.get("ranker") not in (None, *RANKERS):
+        raise _wrong(f"{where}.ranker", f"Use one of {', '.join(RANKERS)}.")
+    if given.get("hybrid_search") is not None:
+        remedy = "Files are searched by their terms here, without embeddings. Leave it out."
+        raise _wrong(f"{where}.hybrid_search", remedy)
+    threshold = given.get("score_threshold") or 0.0
+    if _kind(threshold) is not float or not 0 <= threshold <= 1:
+        raise _wrong(f"{where}.score_threshold", "Use a number from 0 to 1.")
+    return float(threshold)
+
+
+def check_most(most: Any, where: str, default: int) -> int:
+    """How many results are wanted. Raises RequestError."""
+    if most is None:
+        return default
+    if _kind(most) is not float or int(most) != most or not 1 <= most <= MOST_RESULTS:
+        raise _wrong(where, f"Use a number from 1 to {MOST_RESULTS}.")
+    return int(most)
+
+
+def check_queries(given: Any, where: str, most: int = 20) -> tuple[str, ...]:
+    """The queries of a search: a text, or several. Raises RequestError."""
+    queries: Sequence[Any] = [given] if isinstance(given, str) else given
+    if not isinstance(queries, list) or not queries or len(queries) > most:
+        raise _wrong(where, f"Use a text, or a list of 1 to {most} texts.")
+    if not all(isinstance(query, str) for query in queries):
+        raise _wrong(where, "Use a text, or a list of texts.")
+    return tuple(queries)

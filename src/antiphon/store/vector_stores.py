@@ -1,0 +1,581 @@
+"""Vector stores: files that are cut into chunks, and found by the terms of these.
+
+A file is attached as a row, which is at the same time the job to index it: it is claimed under a
+lease, its chunks are written, and it is completed or failed. Chunks belong to that row, and are
+found only when it is completed. What is detached is marked, and goes with the sweep.
+
+Databases narrow a search down, each in its own way: SQLite with FTS5, PostgreSQL with an index of
+text search. Both are given terms that were made outside, and neither changes them.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from math import log
+from random import SystemRandom
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    Select,
+    bindparam,
+    cast,
+    column,
+    delete,
+    func,
+    insert,
+    literal,
+    literal_column,
+    select,
+    table,
+    update,
+)
+from sqlalchemy import Text as PlainText
+from sqlalchemy.dialects.postgresql import TSQUERY
+
+from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.store import blobs
+from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.delete import delete_vector_stores, detach_files
+from antiphon.store.files import missing_file
+from antiphon.store.pages import page
+from antiphon.store.records import (
+    ChunkRecord,
+    FileCounts,
+    IndexedFile,
+    IndexEnd,
+    IndexStatus,
+    Lease,
+    NewChunk,
+    Page,
+    Paging,
+    Postings,
+    VectorStoreBatch,
+    VectorStoreChange,
+    VectorStoreRecord,
+)
+from antiphon.store.schema import (
+    files,
+    vector_chunks,
+    vector_store_batches,
+    vector_store_files,
+    vector_stores,
+)
+from antiphon.store.store import INDEXING
+from antiphon.store.transaction import Transaction, insertion
+
+CANDIDATES = 200
+"""So many chunks are given to be ranked, of those that match."""
+
+_SATURATION = 1.2
+"""How soon further occurrences of a term count for little: `k1` of BM25."""
+
+_ADD_CHUNK = insertion(vector_chunks)
+_random = SystemRandom()
+_fts = table("vector_chunk_terms", column("rowid"), column("rank"))
+_STORE = tuple(vector_stores.c)
+_FILE = (
+    vector_store_files.c.id.label("key"),
+    vector_store_files.c.file_id.label("id"),
+    vector_store_files.c.vector_store_id,
+    vector_store_files.c.owner,
+    vector_store_files.c.batch_id,
+    vector_store_files.c.created_at,
+    vector_store_files.c.status,
+    vector_store_files.c.error,
+    vector_store_files.c.attributes,
+    vector_store_files.c.chunk_size,
+    vector_store_files.c.chunk_overlap,
+    vector_store_files.c.usage_bytes,
+    vector_store_files.c.attempts,
+)
+"""Those of an `IndexedFile`."""
+_THERE = vector_store_files.c.status != IndexStatus.DELETED
+
+
+def missing(vector_store_id: str) -> NotFoundError:
+    """There is no such vector store, or it is someone else's."""
+    return NotFoundError(f"Vector store with id {vector_store_id!r} not found.", param="vector_store_id")
+
+
+def _missing_file(vector_store_id: str, file_id: str) -> NotFoundError:
+    message = f"No file found with id {file_id!r} in vector store {vector_store_id!r}."
+    return NotFoundError(message, param="file_id")
+
+
+def _missing_batch(batch_id: str) -> NotFoundError:
+    return NotFoundError(f"File batch with id {batch_id!r} not found.", param="batch_id")
+
+
+def _owned(owner: str, vector_store_id: str) -> ColumnElement[bool]:
+    return (vector_stores.c.id == vector_store_id) & (vector_stores.c.owner == owner)
+
+
+def _attached(owner: str, vector_store_id: str) -> ColumnElement[bool]:
+    its = vector_store_files.c.vector_store_id == vector_store_id
+    return its & (vector_store_files.c.owner == owner) & _THERE
+
+
+def _lock(transaction: Transaction, owner: str, vector_store_id: str) -> None:
+    """Nobody else attaches or deletes before the transaction ends. Raises NotFoundError."""
+    found = select(vector_stores.c.id).where(_owned(owner, vector_store_id)).with_for_update()
+    if transaction.execute(found).first() is None:
+        raise missing(vector_store_id)
+
+
+# Vector stores
+
+
+def _counts(connection: Connection, which: ColumnElement[bool]) -> tuple[FileCounts, int]:
+    """How many files there are of each status, and what their chunks take."""
+    status = vector_store_files.c.status
+    sums = select(status, func.count(), func.sum(vector_store_files.c.usage_bytes)).where(which)
+    rows = [tuple(row) for row in connection.execute(sums.group_by(status))]
+    counts = FileCounts(**{status: count for status, count, _ in rows})
+    return counts, sum(int(usage) for _, _, usage in rows)
+
+
+def _record(connection: Connection, row: Found) -> VectorStoreRecord:
+    counts, usage = _counts(connection, _attached(row.owner, row.id))
+    return VectorStoreRecord(**row._mapping, counts=counts, usage_bytes=usage)
+
+
+def find(connection: Connection, owner: str, vector_store_id: str) -> VectorStoreRecord | None:
+    """The vector store."""
+    row = connection.execute(select(*_STORE).where(_owned(owner, vector_store_id))).first()
+    return _record(connection, row) if row else None
+
+
+def _list(connection: Connection, owner: str, paging: Paging) -> Page[VectorStoreRecord]:
+    wanted = select(*_STORE).where(vector_stores.c.owner == owner)
+    found = page(connection, wanted, (vector_stores.c.created_at, vector_stores.c.id), paging)
+    return Page([_record(connection, row) for row in found.data], found.has_more)
+
+
+@one_by_one
+def _create(
+    transaction: Transaction, creation: tuple[VectorStoreRecord, Sequence[IndexedFile], int]
+) -> VectorStoreRecord | None:
+    record, attached, most = creation
+    values = {name: value for name, value in asdict(record).items() if name in vector_stores.c}
+    transaction.execute(insert(vector_stores).values(values))
+    count = select(func.count()).select_from(vector_stores).where(vector_stores.c.owner == record.owner)
+    if transaction.execute(count).scalar_one() > most:
+        message = "You have as many vector stores as the limit 'vector_stores' of this server allows."
+        raise RequestError(message, code=LIMIT_EXCEEDED)
+    _attach_all(transaction, attached)
+    return find(transaction.connection, record.owner, record.id)
+
+
+@one_by_one
+def _update(
+    transaction: Transaction, changed: tuple[str, str, VectorStoreChange]
+) -> VectorStoreRecord | None:
+    owner, vector_store_id, change = changed
+    values = {name: value for name, value in asdict(change).items() if value is not UNSET}
+    if values:
+        transaction.execute(update(vector_stores).where(_owned(owner, vector_store_id)).values(values))
+    return find(transaction.connection, owner, vector_store_id)
+
+
+@one_by_one
+def _touch(transaction: Transaction, touched: tuple[str, Collection[str], float]) -> None:
+    owner, ids, now = touched
+    its = vector_stores.c.id.in_(ids) & (vector_stores.c.owner == owner)
+    expires_at = now + vector_stores.c.expires_after_seconds  # NULL for one that never expires
+    transaction.execute(update(vector_stores).where(its).values(last_active_at=now, expires_at=expires_at))
+
+
+@one_by_one
+def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
+    try:
+        _lock(transaction, *owned)
+    except NotFoundError:
+        return False
+    delete_vector_stores(transaction, [owned[1]])
+    return True
+
+
+# Their files
+
+
+def _attach_all(transaction: Transaction, attached: Sequence[IndexedFile]) -> None:
+    """Attach files of their owner, to be indexed. Those that are attached already are indexed again."""
+    if not attached:
+        return
+    owner, vector_store_id = attached[0].owner, attached[0].vector_store_id
+    ids = {record.id for record in attached}
+    own = select(files.c.id).where(files.c.owner == owner, files.c.id.in_(ids))
+    for file_id in ids.difference(transaction.execute(own).scalars()):
+        raise missing_file(file_id)
+    detach_files(transaction, _attached(owner, vector_store_id) & vector_store_files.c.file_id.in_(ids))
+    for record in {record.id: record for record in attached}.values():
+        values = asdict(record)
+        values["file_id"], values["id"] = values["id"], values.pop("key")
+        transaction.execute(insert(vector_store_files).values(values))
+    transaction.wake(INDEXING)
+
+
+@one_by_one
+def _attach(
+    transaction: Transaction, attachment: tuple[str, str, Sequence[IndexedFile], VectorStoreBatch | None]
+) -> None:
+    owner, vector_store_id, attached, batch = attachment
+    _lock(transaction, owner, vector_store_id)
+    if batch is not None:
+        values = {name: value for name, value in asdict(batch).items() if name in vector_store_batches.c}
+        transaction.execute(insert(vector_store_batches).values(values))
+    _attach_all(transaction, attached)
+
+
+@one_by_one
+def _update_file(transaction: Transaction, change: tuple[str, str, str, bytes]) -> IndexedFile:
+    owner, vector_store_id, file_id, attributes = change
+    its = _attached(owner, vector_store_id) & (vector_store_files.c.file_id == file_id)
+    transaction.execute(update(vector_store_files).where(its).values(attributes=attributes))
+    return _require_file(transaction.connection, owner, vector_store_id, file_id)
+
+
+@one_by_one
+def _detach(transaction: Transaction, named: tuple[str, str, str]) -> None:
+    owner, vector_store_id, file_id = named
+    _require_file(transaction.connection, owner, vector_store_id, file_id)
+    detach_files(transaction, _attached(owner, vector_store_id) & (vector_store_files.c.file_id == file_id))
+
+
+def _require_file(connection: Connection, owner: str, vector_store_id: str, file_id: str) -> IndexedFile:
+    its = _attached(owner, vector_store_id) & (vector_store_files.c.file_id == file_id)
+    row = connection.execute(select(*_FILE).where(its)).first()
+    if row is None:
+        if find(connection, owner, vector_store_id) is None:
+            raise missing(vector_store_id)
+        raise _missing_file(vector_store_id, file_id)
+    return IndexedFile(**row._mapping)
+
+
+def _files(  # noqa: PLR0913, PLR0917 - what a list is filtered by
+    connection: Connection,
+    owner: str,
+    vector_store_id: str,
+    paging: Paging,
+    status: str | None,
+    batch_id: str | None,
+) -> Page[IndexedFile]:
+    if find(connection, owner, vector_store_id) is None:
+        raise missing(vector_store_id)
+    wanted = select(*_FILE).where(_attached(owner, vector_store_id))
+    if status is not None:
+        wanted = wanted.where(vector_store_files.c.status == status)
+    if batch_id is not None:
+        _require_batch(connection, owner, vector_store_id, batch_id)
+        wanted = wanted.where(vector_store_files.c.batch_id == batch_id)
+    found = page(connection, wanted, (vector_store_files.c.created_at, vector_store_files.c.file_id), paging)
+    return Page([IndexedFile(**row._mapping) for row in found.data], found.has_more)
+
+
+def _texts(connection: Connection, owner: str, vector_store_id: str, file_id: str) -> list[str]:
+    key = _require_file(connection, owner, vector_store_id, file_id).key
+    its = select(vector_chunks.c.text).where(vector_chunks.c.parent == key)
+    return list(connection.scalars(its.order_by(vector_chunks.c.position)))
+
+
+# Batches
+
+
+def _require_batch(
+    connection: Connection, owner: str, vector_store_id: str, batch_id: str
+) -> VectorStoreBatch:
+    batches = vector_store_batches.c
+    its = (batches.id == batch_id) & (batches.vector_store_id == vector_store_id) & (batches.owner == owner)
+    row = connection.execute(select(*batches).where(its)).first()
+    if row is None:
+        raise _missing_batch(batch_id)
+    within = _attached(owner, vector_store_id) & (vector_store_files.c.batch_id == batch_id)
+    return VectorStoreBatch(**row._mapping, counts=_counts(connection, within)[0])
+
+
+@one_by_one
+def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> VectorStoreBatch:
+    owner, vector_store_id, batch_id = named
+    _require_batch(transaction.connection, owner, vector_store_id, batch_id)
+    waiting = _attached(owner, vector_store_id) & (vector_store_files.c.status == IndexStatus.IN_PROGRESS)
+    ended = update(vector_store_files).where(waiting & (vector_store_files.c.batch_id == batch_id))
+    transaction.execute(ended.values(status=IndexStatus.CANCELLED))
+    its = vector_store_batches.c.id == batch_id
+    transaction.execute(update(vector_store_batches).where(its).values(cancelled=True))
+    return _require_batch(transaction.connection, owner, vector_store_id, batch_id)
+
+
+# Indexing
+
+
+@one_by_one
+def _claim(transaction: Transaction, claim: tuple[Lease, float]) -> IndexedFile | None:
+    lease, now = claim
+    free = func.coalesce(vector_store_files.c.lease_until, 0.0) <= now
+    wanted = (
+        select(*_FILE)
+        .where(vector_store_files.c.status == IndexStatus.IN_PROGRESS, free)
+        .order_by(vector_store_files.c.created_at, vector_store_files.c.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    row = transaction.execute(wanted).first()
+    if row is None:
+        return None
+    record = IndexedFile(**row._mapping)
+    values: dict[str, Any] = {"worker": lease.worker, "lease_until": lease.until}
+    values |= {"attempts": record.attempts + 1, "usage_bytes": 0}
+    transaction.execute(
+        update(vector_store_files).where(vector_store_files.c.id == record.key).values(values)
+    )
+    # What another worker has left behind
+    transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == record.key))
+    return replace(record, usage_bytes=0)
+
+
+def _held(worker: str, keys: Collection[str]) -> ColumnElement[bool]:
+    mine = (vector_store_files.c.worker == worker) & vector_store_files.c.id.in_(keys)
+    return mine & (vector_store_files.c.status == IndexStatus.IN_PROGRESS)
+
+
+@one_by_one
+def _renew(transaction: Transaction, holding: tuple[Lease, Collection[str]]) -> None:
+    lease, keys = holding
+    held = update(vector_store_files).where(_held(lease.worker, keys))
+    transaction.execute(held.values(lease_until=lease.until))
+    if lease.until == 0:
+        transaction.wake(INDEXING)
+
+
+@one_by_one
+def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk], int]) -> bool:
+    worker, key, chunks, most = addition
+    mine = select(vector_store_files).where(_held(worker, [key])).with_for_update()
+    row = transaction.execute(mine).first()
+    if row is None:
+        return False
+    usage = row.usage_bytes + sum(len(it.text.encode()) + len(it.terms.encode()) for it in chunks)
+    transaction.execute(
+        update(vector_store_files).where(vector_store_files.c.id == key).values(usage_bytes=usage)
+    )
+    if blobs.used(transaction.connection, row.owner) > most:
+        message = f"The chunks would take more than the limit 'stored_bytes' of this server, {most} bytes."
+        raise RequestError(message, code=LIMIT_EXCEEDED)
+    first = _random.getrandbits(62)
+    store = _store_term(row.vector_store_id)
+    rows = [
+        (
+            first + index,
+            key,
+            chunk.position,
+            len(chunk.terms.split()) + 1,
+            chunk.text,
+            f"{store} {chunk.terms}",
+        )
+        for index, chunk in enumerate(chunks)
+    ]
+    transaction.each(_ADD_CHUNK, rows)
+    return True
+
+
+@one_by_one
+def _finish(transaction: Transaction, end: IndexEnd) -> bool:
+    held = update(vector_store_files).where(_held(end.worker, [end.key]))
+    values: dict[str, Any] = {"status": end.status, "error": end.error, "worker": None, "lease_until": None}
+    if end.status is not IndexStatus.COMPLETED:
+        values["usage_bytes"] = 0
+    if not transaction.execute(held.values(values)).rowcount:
+        return False
+    if end.status is not IndexStatus.COMPLETED:
+        transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == end.key))
+    return True
+
+
+# Search
+
+
+def _store_term(vector_store_id: str) -> str:
+    """The term that all chunks of a vector store have, and no text: it has a sign that terms have not."""
+    return vector_store_id
+
+
+def _searched(owner: str, ids: Sequence[str], keys: Collection[str] | None) -> ColumnElement[bool]:
+    its = vector_store_files.c.vector_store_id.in_(ids) & (vector_store_files.c.owner == owner)
+    done = its & (vector_store_files.c.status == IndexStatus.COMPLETED)
+    return done if keys is None else done & vector_store_files.c.id.in_(keys)
+
+
+def _attributes(connection: Connection, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
+    searched = select(vector_store_files.c.id, vector_store_files.c.attributes)
+    return {row.id: row.attributes for row in connection.execute(searched.where(_searched(owner, ids, None)))}
+
+
+def _joined(*columns: Any) -> Select[Any]:
+    return select(*columns).select_from(
+        vector_chunks.join(vector_store_files, vector_store_files.c.id == vector_chunks.c.parent)
+    )
+
+
+def _matching(connection: Connection, ids: Sequence[str], terms: Sequence[str]) -> ColumnElement[bool]:
+    """Chunks of these vector stores that have one of these terms."""
+    if connection.dialect.name == "sqlite":
+        stores, wanted = (
+            " OR ".join(f'"{each}"' for each in some) for some in (map(_store_term, ids), terms)
+        )
+        found = select(_fts.c.rowid).where(
+            literal_column("vector_chunk_terms").op("MATCH")(f"({stores}) AND ({wanted})")
+        )
+        return vector_chunks.c.id.in_(found)
+    stores, wanted = (" | ".join(f"'{each}'" for each in some) for some in (map(_store_term, ids), terms))
+    query = cast(bindparam(None, f"({stores}) & ({wanted})", PlainText), TSQUERY)
+    indexed = func.array_to_tsvector(func.string_to_array(vector_chunks.c.terms, literal_column("' '")))
+    return indexed.op("@@")(query)
+
+
+def _postings(
+    connection: Connection,
+    owner: str,
+    ids: Sequence[str],
+    terms: Sequence[str],
+    keys: Collection[str] | None,
+) -> Postings:
+    searched = _searched(owner, ids, keys)
+    size = _joined(func.count(), func.coalesce(func.sum(vector_chunks.c.size), 0))
+    total, length = connection.execute(size.where(searched)).one()
+    counts: dict[str, int] = {}
+    for term in terms:
+        count = _joined(func.count()).where(searched, _matching(connection, ids, [term]))
+        counts[term] = connection.execute(count).scalar_one()
+    found = [term for term in terms if counts[term]]
+    if not found:
+        return Postings(total, int(length), counts, [])
+    columns = (
+        vector_chunks.c.id,
+        vector_store_files.c.file_id,
+        files.c.filename,
+        vector_store_files.c.attributes,
+        vector_chunks.c.position,
+        vector_chunks.c.text,
+        vector_chunks.c.terms,
+    )
+    wanted = _joined(*columns).join(files, files.c.id == vector_store_files.c.file_id)
+    wanted = wanted.where(searched, _matching(connection, ids, found))
+    weights = {term: log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5)) for term in found}
+    ordered = wanted.order_by(_weight(weights).desc(), vector_chunks.c.id).limit(CANDIDATES)
+    rows = [ChunkRecord(*row) for row in connection.execute(ordered)]
+    return Postings(total, int(length), counts, rows)
+
+
+def _weight(weights: Mapping[str, float]) -> ColumnElement[float]:
+    """About what BM25 makes of a chunk: the weight of each term, the more the more often it is there."""
+    total: ColumnElement[float] = literal(0.0, Float)
+    for term, weight in weights.items():
+        # Terms are separated by single spaces, each of which is doubled: so neighbours share none.
+        padded = func.replace(
+            literal_column("' '") + vector_chunks.c.terms + literal_column("' '"), " ", "  "
+        )
+        without = func.replace(padded, f" {term} ", "")
+        count = cast(func.length(padded) - func.length(without), Float) / (len(term) + 2.0)
+        total = total + weight * count / (count + _SATURATION)
+    return total
+
+
+class SqlVectorStores:
+    """`VectorStores`, on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, record: VectorStoreRecord, attached: Sequence[IndexedFile]) -> VectorStoreRecord:
+        limit = self._database.limits.vector_stores
+        made = await self._database.write(_create, (record, attached, limit))
+        assert made is not None  # it was made in the same transaction
+        return made
+
+    async def get(self, owner: str, vector_store_id: str) -> VectorStoreRecord | None:
+        return await self._database.read(find, owner, vector_store_id)
+
+    async def list(self, owner: str, paging: Paging) -> Page[VectorStoreRecord]:
+        return await self._database.read(_list, owner, paging)
+
+    async def update(self, owner: str, vector_store_id: str, change: VectorStoreChange) -> VectorStoreRecord:
+        record = await self._database.write(_update, (owner, vector_store_id, change))
+        if record is None:
+            raise missing(vector_store_id)
+        return record
+
+    async def touch(self, owner: str, vector_store_ids: Collection[str], now: float) -> None:
+        await self._database.write(_touch, (owner, vector_store_ids, now))
+
+    async def delete(self, owner: str, vector_store_id: str) -> bool:
+        return await self._database.write(_delete, (owner, vector_store_id))
+
+    async def attach(
+        self,
+        owner: str,
+        vector_store_id: str,
+        attached: Sequence[IndexedFile],
+        batch: VectorStoreBatch | None = None,
+    ) -> None:
+        await self._database.write(_attach, (owner, vector_store_id, attached, batch))
+
+    async def file(self, owner: str, vector_store_id: str, file_id: str) -> IndexedFile:
+        return await self._database.read(_require_file, owner, vector_store_id, file_id)
+
+    async def files(
+        self,
+        owner: str,
+        vector_store_id: str,
+        paging: Paging,
+        status: str | None = None,
+        batch_id: str | None = None,
+    ) -> Page[IndexedFile]:
+        return await self._database.read(_files, owner, vector_store_id, paging, status, batch_id)
+
+    async def update_file(
+        self, owner: str, vector_store_id: str, file_id: str, attributes: bytes
+    ) -> IndexedFile:
+        return await self._database.write(_update_file, (owner, vector_store_id, file_id, attributes))
+
+    async def detach(self, owner: str, vector_store_id: str, file_id: str) -> None:
+        await self._database.write(_detach, (owner, vector_store_id, file_id))
+
+    async def texts(self, owner: str, vector_store_id: str, file_id: str) -> Sequence[str]:
+        return await self._database.read(_texts, owner, vector_store_id, file_id)
+
+    async def batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
+        return await self._database.read(_require_batch, owner, vector_store_id, batch_id)
+
+    async def cancel_batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
+        return await self._database.write(_cancel_batch, (owner, vector_store_id, batch_id))
+
+    async def claim(self, worker: str, now: float, lease_seconds: float) -> IndexedFile | None:
+        return await self._database.write(_claim, (Lease(worker, now + lease_seconds), now))
+
+    async def renew(self, worker: str, keys: Collection[str], now: float, lease_seconds: float) -> None:
+        await self._database.write(_renew, (Lease(worker, now + lease_seconds), keys))
+
+    async def release(self, worker: str, keys: Collection[str]) -> None:
+        await self._database.write(_renew, (Lease(worker, 0.0), keys))
+
+    async def add_chunks(self, worker: str, key: str, chunks: Sequence[NewChunk]) -> bool:
+        return await self._database.write(_add, (worker, key, chunks, self._database.limits.stored))
+
+    async def finish(self, end: IndexEnd) -> bool:
+        return await self._database.write(_finish, end)
+
+    async def attributes(self, owner: str, vector_store_ids: Sequence[str]) -> dict[str, bytes]:
+        return await self._database.read(_attributes, owner, vector_store_ids)
+
+    async def postings(
+        self,
+        owner: str,
+        vector_store_ids: Sequence[str],
+        terms: Sequence[str],
+        keys: Collection[str] | None = None,
+    ) -> Postings:
+        return await self._database.read(_postings, owner, vector_store_ids, terms, keys)

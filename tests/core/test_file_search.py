@@ -1,0 +1,55 @@
+"""Filters on attributes of files."""
+
+from typing import Any
+
+import pytest
+
+from antiphon.core.errors import RequestError
+from antiphon.core.file_search import parse_filter
+
+FILE = {"name": "cat", "legs": 4, "weight": 4.5, "tame": True}
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "value", "admitted"),
+    [
+        ("eq", "name", "cat", True),
+        ("eq", "name", "dog", False),
+        ("eq", "legs", 4.0, True),
+        ("eq", "tame", True, True),
+        ("eq", "tame", 1, False),
+        ("eq", "nothing", "x", False),
+        ("ne", "name", "cat", False),
+        ("ne", "nothing", "cat", True),
+        ("gt", "legs", 3, True),
+        ("gt", "legs", 4, False),
+        ("gte", "legs", 4, True),
+        ("lt", "weight", 5, True),
+        ("lte", "weight", 4, False),
+        ("gt", "name", "bat", True),
+        ("gt", "name", 3, False),
+        ("lt", "nothing", 3, False),
+        ("gte", "tame", True, False),
+        ("in", "name", ["cat", "dog"], True),
+        ("in", "legs", [], False),
+        ("nin", "name", ["cat"], False),
+        ("nin", "nothing", ["cat"], True),
+    ],
+)
+def test_comparisons(type_: str, key: str, value: Any, admitted: bool):
+    given = {"type": type_, "key": key, "value": value}
+    assert parse_filter(given, "filters").admits(FILE) is admitted
+    both = {"type": "and", "filters": [given, {"type": "eq", "key": "legs", "value": 4}]}
+    assert parse_filter(both, "filters").admits(FILE) is admitted
+    either = {"type": "or", "filters": [given, {"type": "eq", "key": "legs", "value": 5}]}
+    assert parse_filter(either, "filters").admits(FILE) is admitted
+
+
+def test_too_many_and_too_deep():
+    one: dict[str, Any] = {"type": "eq", "key": "k", "value": 1}
+    with pytest.raises(RequestError, match="more than 500"):
+        parse_filter({"type": "or", "filters": [one] * 500}, "filters")
+    for _ in range(25):
+        one = {"type": "and", "filters": [one]}
+    with pytest.raises(RequestError, match="levels"):
+        parse_filter(one, "filters")
