@@ -60,7 +60,11 @@ _FIELDS = {
 _STAGES = {
     # the item's type: what is told of it, in this order; it waits for an answer behind the last but one
     type_: [f"response.{type_}.{stage}" for stage in ("in_progress", at_work, "completed")]
-    for type_, at_work in (("code_interpreter_call", "interpreting"), ("web_search_call", "searching"))
+    for type_, at_work in (
+        ("code_interpreter_call", "interpreting"),
+        ("web_search_call", "searching"),
+        ("file_search_call", "searching"),
+    )
 } | {"mcp_call": ["response.mcp_call.in_progress", "response.mcp_call.completed"]}
 _SERVED = (*_STAGES, "shell_call", "shell_call_output")
 """The items of tools that the server runs: they may be cut without being the last."""
@@ -174,6 +178,10 @@ class _Item:
             self._finish_part(event)
         elif type_ in _TEXTS:
             self._add_text(event, *_TEXTS[type_])
+        elif type_ == "response.output_text.annotation.added":
+            assert self.part is not None
+            assert event["annotation_index"] == len(self.part["annotations"])
+            self.part["annotations"].append(event["annotation"])
         elif type_ in _FIELDS:
             self._add_to_field(event, *_FIELDS[type_])
         elif type_.startswith("response.shell_call_"):

@@ -36,6 +36,8 @@ SCRIPT = [
     },
     {"output": "<think>Rayleigh.</think>Because of the air."},
 ]
+CATS = "Cats sleep for sixteen hours a day, and purr when they are content."
+
 PRINTED = {
     "stream.py": "Because of the air.\n",
     "tools.py": '-> get_weather({"city": "Rome"})\nSunny, in Rome.\n',
@@ -49,6 +51,7 @@ assistant: Blue.
 """,
     "background_resume.py": "Once upon a time it rained.\nat first queued, then cancelled\n",
     "server_tools.py": "123456789 * 987654321\n-> 121932631112635269\nIt has eighteen digits.\n",
+    "search_files.py": f"completed 2\ncats.md {CATS}\n",
     "structured_output.py": "name='Rome' country='Italy' inhabitants=2750000\n",
     "required_tool.py": "file_ticket {'topic': 'delivery', 'urgent': True}\n",
 }

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES
 from antiphon.apis.responses.sealing import Sealer
+from antiphon.app import search
 from antiphon.app.app import DAY, App, Options
 from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.storage import Storage
@@ -31,6 +32,7 @@ from antiphon.store.open import default_path, open_store
 from antiphon.store.records import Limits
 from antiphon.store.store import Store
 from antiphon.tools.discovery import by_type
+from antiphon.tools.file_search import FileSearch
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool
 
@@ -62,6 +64,7 @@ class Runtime(Struct, frozen=True):
 def compose(settings: Settings) -> Runtime:
     """The parts of a server with these options. Raises AntiphonError for options that cannot be used."""
     template = _read(settings.chat_template) if settings.chat_template else None
+    storage = Storage(_open_store(settings), settings.lease_seconds)
     served = ServedModel(
         settings.engine.build(),
         names=settings.model_name,
@@ -69,10 +72,9 @@ def compose(settings: Settings) -> Runtime:
         chat_template=template,
         date=settings.date,
         exclude_tools=settings.exclude_tools_when_tool_choice_none,
-        tools=by_type(_tools(settings)),
+        tools=by_type((*_tools(settings), FileSearch(search.FileSearcher(storage)))),
         limits=read_limits(settings.limit),
     )
-    storage = Storage(_open_store(settings), settings.lease_seconds)
     app = App(
         Models([served]),
         storage,

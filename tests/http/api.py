@@ -35,7 +35,7 @@ def check_body(body: Json) -> Json:
     """A body that is all that the specifications say of its kind."""
     if body != {"id": body.get("id"), "object": "response", "deleted": True}:  # which has no component
         for spec, component in _COMPONENTS.get(body.get("object"), {}).items():
-            validate(component, _known(body) if spec == OPEN_RESPONSES else body, spec)
+            validate(component, _without_citations(_known(body)) if spec == OPEN_RESPONSES else body, spec)
     return body
 
 
@@ -48,10 +48,26 @@ def check_event(payload: bytes) -> None:
     for spec in knowing:
         if spec == OPENAI_RESPONSES:
             validate_event(event, spec)
-        elif event.get("item", {"type": "message"})["type"] in _OPEN_ITEMS:
-            validate_event(
-                event | {"response": _known(event["response"])} if "response" in event else event, spec
-            )
+        elif event.get("item", {"type": "message"})["type"] in _OPEN_ITEMS and _open(event.get("annotation")):
+            known = event | {"response": _known(event["response"])} if "response" in event else event
+            validate_event(_without_citations(known), spec)
+
+
+def _open(annotation: Json) -> bool:
+    """Open Responses knows no citations but of web pages."""
+    return annotation is None or annotation["type"] == "url_citation"
+
+
+def _without_citations(value: Json) -> Json:
+    """The same without the annotations that Open Responses does not know."""
+    if isinstance(value, list):
+        return [_without_citations(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: _without_citations(each) for name, each in value.items()}
+    return (
+        found | {"annotations": [*filter(_open, found["annotations"])]} if "annotations" in found else found
+    )
 
 
 def _known(body: Json) -> Json:

@@ -1,7 +1,8 @@
 """What files are searched for, and what is found: shared by the tool `file_search` and by vector stores."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -45,6 +46,21 @@ class Filter(Struct, frozen=True):
             return comparable and _ORDER[self.type](its, self.value)
         values = self.value if self.type in _LISTED else (self.value,)
         return any(_equal(its, value) for value in values) is (self.type in _POSITIVE)
+
+
+_BRACKETS = str.maketrans("【】\n", "〖〗 ")
+_MARK = re.compile(r"【(\d{1,4}):(\d{1,4})(?:†[^】\n]*)?】")
+
+
+def file_mark(search: int, result: int, filename: str) -> str:
+    """The mark of a result, by which models cite it: `【0:2†manual.pdf】`."""
+    return f"【{search}:{result}†{filename.translate(_BRACKETS)}】"
+
+
+def file_marks(text: str) -> Iterator[tuple[int, int, int]]:
+    """The marks in a text: where each begins, its search and its result."""
+    for found in _MARK.finditer(text):
+        yield found.start(), int(found[1]), int(found[2])
 
 
 class FileQuery(Struct, frozen=True):

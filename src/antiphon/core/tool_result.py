@@ -4,6 +4,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.core.file_search import FileResult
+
 
 class Printed(Struct, frozen=True, tag="printed"):
     """A program was run. `logs` is all that it printed, its traceback included."""
@@ -43,13 +45,21 @@ class Executed(Struct, frozen=True, tag="executed"):
     exit_code: int | None
 
 
+class FilesSearched(Struct, frozen=True, tag="files_searched"):
+    """Vector stores were searched: the search of this `number` in the answer, counted from 0."""
+
+    queries: tuple[str, ...]
+    number: int
+    results: tuple[FileResult, ...]
+
+
 class OtherDetails(Struct, frozen=True, tag="other"):
     """What any other tool gives its presenter: values that JSON can hold."""
 
     fields: dict[str, Any]
 
 
-ToolResultDetails = Printed | Searched | Opened | Found | Executed | OtherDetails
+ToolResultDetails = Printed | Searched | Opened | Found | Executed | FilesSearched | OtherDetails
 
 
 class ToolResult(Struct, frozen=True):

@@ -96,6 +96,10 @@ _FILE = (
 _THERE = vector_store_files.c.status != IndexStatus.DELETED
 
 
+def _indexed(row: Found) -> IndexedFile:
+    return IndexedFile(**{**row._mapping, "status": IndexStatus(row.status)})
+
+
 def missing(vector_store_id: str) -> NotFoundError:
     """There is no such vector store, or it is someone else's."""
     return NotFoundError(f"Vector store with id {vector_store_id!r} not found.", param="vector_store_id")
@@ -253,7 +257,7 @@ def _require_file(connection: Connection, owner: str, vector_store_id: str, file
         if find(connection, owner, vector_store_id) is None:
             raise missing(vector_store_id)
         raise _missing_file(vector_store_id, file_id)
-    return IndexedFile(**row._mapping)
+    return _indexed(row)
 
 
 def _files(  # noqa: PLR0913, PLR0917 - what a list is filtered by
@@ -273,7 +277,7 @@ def _files(  # noqa: PLR0913, PLR0917 - what a list is filtered by
         _require_batch(connection, owner, vector_store_id, batch_id)
         wanted = wanted.where(vector_store_files.c.batch_id == batch_id)
     found = page(connection, wanted, (vector_store_files.c.created_at, vector_store_files.c.file_id), paging)
-    return Page([IndexedFile(**row._mapping) for row in found.data], found.has_more)
+    return Page([_indexed(row) for row in found.data], found.has_more)
 
 
 def _texts(connection: Connection, owner: str, vector_store_id: str, file_id: str) -> list[str]:
@@ -326,7 +330,7 @@ def _claim(transaction: Transaction, claim: tuple[Lease, float]) -> IndexedFile 
     row = transaction.execute(wanted).first()
     if row is None:
         return None
-    record = IndexedFile(**row._mapping)
+    record = _indexed(row)
     values: dict[str, Any] = {"worker": lease.worker, "lease_until": lease.until}
     values |= {"attempts": record.attempts + 1, "usage_bytes": 0}
     transaction.execute(

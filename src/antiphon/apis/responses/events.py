@@ -39,6 +39,8 @@ ContentPartDone = event("response.content_part.done", *PART, "part")
 TextDelta = event("response.output_text.delta", *PART, "delta", LOGPROBS)
 TextDone = event("response.output_text.done", *PART, "text", LOGPROBS)
 
+AnnotationAdded = event("response.output_text.annotation.added", *PART, "annotation_index", "annotation")
+
 # Reasoning, by OpenAI's names, by those of Open Responses, and as a summary
 ReasoningTextDelta = event("response.reasoning_text.delta", *PART, "delta")
 ReasoningTextDone = event("response.reasoning_text.done", *PART, "text")

@@ -6,6 +6,7 @@ there is nothing to say.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -36,7 +37,7 @@ class OutputText(Struct, tag_field="type", tag="output_text"):
     """Text by the model. `logprobs` are encoded `LogProb`s: each appears in four events."""
 
     text: str
-    annotations: tuple[()] = ()
+    annotations: Sequence[Any] = ()
     logprobs: Sequence[Raw] = ()
 
 

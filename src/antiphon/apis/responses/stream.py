@@ -36,6 +36,7 @@ from antiphon.apis.responses.output.item import (
 )
 from antiphon.apis.responses.output.message import OpenMessage, OpenScoredMessage
 from antiphon.apis.responses.output.reasoning import OpenReasoning, Seal
+from antiphon.apis.responses.presenters.file_search import Citations
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall
 from antiphon.apis.responses.resource import (
     CANCELLED_DETAILS,
@@ -113,6 +114,7 @@ class ResponseProjection:
         self._ended = False  # it is whole; whether it was cut is not known yet
         self._written: list[tuple[Token, ...]] = []  # the tokens since the last item was whole
         self._running: list[Presenter] = []  # calls without a result
+        self._citations = Citations()
         self.status = ""
         """One of the statuses of a response, empty before there is one."""
 
@@ -208,7 +210,7 @@ class ResponseProjection:
         match event:
             case TextStarted():
                 make = OpenScoredMessage if LOGPROBS in accepted.include else OpenMessage
-                return make(numbers, self._position("message"), event.phase)
+                return make(numbers, self._position("message"), event.phase, self._citations.find)
             case ReasoningStarted():
                 form = accepted.reasoning
                 return form and OpenReasoning(numbers, self._position("reasoning"), form, self._seal)
@@ -258,6 +260,7 @@ class ResponseProjection:
         call = next(call for call in self._running if call.call.id == event.call_id)
         self._running.remove(call)
         call.result = event.result
+        self._citations.add(event.result)
         if call.result_type is None:
             self._finish_item(call, COMPLETED, out)
             return

@@ -1,11 +1,17 @@
 """Messages: text, with or without the log probabilities of its tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.logprobs import bytes_of, logprob_of, text_of
-from antiphon.apis.responses.events import ContentPartAdded, ContentPartDone, TextDelta, TextDone
+from antiphon.apis.responses.events import (
+    AnnotationAdded,
+    ContentPartAdded,
+    ContentPartDone,
+    TextDelta,
+    TextDone,
+)
 from antiphon.apis.responses.output.item import (
     IN_PROGRESS,
     ItemPosition,
@@ -19,12 +25,26 @@ from antiphon.core.chunks import Token
 from antiphon.core.events import Delta
 from antiphon.core.items import Item, Message
 
+Cite = Callable[[str], Sequence[Struct]]
+"""The annotations of a text."""
+
+
+def _no_citations(text: str) -> Sequence[Struct]:
+    return ()
+
 
 class OpenMessage(OpenItem):
-    """A message of one part. `phase` is the model's name for it, if it has one."""
+    """A message of one part. `phase` is the model's name for it, if it has one.
 
-    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, phase: str | None) -> None:
+    `cite` finds the citations in its text.
+    """
+
+    def __init__(
+        self, numbers: SequenceNumbers, position: ItemPosition, phase: str | None, cite: Cite = _no_citations
+    ) -> None:
         super().__init__(numbers, position)
+        self._cite = cite
+        self._annotations: Sequence[Struct] = ()
         self.frame = frame(TextDelta, *position, 0)
         self._phase: str | UnsetType = UNSET if phase is None else phase
         self._logprobs: list[Raw] = []
@@ -42,20 +62,27 @@ class OpenMessage(OpenItem):
         """The whole text, then its part."""
         assert isinstance(item, Message)
         self.text = item.text
+        self._annotations = self._cite(item.text)
         return [
+            *(
+                self.numbers.encode(AnnotationAdded, *self.position, 0, index, annotation)
+                for index, annotation in enumerate(self._annotations)
+            ),
             self.numbers.encode(TextDone, *self.position, 0, self.text, self._logprobs),
             self.numbers.encode(ContentPartDone, *self.position, 0, self._part()),
         ]
 
     def _part(self) -> OutputText:
-        return OutputText(self.text, logprobs=self._logprobs)
+        return OutputText(self.text, self._annotations, self._logprobs)
 
 
 class OpenScoredMessage(OpenMessage):
     """A message with the log probabilities of its tokens."""
 
-    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, phase: str | None) -> None:
-        super().__init__(numbers, position, phase)
+    def __init__(
+        self, numbers: SequenceNumbers, position: ItemPosition, phase: str | None, cite: Cite = _no_citations
+    ) -> None:
+        super().__init__(numbers, position, phase, cite)
         self.frame = None
 
     def add(self, event: Delta, out: list[bytes]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.apis.responses.kinds import CORE_TYPES
-from antiphon.apis.responses.presenters import code_interpreter, shell, web_search
+from antiphon.apis.responses.presenters import code_interpreter, file_search, shell, web_search
 from antiphon.apis.responses.presenters.generic import GenericPresenter
 from antiphon.apis.responses.presenters.presenter import Presenter
 
@@ -12,6 +12,7 @@ BUILT_IN: Mapping[str, type[Presenter]] = {
     code_interpreter.TOOL: code_interpreter.CodePresenter,
     web_search.TOOL: web_search.WebPresenter,
     shell.TOOL: shell.ShellPresenter,
+    file_search.TOOL: file_search.FileSearchPresenter,
 }
 """Type of a tool → what shows its calls."""
 

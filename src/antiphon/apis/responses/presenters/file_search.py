@@ -1,0 +1,117 @@
+"""`file_search`: searches of vector stores. What was found is shown where the request includes it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.apis.given import Given, json_text
+from antiphon.apis.responses.output.item import IN_PROGRESS
+from antiphon.apis.responses.presenters.presenter import Presenter, output_item
+from antiphon.apis.responses.tools import Toolbox
+from antiphon.core.file_search import FileResult, file_marks
+from antiphon.core.items import FunctionCall, Item, object_in
+from antiphon.core.tool_result import FilesSearched, ToolResult
+
+TOOL = "file_search"
+RESULTS = "file_search_call.results"
+"""The value of `include` that adds what was found."""
+
+
+class Result(Struct, frozen=True):
+    """A part of a file that was found."""
+
+    file_id: str
+    filename: str
+    score: float
+    attributes: Mapping[str, Any]
+    text: str
+
+
+class FileSearchItem(Struct, tag_field="type", tag="file_search_call"):
+    """A search of vector stores. `results` are null unless they were requested."""
+
+    id: str
+    status: str
+    queries: tuple[str, ...]
+    results: tuple[Result, ...] | None = None
+
+
+class FileCitation(Struct, tag_field="type", tag="file_citation"):
+    """The model cites a part of a file that was found. `index` is where its mark begins in the text."""
+
+    file_id: str
+    index: int
+    filename: str
+
+
+class Citations:
+    """What the answer has found so far, and may cite."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[FileResult, ...]] = {}
+
+    def add(self, result: ToolResult) -> None:
+        """A call was run: what it found can be cited from now on."""
+        if isinstance(details := result.details, FilesSearched):
+            self._found[details.number] = details.results
+
+    def find(self, text: str) -> list[FileCitation]:
+        """The citations in a text, in their order. A mark of nothing that was found is text."""
+        if not self._found:
+            return []
+        return [
+            FileCitation(its[result].file_id, start, its[result].filename)
+            for start, search, result in file_marks(text)
+            if result < len(its := self._found.get(search, ()))
+        ]
+
+
+class FileSearchPresenter(Presenter):
+    """A search of vector stores."""
+
+    type = "file_search_call"
+
+    @classmethod
+    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+        """The search, and what was found, where the item holds it: else nothing can be shown of it."""
+        results = item.value.get("results")
+        if not isinstance(results, list) or not results:
+            return
+        call_id = item.text("id")
+        queries = [query for query in item.value.get("queries") or () if isinstance(query, str)]
+        yield FunctionCall(call_id, tools.offered(TOOL).name, json_text({"queries": queries}))
+        shown = [
+            f"{result.text_or_none('filename') or ''}\n{result.text_or_none('text') or ''}"
+            for result in item.objects("results")
+        ]
+        yield output_item(call_id, "\n\n".join(shown))
+
+    def item(self, status: str) -> FileSearchItem:
+        """The search, with what was found once that is known."""
+        details = self.result.details if self.result else None
+        found = details if isinstance(details, FilesSearched) else None
+        results = None
+        if found is not None and RESULTS in self.call.include:
+            results = tuple(map(_shown, found.results))
+        queries = found.queries if found else _queries(self.text)
+        return FileSearchItem(self.position.id, self.status_of(status), queries, results)
+
+    def run(self) -> list[bytes]:
+        """It is being done."""
+        return [self.stage(IN_PROGRESS), self.stage("searching")]
+
+    def completed(self) -> list[bytes]:
+        """It was done. There is no event for what failed."""
+        return [] if self.failed else [self.stage("completed")]
+
+
+def _shown(found: FileResult) -> Result:
+    return Result(found.file_id, found.filename, found.score, found.attributes, found.text)
+
+
+def _queries(arguments: str) -> tuple[str, ...]:
+    """What the model wants to search for, as far as it can be read."""
+    given = (object_in(arguments) or {}).get("queries")
+    several = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    return tuple(query for query in several if isinstance(query, str))

@@ -1,0 +1,180 @@
+"""`file_search`: models search the vector stores that the request names.
+
+What is found is shown with a mark for each part, such as `【0:2†manual.pdf】`: search 0, result 2.
+Models cite with the same marks. Searching itself is not done here: `Searcher` is what does it.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from antiphon.core.errors import AntiphonError, NotFoundError, RequestError, missing_extra
+from antiphon.core.file_search import (
+    FileQuery,
+    FileResult,
+    check_most,
+    check_queries,
+    check_ranking,
+    file_mark,
+    parse_filter,
+)
+from antiphon.core.hosts import unread
+from antiphon.core.tool_result import FilesSearched, ToolResult
+from antiphon.core.turn import Function, Hosted
+from antiphon.tools.settings import invalid_setting, parse_settings
+from antiphon.tools.tool import Offer, Wanted
+
+TYPE = "file_search"
+ACTION = "search"
+
+RESULTS = 10
+"""Results of a search, unless the request says how many."""
+MOST_STORES = 20
+MOST_QUERIES = 5
+SHOWN_CHARACTERS = 30_000
+"""So much a model is shown of what one search has found."""
+
+_READ = ("type", "vector_store_ids", "max_num_results", "filters", "ranking_options")
+
+FUNCTION = Function(
+    "file_search",
+    """\
+Searches the files that the user has provided, and shows the parts that fit best.
+A part begins with its mark, such as `【0:2†manual.pdf】`. Behind what you say from a part, put its mark.
+The search compares words: use those that the files would use, and search again with others if need be.""",
+    {
+        "type": "object",
+        "properties": {
+            "queries": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": f"What to search for: 1 to {MOST_QUERIES} queries of a few words.",
+            }
+        },
+        "required": ["queries"],
+    },
+    hosted=Hosted(TYPE, ACTION),
+)
+
+
+class Searcher(Protocol):
+    """Searches vector stores of an owner."""
+
+    async def check(self, owner: str, vector_store_ids: Sequence[str]) -> None:
+        """Raise NotFoundError unless the owner has these vector stores."""
+        ...
+
+    async def search(self, owner: str, query: FileQuery) -> list[FileResult]:
+        """What is found, the best first. Raises NotFoundError, StoreError."""
+        ...
+
+
+class _Given(Struct, frozen=True):
+    vector_store_ids: list[str]
+    max_num_results: int | None = None
+    filters: dict[str, Any] | None = None
+    ranking_options: dict[str, Any] | None = None
+
+
+class FileSearch:
+    """The tool: a `ServerTool`."""
+
+    type = TYPE
+    aliases = ()
+
+    def __init__(self, searcher: Searcher) -> None:
+        self._searcher = searcher
+
+    async def offer(self, wanted: Wanted) -> Offer:
+        """See `ServerTool`."""
+        query = _query(wanted.settings, wanted.where)
+        if find_spec("snowballstemmer") is None:
+            raise RequestError(missing_extra(f"'{TYPE}'", "files"), param=f"{wanted.where}.type")
+        try:
+            await self._searcher.check(wanted.owner, query.vector_store_ids)
+        except NotFoundError as error:
+            error.param = f"{wanted.where}.vector_store_ids"
+            raise
+        return Offer((FUNCTION,), unread(wanted.settings, wanted.where, _READ))
+
+    def open(self, wanted: Wanted) -> "Searches":
+        """See `ServerTool`."""
+        return Searches(self._searcher, wanted.owner, _query(wanted.settings, wanted.where))
+
+    async def close(self) -> None:
+        """See `ServerTool`. Nothing is shared."""
+
+
+class Searches:
+    """The searches of one answer: a `Session`. `query` is what its settings say, without queries."""
+
+    def __init__(self, searcher: Searcher, owner: str, query: FileQuery) -> None:
+        self._searcher = searcher
+        self._owner = owner
+        self._query = query
+        self._number = 0
+
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """See `Session`."""
+        if action != ACTION:
+            return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
+        try:
+            queries = check_queries(arguments.get("queries"), "queries", MOST_QUERIES)
+            found = await self._searcher.search(self._owner, _with_queries(self._query, queries))
+        except AntiphonError as error:
+            return ToolResult(error.message, failed=True)
+        number, self._number = self._number, self._number + 1
+        shown = _shown(number, found)
+        return ToolResult(shown.text, FilesSearched(queries, number, tuple(found[: shown.count])))
+
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
+        """See `Session`. Numbers of searches go on."""
+        if isinstance(result.details, FilesSearched):
+            self._number = result.details.number + 1
+
+    async def close(self) -> None:
+        """See `Session`. Nothing is held."""
+
+
+class _Shown(Struct, frozen=True):
+    text: str
+    count: int
+
+
+def _query(settings: Mapping[str, Any], where: str) -> FileQuery:
+    """What the settings at `where` in a request say. Raises RequestError."""
+    given = parse_settings(settings, _Given, where)
+    if not 1 <= len(given.vector_store_ids) <= MOST_STORES:
+        raise invalid_setting(f"{where}.vector_store_ids", f"Name 1 to {MOST_STORES} vector stores.")
+    return FileQuery(
+        tuple(given.vector_store_ids),
+        (),
+        check_most(given.max_num_results, f"{where}.max_num_results", RESULTS),
+        None if given.filters is None else parse_filter(given.filters, f"{where}.filters"),
+        check_ranking(given.ranking_options, f"{where}.ranking_options"),
+    )
+
+
+def _with_queries(query: FileQuery, queries: tuple[str, ...]) -> FileQuery:
+    return FileQuery(query.vector_store_ids, queries, query.most, query.filter, query.threshold)
+
+
+def _shown(number: int, found: Sequence[FileResult]) -> _Shown:
+    """The results, each behind its mark: as many as there is room for, the last one cut."""
+    if not found:
+        return _Shown("Nothing was found. Try other words, or say that the files do not tell.", 0)
+    parts: list[str] = []
+    room = SHOWN_CHARACTERS
+    for index, result in enumerate(found):
+        if room <= 0:
+            break
+        text = result.text.translate(_BRACKETS)
+        parts.append(f"{file_mark(number, index, result.filename)}\n{text[:room]}")
+        room -= len(parts[-1])
+    return _Shown("\n\n".join(parts), len(parts))
+
+
+_BRACKETS = str.maketrans("【】", "〖〗")
+"""No file can make up a mark."""
