@@ -170,6 +170,7 @@ ENGINE_SAMPLES = {
     "upstream_model": ("upstream", "qwen", "qwen"),
     "upstream_key": ("upstream", "key", "key"),
     "tokenizer": ("upstream", "folder", "folder"),
+    "replica": ("upstream", "http://a:1 http://b:2", ("http://a:1", "http://b:2")),
     "connect_seconds": ("upstream", "2.5", 2.5),
     "idle_seconds": ("upstream", "30", 30.0),
     "vllm": ("vllm", "tensor_parallel_size=2", ("tensor_parallel_size=2",)),

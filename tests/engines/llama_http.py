@@ -15,13 +15,20 @@ KEY = "llama-key"
 @contextmanager
 def serving(model: Path, *, slots: int, context: int) -> Iterator[str]:
     """The URL of a server, which is killed in the end."""
+    with running(model, slots=slots, context=context) as (url, _):
+        yield url
+
+
+@contextmanager
+def running(model: Path, *, slots: int, context: int) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """The URL of a server and its process, which is killed in the end."""
     command = [sys.executable, __file__, str(model), str(slots), str(context)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
         try:
             assert process.stdout is not None
             url = process.stdout.readline().decode().strip()
             assert url.startswith("http://127.0.0.1:")
-            yield url
+            yield url, process
         finally:
             process.kill()
 

@@ -139,6 +139,7 @@ class Metrics:
         self._calls = Counter[tuple[str, str]]()  # by tool and outcome
         self._call_seconds: dict[str, Histogram] = {}  # by tool
         self._unmet = 0
+        self._failovers = 0
         self.background = 0
         """Background responses that are being worked on here."""
 
@@ -157,6 +158,7 @@ class Metrics:
         if observation.failure is not None:
             self._answers[observation.failure] += 1
         self._unmet += observation.unmet
+        self._failovers += observation.failovers
 
     def _count(self, generation: ObservedGeneration) -> None:
         model, usage = generation.model, generation.end.usage
@@ -225,6 +227,9 @@ class Metrics:
         unmet = CounterMetricFamily("antiphon:unmet_demands", "Demands that answers did not meet.")
         unmet.add_metric((), self._unmet)
         yield unmet
+        failovers = CounterMetricFamily("antiphon:failovers", "Generations that another replica continued.")
+        failovers.add_metric((), self._failovers)
+        yield failovers
         yield _counters("antiphon:tool_calls", "Calls of tools.", self._calls, "tool", "outcome")
         seconds = HistogramMetricFamily("antiphon:tool_call_seconds", "Seconds of a call.", labels=("tool",))
         for tool, histogram in self._call_seconds.copy().items():

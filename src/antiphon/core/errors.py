@@ -116,6 +116,13 @@ class EngineBusyError(EngineError):
     code = "engine_busy"
 
 
+class ReplicaLostError(EngineError):
+    """The server of the model stopped in the middle of the answer. Try again.
+
+    Another replica can continue it: who began a generation asks for the rest.
+    """
+
+
 class StoreError(AntiphonError):
     """Stored data cannot be reached at the moment. Try again."""
 

@@ -64,6 +64,8 @@ class Observation(Struct):
     """When the first event of the answer came."""
     generations: list[ObservedGeneration] = []
     calls: list[ObservedCall] = []
+    failovers: int = 0
+    """Replicas of a model that failed, and were replaced by another in the middle."""
     unmet: int = 0
     """Demands of the request that the answer does not meet."""
     failure: str | None = None
@@ -90,6 +92,7 @@ class Observation(Struct):
             "first_ms": None if self.first is None else _milliseconds(self.first - self.started),
             "total_ms": _milliseconds(perf_counter() - self.started),
             "finish": self.finish,
+            "failovers": self.failovers,
             "malformed": sum(generation.malformed for generation in self.generations),
             "unmet": self.unmet,
         }

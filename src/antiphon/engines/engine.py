@@ -57,6 +57,8 @@ class Capabilities(Struct, frozen=True):
 
     token_ids: bool = False
     """Chunks carry the tokens behind their text."""
+    replicas: bool = False
+    """After `ReplicaLostError` a generation may ask for the rest of its answer: another replica gives it."""
     sampling: frozenset[str] = frozenset({"max_tokens"})
     constraints: tuple[type[Constraint], ...] = ()
     media: frozenset[MediaKind] = frozenset()

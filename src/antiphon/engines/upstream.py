@@ -8,7 +8,7 @@ before it is asked, because the capabilities of the card do not name it.
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Annotated
 
 import structlog
@@ -18,8 +18,9 @@ from cyclopts.types import PositiveFloat, PositiveInt
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.engines.admission import Admission, Ticket
-from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work, check_size
+from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Receiver, Work, check_size
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines
+from antiphon.engines.pool import PoolEngine
 from antiphon.engines.upstreams import chat, completions, llama_server, ollama, sglang
 from antiphon.engines.upstreams.kind import (
     PROBES,
@@ -93,15 +94,22 @@ class Options:
     """How many answers are generated at the same time; further requests wait. Without it, as many as
     the server has slots, or 256 if it does not say."""
 
+    replica: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
+    """The URL of another server that runs the same model; repeat it for several. Each answer comes from the
+    one where it costs least, and is continued by another if that fails."""
+
     connect_seconds: PositiveFloat = 10
     """How long a connection to the server may take."""
 
     idle_seconds: PositiveFloat = 300
     """How long the server may say nothing in the middle of an answer. Reading a long prompt counts."""
 
-    def build(self) -> "UpstreamEngine":
-        """Check the URL."""
-        return UpstreamEngine(self)
+    def build(self) -> Engine:
+        """Check the URLs."""
+        if not self.replica:
+            return UpstreamEngine(self)
+        servers = (replace(self, model=url, replica=()) for url in (self.model, *self.replica))
+        return PoolEngine([(each.model, UpstreamEngine(each)) for each in servers])
 
 
 class UpstreamEngine:
@@ -137,6 +145,15 @@ class UpstreamEngine:
         log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
         self._server, self._card = server, server.card
         self._admission = Admission(server.slots)
+
+    async def probe(self) -> None:
+        """Raise EngineError if the server does not answer, or is not ready."""
+        try:
+            response = await self._client.request("GET", "/health")
+        except HttpError as error:
+            raise unreachable(error) from error
+        if response.status >= 500:
+            raise refusal(response.status, response.body)
 
     async def stop(self) -> None:
         """Close the connections; what runs and what waits fails."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from antiphon.core.accumulator import DELTAS, Accumulator
 from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import Chunk, Finish, FinishReason, merge_chunks
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, ReplicaLostError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed
 from antiphon.core.observation import Observation, ObservedGeneration, observed
 from antiphon.engines.engine import Engine, GenerationRequest, Work
@@ -27,7 +27,7 @@ from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
 from antiphon.run.drive import Driver
 from antiphon.run.endings import ClientStalledError
-from antiphon.run.replay import ReplayLog, request_after
+from antiphon.run.replay import ReplayLog, may_be_half, request_after
 
 MAX_HELD_CHUNKS = 16_384
 """Chunks of one generation that are kept for a client that does not read: at 300 bytes each, 5 MB."""
@@ -38,6 +38,8 @@ Emit = Callable[[int, list[Event]], None]
 """Takes the next events of a choice."""
 
 
+MAX_LOST = 3
+"""Replicas that may fail in one generation. One that makes them all fail must not reach all of them."""
 MAX_CLOSINGS = 16
 """How often the reasoning of a generation is closed; a model that opens it once more has said all it will."""
 
@@ -106,7 +108,13 @@ class GenerationRun:
         self._engine = engine
         self._request = request
         self._decoder = decoder
-        self._replay = interceptors.replay or (ReplayLog() if interceptors.reasoning else None)
+        self._continues = engine.card.capabilities.replicas
+        recorded = self._continues or interceptors.reasoning is not None
+        self._replay = interceptors.replay or (ReplayLog() if recorded else None)
+        self._unfinished: list[
+            Chunk
+        ] = []  # tokens without text, which another replica could not continue after
+        self._lost = 0  # replicas that failed
         self._calls = interceptors.calls
         self._limit = interceptors.reasoning
         self._closings = 0
@@ -144,10 +152,24 @@ class GenerationRun:
             if self._exceeds_reasoning_limit():
                 self._close_reasoning()
             else:
-                await self._generate(await self._next_request())
+                await self._generate_rest()
         if self._check is not None and (events := await self._check.verdict()):
             self._observation.unmet += sum(len(end.unmet) for end in events if isinstance(end, Finished))
             self._emit(choice, events)
+
+    async def _generate_rest(self) -> None:
+        """Have the engine continue. If a replica fails, another one has to continue after what is there."""
+        try:
+            await self._generate(await self._next_request())
+        except ReplicaLostError as lost:
+            self._lost += 1
+            assert self._replay is not None
+            if self._lost > MAX_LOST:
+                raise
+            written = sum(len(chunk.tokens) for chunk in self._replay.chunks)
+            log.warning("another replica continues", after=written, error=str(lost.__cause__))
+            self._observation.failovers += 1
+            self._unfinished = []
 
     async def _next_request(self) -> GenerationRequest:
         """The request to the engine: for the rest of the answer, if some of it is written already."""
@@ -237,9 +259,20 @@ class GenerationRun:
 
     def _take(self, chunks: list[Chunk]) -> None:
         """Decode these chunks of the engine's."""
+        if self._continues:
+            chunks = self._whole(chunks)
         if self._replay is not None:
             chunks = self._replay.record(chunks, self._before)
         self._decode(chunks)
+
+    def _whole(self, chunks: list[Chunk]) -> list[Chunk]:
+        """The chunks up to the last with text: tokens behind it may have begun a character."""
+        chunks = self._unfinished + chunks
+        end = len(chunks)
+        while end and may_be_half(chunks[end - 1]):
+            end -= 1
+        self._unfinished = chunks[end:]
+        return chunks[:end]
 
     def _decode(self, chunks: list[Chunk]) -> None:
         """Emit the events of these chunks, up to the end."""

@@ -71,7 +71,7 @@ class ReplayLog:
         that continues after them cannot end.
         """
         end = len(self._entries)
-        while end > self._stored and _may_be_half(self._entries[end - 1]):
+        while end > self._stored and may_be_half(self._entries[end - 1]):
             end -= 1
         fresh, self._stored = self._entries[self._stored : end], end
         return _encode(fresh) if fresh else b""
@@ -174,7 +174,8 @@ def _read(entry: Chunk | dict[str, Any]) -> ReplayEntry:
     return msgspec.convert(entry, ToolResultEntry | PromptEntry | ChatChunk)
 
 
-def _may_be_half(entry: ReplayEntry) -> bool:
+def may_be_half(entry: ReplayEntry) -> bool:
+    """Tokens without text: they may have begun a character."""
     return type(entry) is Chunk and not (entry.text or entry.finish)
 
 

@@ -1,0 +1,315 @@
+"""Several replicas of one model as one engine: a request goes to one of them, and to another if that fails.
+
+A request goes where the least is to be done for it: the blocks of its prompt that the replica has not read
+before, and what it works on already. What a replica has read is remembered here, by chained hashes of
+its blocks, and needs nothing of the server.
+
+A replica that fails gets no requests until it answers a probe again. Probes go to all of them every few
+seconds, so that most failures are seen before a request meets them. What a failed replica was working on
+ends with `ReplicaLostError`: the generation asks for the rest of its answer, and that goes to another one
+(see `run/generation.py`). A request that makes one replica after the other fail is given up there.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar, runtime_checkable
+
+import structlog
+from msgspec.structs import replace
+
+from antiphon.core.errors import (
+    AntiphonError,
+    EngineBusyError,
+    EngineError,
+    EngineNotReadyError,
+    ReplicaLostError,
+)
+from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Receiver, Work
+
+PROBE_SECONDS = 5.0
+"""Seconds between probes of a replica, and how long it may take to answer one."""
+FIRST_PROBE_SECONDS = 0.25
+"""Seconds from a failure to the first probe; then twice as long each time, up to the usual."""
+REST_SECONDS = 1.0
+"""Seconds for which a replica that has too many requests gets no more, if there are others."""
+BLOCK = 32
+"""Tokens in a block of a prompt."""
+MOST_BLOCKS = 1024
+"""Blocks of a prompt that are compared; what follows them is new in any case."""
+REMEMBERED_BLOCKS = 65_536
+"""Blocks that are remembered of each replica, the last read; with blocks of 32 tokens, 2 million tokens."""
+BUSY_BLOCKS = 8
+"""A generation under way, or waiting, weighs as much as so many blocks of a prompt that are new."""
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """An engine that may be away, and come back."""
+
+    async def probe(self) -> None:
+        """Raise EngineError if it does not answer."""
+        ...
+
+
+class Replica:
+    """One of the engines, and what is known of it."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self.started = False
+        self.up = False
+        self.failures = 0
+        """In a row."""
+        self._rested = 0.0  # until when
+        self._read: dict[int, None] = {}  # hashes of blocks, the last read last
+
+    @property
+    def resting(self) -> bool:
+        """It has refused a request for having too many, a moment ago."""
+        return asyncio.get_running_loop().time() < self._rested
+
+    def rest(self) -> None:
+        """It has too many requests."""
+        self._rested = asyncio.get_running_loop().time() + REST_SECONDS
+
+    def cost(self, blocks: Sequence[int]) -> tuple[int, int]:
+        """What a prompt of these blocks costs here; if that is the same, who has read least is preferred."""
+        load = self.engine.load
+        new = len(blocks) - self._known(blocks)
+        return new + BUSY_BLOCKS * (load.running + load.waiting), len(self._read)
+
+    def _known(self, blocks: Sequence[int]) -> int:
+        return next((index for index, block in enumerate(blocks) if block not in self._read), len(blocks))
+
+    def read(self, blocks: Sequence[int]) -> None:
+        """It reads a prompt of these blocks."""
+        for block in blocks:
+            self._read.pop(block, None)
+            self._read[block] = None
+        while len(self._read) > REMEMBERED_BLOCKS:
+            del self._read[next(iter(self._read))]
+
+    def forget(self) -> None:
+        """It has lost what it had read."""
+        self._read.clear()
+
+
+Choose = Callable[[Sequence[Replica], Sequence[int]], Replica]
+"""Which of the replicas gets a prompt of these blocks."""
+
+
+def cheapest(replicas: Sequence[Replica], blocks: Sequence[int]) -> Replica:
+    """The replica where it costs least."""
+    return min(replicas, key=lambda each: each.cost(blocks))
+
+
+class PoolEngine:
+    """Replicas of one model, by their names for people; `choose` says which of them gets a request."""
+
+    def __init__(self, engines: Sequence[tuple[str, Engine]], choose: Choose = cheapest) -> None:
+        self._choose = choose
+        self._replicas = [Replica(engine, name) for name, engine in engines]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wakes = {replica: asyncio.Event() for replica in self._replicas}
+        self._stopping = False
+        self._card: ModelCard | None = None
+
+    @property
+    def card(self) -> ModelCard:
+        """The model, with what all replicas can do. Raises EngineNotReadyError before `start`."""
+        if self._card is None:
+            raise EngineNotReadyError
+        return self._card
+
+    @property
+    def load(self) -> Load:
+        """That of all replicas."""
+        loads = [replica.engine.load for replica in self._replicas if replica.started]
+        return Load(sum(load.running for load in loads), sum(load.waiting for load in loads))
+
+    @property
+    def replicas(self) -> dict[str, bool]:
+        """Which replicas there are, and whether they answer."""
+        return {replica.name: replica.up for replica in self._replicas}
+
+    async def start(self) -> None:
+        """Start all replicas: one at least has to be there, and all that are have to run the same model.
+
+        Raises EngineError.
+        """
+        failures = await asyncio.gather(*map(self._start, self._replicas))
+        if not any(replica.up for replica in self._replicas):
+            raise next(failure for failure in failures if failure is not None)
+        for replica, failure in zip(self._replicas, failures, strict=True):
+            if failure is not None:
+                log.warning("a replica is away", replica=replica.name, error=str(failure))
+        self._tasks = [asyncio.create_task(self._watch(replica)) for replica in self._replicas]
+
+    async def _start(self, replica: Replica) -> EngineError | None:
+        """Start a replica; why that failed, if it did. Raises EngineError if it is another model."""
+        try:
+            await replica.engine.start()
+        except EngineError as error:
+            return error
+        self._card = _common(self._card, replica.engine.card, replica.name)
+        replica.started = replica.up = True
+        return None
+
+    async def stop(self) -> None:
+        """Stop all replicas."""
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(replica.engine.stop() for replica in self._replicas))
+
+    # Health
+
+    async def _watch(self, replica: Replica) -> None:
+        """Probe a replica for as long as the engine runs: soon after a failure, and else now and then."""
+        wake = self._wakes[replica]
+        while True:
+            wait = PROBE_SECONDS if replica.up else FIRST_PROBE_SECONDS * 2.0 ** (replica.failures - 1)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(wait, PROBE_SECONDS)):
+                    await wake.wait()
+            if wake.is_set():  # it has failed meanwhile
+                wake.clear()
+                continue
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await self._probe(replica)
+            except (EngineError, TimeoutError) as error:
+                self._failed(replica, error)
+            else:
+                self._answered(replica)
+
+    async def _probe(self, replica: Replica) -> None:
+        if not replica.started:
+            if (failure := await self._start(replica)) is not None:
+                raise failure
+        elif isinstance(replica.engine, Probed):
+            await replica.engine.probe()
+
+    def _failed(self, replica: Replica, error: BaseException) -> None:
+        """It gets no more requests, until it answers a probe."""
+        if replica.up:
+            why = str(error.__cause__ or error) or type(error).__name__
+            log.warning("a replica failed", replica=replica.name, error=why)
+            replica.forget()
+            self._wakes[replica].set()
+        replica.up = False
+        replica.failures += 1
+
+    def _answered(self, replica: Replica) -> None:
+        if not replica.up:
+            log.info("a replica is back", replica=replica.name)
+        replica.up, replica.failures = True, 0
+
+    def _available(self) -> list[Replica]:
+        """The replicas that answer and are not too busy; where there are none, all that may be so again."""
+        started = [replica for replica in self._replicas if replica.started]
+        up = [replica for replica in started if replica.up] or started
+        return [replica for replica in up if not replica.resting] or up
+
+    # What any replica can do
+
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """See `Engine`."""
+        return await self._first(lambda engine: engine.tokenize(pieces))
+
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """See `Engine`."""
+        return await self._first(lambda engine: engine.token_texts(ids))
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """See `Engine`."""
+        return await self._first(lambda engine: engine.detokenize(ids))
+
+    async def _first(self, do: Callable[[Engine], Awaitable[T]]) -> T:
+        """What the first replica says that answers. Raises AntiphonError."""
+        failure: EngineError = EngineNotReadyError()
+        for replica in sorted(self._available(), key=lambda each: each.engine.load.running):
+            try:
+                return await do(replica.engine)
+            except EngineError as error:
+                failure = error
+                self._failed(replica, error)
+        raise failure
+
+    # Generations
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        """Begin one generation on one of the replicas."""
+        blocks = list(_blocks(request))
+        available = self._available()
+        if not available:
+            return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
+        replica = self._choose(available, blocks)
+        replica.read(blocks)
+        return replica.engine.generate(request, _Guarded(receiver, partial(self._lost, replica)))
+
+    def _lost(self, replica: Replica, error: AntiphonError) -> AntiphonError:
+        """What the generation is told of a failure of its replica."""
+        if self._stopping or not isinstance(error, EngineError):
+            return error
+        if isinstance(error, EngineBusyError):
+            replica.rest()
+        else:
+            self._failed(replica, error)
+        if not any(each.up and not each.resting for each in self._replicas):
+            return error
+        lost = ReplicaLostError()
+        lost.__cause__ = error
+        return lost
+
+
+class _Guarded:
+    """A receiver that is told of failures in the pool's words. Chunks go straight to it."""
+
+    def __init__(self, receiver: Receiver, told: Callable[[AntiphonError], AntiphonError]) -> None:
+        self.push = receiver.push
+        self._receiver = receiver
+        self._told = told
+
+    def fail(self, error: AntiphonError) -> None:
+        """See `Receiver`."""
+        self._receiver.fail(self._told(error))
+
+
+def _blocks(request: GenerationRequest) -> Iterator[int]:
+    """The hashes of the blocks of a prompt, each with all that is before it; of those that share a cache."""
+    ids = request.prompt.ids
+    before = hash(request.sampling.cache_salt)
+    for start in range(0, min(len(ids), BLOCK * MOST_BLOCKS) - BLOCK + 1, BLOCK):
+        before = hash((before, ids[start : start + BLOCK]))
+        yield before
+
+
+def _common(known: ModelCard | None, card: ModelCard, name: str) -> ModelCard:
+    """The card of a pool with one replica more. Raises EngineError if that runs another model."""
+    if known is None:
+        return replace(card, capabilities=replace(card.capabilities, replicas=True))
+    for field in ("chat_template", "bos", "eos", "opening"):
+        if getattr(known, field) != getattr(card, field):
+            raise EngineError(
+                f"{name} does not run the same model as the other replicas: its {field} is another."
+            )
+    ours, its = known.capabilities, card.capabilities
+    if ours.chat != its.chat:
+        raise EngineError(f"{name} takes conversations, and the other replicas prompts, or the reverse.")
+    common = replace(
+        ours,
+        token_ids=ours.token_ids and its.token_ids,
+        sampling=ours.sampling & its.sampling,
+        constraints=tuple(kind for kind in ours.constraints if kind in its.constraints),
+        media=ours.media & its.media,
+    )
+    return replace(known, context=min(known.context, card.context), capabilities=common)

@@ -1,0 +1,422 @@
+"""Replicas of one model: which of them gets a request, and what becomes of answers when one fails."""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from antiphon.constrain.compile import CompiledConstraint
+from antiphon.constrain.grammar_ir import GrammarIR, sequence
+from antiphon.core.accumulator import Accumulator, Output
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
+from antiphon.core.constraint import Gbnf
+from antiphon.core.errors import EngineBusyError, EngineError, ReplicaLostError, RequestError
+from antiphon.core.observation import OBSERVATION, Observation
+from antiphon.core.turn import Sampling
+from antiphon.decode.decoder import Decoder
+from antiphon.decode.ids import ids_by, openai_call_id
+from antiphon.decode.table import Table
+from antiphon.dialects.registry import find
+from antiphon.engines.engine import Engine, GenerationRequest, Load, Prompt, Receiver, Work
+from antiphon.engines.models import resolve
+from antiphon.engines.pool import BLOCK, PoolEngine
+from antiphon.engines.scripted import ScriptedEngine
+from antiphon.engines.upstream import Options
+from antiphon.run.constraints import ConstraintPlan, Demands, plan_of
+from antiphon.run.generation import GenerationRun, Interceptors
+from tests.contracts.engine import Collected, EngineContract, request_of, until
+from tests.engines import llama_http
+from tests.run.support import Handheld, Heard, fold
+
+FREE = ConstraintPlan()
+STORY = "Ünce upon a time, 🎉 in 日本, there was a fox. "
+
+
+class Dying(ScriptedEngine):
+    """A scripted engine whose next generations fail after so many chunks each, and one that is away.
+
+    `probes` counts.
+    """
+
+    def __init__(self, lines: Iterable[dict[str, Any]], cuts: Iterable[int] = (), **options: Any) -> None:
+        super().__init__(list(lines), **options)
+        self.cuts = iter(cuts)
+        self.away = False
+        self.asked: list[GenerationRequest] = []
+        self.probes = 0
+
+    async def start(self) -> None:
+        if self.away:
+            raise EngineError("It is away.")
+        await super().start()
+
+    async def probe(self) -> None:
+        self.probes += 1
+        if self.away:
+            raise EngineError("It is away.")
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        self.asked.append(request)
+        if self.away:
+            return asyncio.get_running_loop().call_soon(receiver.fail, EngineError("It is away."))
+        cut = next(self.cuts, None)
+        if cut is None:
+            return super().generate(request, receiver)
+        failing = _Failing(receiver, cut)
+        failing.work = super().generate(request, failing)
+        return failing.work
+
+
+class _Failing:
+    """A receiver whose generation fails after so many chunks, unless it ends before."""
+
+    work: Work
+
+    def __init__(self, receiver: Receiver, after: int) -> None:
+        self._receiver = receiver
+        self._left = after
+        self.fail = receiver.fail
+
+    def push(self, chunks: list[Chunk]) -> None:
+        taken, self._left = chunks[: self._left], self._left - len(chunks)
+        if self._left >= 0 and chunks[-1].finish is not None:
+            self._receiver.push(chunks)
+            return
+        if taken:
+            self._receiver.push(taken)
+        if self._left <= 0:
+            self.work.cancel()
+            self._receiver.fail(EngineError("It died."))
+
+
+async def pool_of(*engines: Engine) -> PoolEngine:
+    pool = PoolEngine([(f"replica {number}", engine) for number, engine in enumerate(engines)])
+    await pool.start()
+    return pool
+
+
+class TestContract(EngineContract):
+    """A pool is an engine like any other. Which replica is served first is not told: one has all the slots."""
+
+    prompt = "Tell a story."
+    others = ("Say alpha.", "Say beta.", "Say gamma.")
+    slots = 4
+    draws = False
+
+    @pytest_asyncio.fixture
+    async def engine(self):
+        lines = [
+            *(
+                {"when": word, "output": f"{word} is a letter of Greek "}
+                for word in ("alpha", "beta", "gamma")
+            ),
+            {"when": "story", "output": STORY, "tokens": 10**9},
+            {"output": "a", "tokens": 100},
+        ]
+        away = Dying(lines)
+        away.away = True
+        pool = await pool_of(ScriptedEngine(lines, parallel=self.slots), away)
+        yield pool
+        await pool.stop()
+
+    @pytest.fixture
+    def fresh(self):
+        return PoolEngine([("one", ScriptedEngine([{"output": "again ", "tokens": 10**9}], parallel=1))])
+
+
+# The law: an answer does not show that replicas failed
+
+
+CALLS = (
+    "<think>\nLet me see…</think>Sure. "
+    '<tool_call>\n{"name": "look", "arguments": {"at": "日本 🎉", "n": [1, 2]}}\n</tool_call>'
+)
+TABLE = Table(find("hermes").grammar)
+
+
+async def answer(
+    engine: Engine, plan: ConstraintPlan = FREE, text: str = "Hi", max_tokens: int = 1000, **options: Any
+) -> Output:
+    """The whole answer to a prompt."""
+    run = GenerationRun(
+        engine,
+        await request_of(engine, text, max_tokens, **options),
+        Decoder(TABLE, ids=ids_by(openai_call_id, rng=Random(1))),
+        Interceptors(plan=plan),
+        Accumulator(),
+    )
+    heard = Heard()
+    await run.run(heard, 0)  # type: ignore[arg-type]
+    return fold(heard.events)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=3), st.sampled_from(["chars", 3, None, "whole"]))
+async def test_an_answer_is_the_same_whichever_replicas_fail(cuts: list[int], split: Any) -> None:
+    lines = [{"output": CALLS, "split": split}]
+    undisturbed = await answer(await pool_of(ScriptedEngine(lines)))
+    pool = await pool_of(Dying(lines, cuts[::2]), Dying(lines, cuts[1::2]), Dying(lines))
+    disturbed = await answer(pool)
+    await pool.stop()
+    assert disturbed == undisturbed
+
+
+async def test_what_is_enforced_holds_for_the_rest() -> None:
+    """The grammar of what follows is made of what is there."""
+    plan = plan_of(Demands(CompiledConstraint(GrammarIR(sequence("ab", "cd")))), Gbnf)
+    lines = [{"output": "abcd", "split": "chars"}]
+    first, second = Dying(lines, [3]), Dying(lines)
+    pool = await pool_of(first, second)
+    output = await answer(pool, plan, constraint=plan.constraint)
+    await pool.stop()
+    asked, rest = first.asked + second.asked
+    assert output.text == "abcd"
+    assert asked.constraint == plan.constraint
+    assert rest.constraint is not None
+    assert '"d"' in rest.constraint.text
+    assert "a" not in rest.constraint.text.replace("root", "")
+
+
+async def test_max_tokens_and_usage_count_each_token_once() -> None:
+    lines = [{"output": STORY, "split": "chars", "tokens": 100}]
+    pool = await pool_of(Dying(lines, [7]), Dying(lines, [5]), Dying(lines))
+    output = await answer(pool, max_tokens=30)
+    assert output.usage.completion_tokens == 30
+    assert output.text == (STORY * 3)[:30]
+    await pool.stop()
+
+
+async def test_a_character_that_was_begun_is_written_again() -> None:
+    """Its first tokens have no text yet: another replica could not end it."""
+    first, second = Handheld(), Handheld()
+    for engine in (first, second):
+        engine.card = replace(engine.card, capabilities=replace(engine.card.capabilities, token_ids=True))
+    pool = await pool_of(first, second)
+    running = asyncio.create_task(answer(pool))
+    await until(lambda: len(first.receivers) == 1)
+    first.receivers[0].push([_token("a", 1), _token("", 2), _token("", 3)])
+    first.receivers[0].fail(EngineError())
+    await until(lambda: len(second.receivers) == 1)
+    assert second.asked[0].begun == "a"
+    assert second.asked[0].prompt.ids == (*first.asked[0].prompt.ids, 1)
+    second.receivers[0].push([_token("", 2), _token("", 3), _token("é", 4, end=True)])
+    output = await running
+    assert output.text == "aé"
+    assert output.usage.completion_tokens == 4
+    await pool.stop()
+
+
+# What is given up
+
+
+async def test_a_request_that_makes_all_fail_is_given_up() -> None:
+    engines = [Dying([{"output": STORY}], [1] * 9) for _ in range(6)]
+    pool = await pool_of(*engines)
+    with pytest.raises(EngineError):
+        await answer(pool)
+    assert sum(len(engine.asked) for engine in engines) == 4
+    await pool.stop()
+
+
+async def test_the_last_failure_is_told_where_nobody_is_left() -> None:
+    pool = await pool_of(Dying([{"output": STORY}], [1]))
+    collected = Collected()
+    pool.generate(await request_of(pool, "Hi", 50), collected)
+    with pytest.raises(EngineError, match="It died") as raised:
+        await collected.whole()
+    assert not isinstance(raised.value, ReplicaLostError)
+    await pool.stop()
+
+
+async def test_what_is_refused_is_no_failure_of_a_replica() -> None:
+    class Refusing(Handheld):
+        def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+            return asyncio.get_running_loop().call_soon(receiver.fail, RequestError("No.", param="seed"))
+
+    pool = await pool_of(Refusing(), Refusing())
+    collected = Collected()
+    pool.generate(GenerationRequest(Prompt("Hi", (1, 2)), 5), collected)
+    with pytest.raises(RequestError, match="No"):
+        await collected.whole()
+    assert all(pool.replicas.values())
+    await pool.stop()
+
+
+async def test_a_replica_that_has_too_many_rests_while_others_answer() -> None:
+    class Busy(Handheld):
+        def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+            super().generate(request, receiver)
+            return asyncio.get_running_loop().call_soon(receiver.fail, EngineBusyError())
+
+    busy, free = Busy(), Handheld()
+    pool = await pool_of(busy, free)
+    first, second = Collected(), Collected()
+    asked = GenerationRequest(Prompt("Hi", (1, 2)), 5)
+    pool.generate(asked, first)
+    with pytest.raises(ReplicaLostError):
+        await first.whole()
+    pool.generate(asked, second)
+    assert (len(busy.asked), len(free.asked)) == (1, 1)
+    assert all(pool.replicas.values())
+    await pool.stop()
+
+
+def _token(text: str, id_: int, *, end: bool = False) -> Chunk:
+    return Chunk(text, (Token(id_, text),), Finish(FinishReason.STOP) if end else None)
+
+
+# Which replica
+
+
+def prompt(*ids: int) -> GenerationRequest:
+    return GenerationRequest(Prompt("", ids), 5)
+
+
+async def test_requests_go_where_the_least_is_under_way() -> None:
+    engines = [Handheld() for _ in range(3)]
+    pool = await pool_of(*engines)
+    works = [pool.generate(prompt(number), Collected()) for number in range(6)]
+    assert [engine.load for engine in engines] == [Load(running=2)] * 3
+    for work in works[:3]:
+        work.cancel()
+    await pool.stop()
+
+
+async def test_a_conversation_stays_where_it_was_read() -> None:
+    engines = [Handheld() for _ in range(3)]
+    pool = await pool_of(*engines)
+    conversations = [[number] * BLOCK * 10 for number in range(3)]
+    for turn_ in range(4):
+        for number, conversation in enumerate(conversations):
+            conversation.extend([number, turn_] * BLOCK)
+            pool.generate(prompt(*conversation), Collected()).cancel()
+    assert [{request.prompt.ids[0] for request in engine.asked} for engine in engines] == [{0}, {1}, {2}]
+    await pool.stop()
+
+
+async def test_a_replica_with_much_to_do_shares_a_conversation() -> None:
+    engines = [Handheld(), Handheld()]
+    pool = await pool_of(*engines)
+    for _ in range(8):
+        pool.generate(prompt(*[7] * BLOCK * 4), Collected())
+    assert all(len(engine.asked) > 1 for engine in engines)
+    await pool.stop()
+
+
+async def test_prompts_that_share_no_cache_share_no_replica() -> None:
+    engines = [Handheld(), Handheld()]
+    pool = await pool_of(*engines)
+    ids = [7] * BLOCK * 40
+    for salt in ("one", "two", "one", "two"):
+        pool.generate(replace(prompt(*ids), sampling=Sampling(cache_salt=salt)), Collected()).cancel()
+    assert [[request.sampling.cache_salt for request in engine.asked] for engine in engines] == [
+        ["one"] * 2,
+        ["two"] * 2,
+    ]
+    await pool.stop()
+
+
+# Health
+
+
+async def test_a_pool_starts_with_those_that_are_there_and_finds_the_others() -> None:
+    there, away = Dying([{"output": STORY}]), Dying([{"output": STORY}])
+    away.away = True
+    pool = await pool_of(there, away)
+    assert pool.replicas == {"replica 0": True, "replica 1": False}
+    away.away = False
+    await until(lambda: all(pool.replicas.values()))
+    await pool.stop()
+
+
+async def test_a_pool_without_any_does_not_start() -> None:
+    away = Dying([{"output": STORY}])
+    away.away = True
+    with pytest.raises(EngineError, match="It is away"):
+        await pool_of(away, away)
+
+
+async def test_another_model_is_no_replica() -> None:
+    other = Handheld()
+    other.card = replace(other.card, chat_template="another")
+    with pytest.raises(EngineError, match=r"replica 1 does not run the same model.*chat_template"):
+        await pool_of(Handheld(), other)
+
+
+async def test_a_replica_that_failed_comes_back() -> None:
+    first, second = Dying([{"output": STORY}], [0]), Dying([{"output": STORY}])
+    pool = await pool_of(first, second)
+    first.away = True
+    collected = Collected()
+    pool.generate(await request_of(pool, "Hi", 50), collected)
+    with pytest.raises(ReplicaLostError):
+        await collected.whole()
+    assert pool.replicas == {"replica 0": False, "replica 1": True}
+    assert await pool.detokenize(await pool.tokenize(["Hi"])) == "Hi"
+    first.away = False
+    await until(lambda: all(pool.replicas.values()))
+    assert first.probes >= 1
+    await pool.stop()
+
+
+async def test_what_is_asked_of_any_replica_is_asked_of_the_next_if_it_fails() -> None:
+    class Mute(Handheld):
+        async def tokenize(self, pieces: Any) -> list[int]:
+            raise EngineError("Nothing.")
+
+    pool = await pool_of(Mute(), Handheld())
+    assert await pool.tokenize(["ab"]) == [97, 98]
+    assert pool.replicas == {"replica 0": False, "replica 1": True}
+    await pool.stop()
+
+
+# Real servers
+
+
+STREAMS = int(os.environ.get("ANTIPHON_TEST_STREAMS", "12"))
+"""Answers that are under way while a server is killed: `make test-failover` has 200."""
+TOPICS = ("a fox", "the sea", "a train", "winter", "bread", "a king", "the moon", "a clock")
+
+
+def question(number: int) -> str:
+    text = f"Tell a story about {TOPICS[number % len(TOPICS)]}, number {number}."
+    return f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
+async def test_answers_survive_servers_that_are_killed() -> None:
+    """Three servers with a real model; one is killed with many streams under way, and then another."""
+    tokens, random = 24, Random(STREAMS)
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(llama_http.running(resolve(None), slots=4, context=512)) for _ in range(3)
+        ]
+        urls = [url for url, _ in servers]
+        pool = Options(urls[0], upstream_key=llama_http.KEY, replica=tuple(urls[1:])).build()
+        await pool.start()
+
+        async def written(number: int) -> Output:
+            return await answer(pool, text=question(number), max_tokens=tokens)
+
+        undisturbed = await asyncio.gather(*map(written, range(STREAMS)))
+        OBSERVATION.set(observation := Observation())
+        tasks = [asyncio.create_task(written(number)) for number in range(STREAMS)]
+        for victim in random.sample(servers, 2):
+            done = random.randrange(STREAMS // 4, STREAMS // 2)
+            await until(lambda done=done: sum(task.done() for task in tasks) >= done)
+            victim[1].kill()
+        disturbed = await asyncio.gather(*tasks)
+        await pool.stop()
+    assert observation.failovers
+    assert [*map(_told, disturbed)] == [*map(_told, undisturbed)]
+
+
+def _told(output: Output) -> tuple[str, FinishReason, int]:
+    """What has to be the same. How much of a prompt was cached differs between servers."""
+    return output.text, output.reason, output.usage.completion_tokens
