@@ -19,6 +19,7 @@ from tests.constrain.sampler import samples
 from tests.contracts.dialect import TOOLS as OFFERED
 from tests.contracts.dialect import answers, table_of
 from tests.laws import check, decode, fold
+from tests.search import CI
 
 WEATHER = {
     "type": "object",
@@ -92,6 +93,10 @@ def named(dialect: Dialect) -> str:
     return dialect.names[0]
 
 
+SAMPLES = 2 if CI else 6
+"""Answers that a constraint lets through, which are tried."""
+
+
 def states(dialect: Dialect) -> list[str | None]:
     """Where an answer may begin: at the start, inside of a thought, and after it."""
     states = dialect.grammar.states
@@ -134,7 +139,7 @@ def test_what_is_let_through_is_what_was_demanded(dialect: Dialect, choice: Tool
         assert compiled.unenforced == ()
         assert compiled.grammar_ir is not None
         language = Language(compiled.grammar_ir)
-        for text in samples(compiled.grammar_ir, 6):
+        for text in samples(compiled.grammar_ir, SAMPLES):
             assert faults(answer(dialect, text, state), choice) == [], text
             assert text in language
             if compiled.triggers:
@@ -156,7 +161,7 @@ def test_a_format_is_what_is_said(dialect: Dialect) -> None:
     for state in states(dialect):
         compiled = compile_constraint(OutputRequirements(format=FORMAT, state=state), dialect.grammar)
         assert compiled.grammar_ir is not None
-        for text in samples(compiled.grammar_ir, 6):
+        for text in samples(compiled.grammar_ir, SAMPLES):
             said = [item for item in answer(dialect, text, state).items if isinstance(item, Message)]
             shown = "".join(part.text for item in said for part in item.parts)
             assert json.loads(shown.removeprefix("<think>"))["answer"] in ("yes", "no")
