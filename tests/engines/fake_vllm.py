@@ -71,6 +71,7 @@ class FakeTokenizer:
 
 class SamplingParams(SimpleNamespace):
     logprobs: int | None = None
+    stop_token_ids: Sequence[int] = ()
 
 
 class StructuredOutputsParams(SimpleNamespace):
@@ -133,7 +134,9 @@ class AsyncLLM:
             get_diff_sampling_param=lambda: {"temperature": 0.6, "max_tokens": 9},
         )
         slots = args.max_num_seqs or 256  # type: ignore[attr-defined]
-        self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=slots))
+        self.vllm_config = SimpleNamespace(
+            scheduler_config=SimpleNamespace(max_num_seqs=slots), kv_transfer_config=None
+        )
         self.input_processor = InputProcessor()
         self.engine_core = EngineCore(self.renderer.tokenizer)
 
@@ -150,13 +153,14 @@ class InputProcessor:
     def __init__(self) -> None:
         self.seen: list[Any] = []
 
-    def process_inputs(
+    def process_inputs(  # noqa: PLR0917 - as vLLM has it
         self,
         request_id: str,
         prompt: Mapping[str, Any],
         params: SamplingParams,
         supported_tasks: Sequence[str],
         priority: int = 0,
+        data_parallel_rank: int | None = None,
     ) -> SimpleNamespace:
         if params.temperature > 2:
             message = f"temperature must be in [0, 2], got {params.temperature}."
@@ -171,6 +175,7 @@ class InputProcessor:
             cache_salt=prompt.get("cache_salt"),
             sampling_params=params,
             priority=priority,
+            data_parallel_rank=data_parallel_rank,
         )
         self.seen.append(request)
         return request

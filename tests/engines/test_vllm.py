@@ -170,6 +170,9 @@ async def test_sampling_becomes_vllms_own(engine):
         logprobs=2,
         priority=4,
         cache_salt="salt",
+        allowed_token_ids=(1, 2),
+        vllm_xargs={"window": 3},
+        data_parallel_rank=1,
     )
     request = await asked(engine, sampling)
     assert vars(request.sampling_params) == {
@@ -188,10 +191,24 @@ async def test_sampling_becomes_vllms_own(engine):
         "stop_token_ids": [200],
         "ignore_eos": True,
         "bad_words": ["bad"],
+        "allowed_token_ids": [1, 2],
+        "extra_args": {"window": 3},
         "logprobs": 2,
     }
-    assert (request.priority, request.cache_salt) == (4, "salt")
+    assert (request.priority, request.cache_salt, request.data_parallel_rank) == (4, "salt", 1)
     assert request.external_req_id == request.request_id
+
+
+async def test_a_kv_connector_is_told_what_it_can_act_on(engine):
+    pulled = Sampling(kv_transfer_params={"do_remote_prefill": True})
+    with pytest.raises(RequestError, match="no KV connector") as raised:
+        await asked(engine, pulled)
+    assert raised.value.param == "kv_transfer_params"
+    llm_of(engine).vllm_config.kv_transfer_config = object()
+    extra = (await asked(engine, pulled)).sampling_params.extra_args
+    assert extra == {"kv_transfer_params": {"do_remote_prefill": True}}
+    with pytest.raises(RequestError, match="'do_remote_decode' is not supported"):
+        await asked(engine, Sampling(kv_transfer_params={"do_remote_decode": True}))
 
 
 async def test_a_constraint_holds_from_the_first_token_on(engine):

@@ -24,6 +24,7 @@ _REPETITION = ("repetition_penalty",)
 _RANGE = ("repeat_last_n",)
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
+    "allowed_tokens": ("allowed_token_ids",),
     "ban_eos_token": ("ignore_eos",),
     "banned_strings": ("bad_words",),
     "custom_token_bans": ("banned_tokens",),
@@ -130,8 +131,6 @@ REFUSED: Mapping[str, str] = {
     "adaptive_decay": _NO_SAMPLER,
     "adaptive_target": _NO_SAMPLER,
     "add_generation_prompt": _IN_CHAT,
-    "allowed_token_ids": "Use 'logit_bias' or 'structured_outputs'.",
-    "allowed_tokens": "Use 'logit_bias' or 'structured_outputs'.",
     "audio": _NO_MEDIA,
     "background": _IN_RESPONSES,
     "best_of": _ONE_ANSWER,
@@ -154,7 +153,6 @@ REFUSED: Mapping[str, str] = {
     "include": _IN_RESPONSES,
     "input": "Use 'messages' or 'prompt', or the Responses API.",
     "instructions": "Use a message of the role 'system', or the Responses API.",
-    "kv_transfer_params": _NO_EXTENSION,
     "logits_processors": _NO_EXTENSION,
     "logprob_token_ids": "Use 'top_logprobs'.",
     "logprobs": "Use 'include': ['message.output_text.logprobs'] and 'top_logprobs'.",
@@ -220,7 +218,6 @@ REFUSED: Mapping[str, str] = {
     "usage": "Use 'stream_options': {'include_usage': true}.",
     "use_beam_search": "Use Chat Completions or Completions.",
     "verbosity": _IN_CHAT_OR_RESPONSES,
-    "vllm_xargs": _NO_EXTENSION,
     "watermarking": "Antiphon does not watermark.",
     "web_search_options": "Use 'tools', in Chat Completions or Responses.",
 }

@@ -57,6 +57,7 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=request.ignore_eos or None,
         bad_words=_texts(request.bad_words),
+        allowed_token_ids=tuple(request.allowed_token_ids or ()),
         logprobs=logprobs,
         cache_salt=request.cache_salt or None,
     )

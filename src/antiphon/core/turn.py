@@ -102,7 +102,8 @@ class Sampling(Struct, frozen=True):
     log probability of each token, and of so many most likely ones beside it;
     `prompt_logprobs` for the prompt's. A higher `priority` waits longer.
     Prompts with different `cache_salt` share no cache. `beam_width` asks for a
-    beam search.
+    beam search. Only `allowed_token_ids` are drawn. `vllm_xargs` and `kv_transfer_params` are what
+    vLLM passes on to its plugins and its KV connector; `data_parallel_rank` is which of its ranks works.
     """
 
     temperature: float | None = None
@@ -141,6 +142,10 @@ class Sampling(Struct, frozen=True):
     cache_salt: str | None = None
     beam_width: int | None = None
     length_penalty: float | None = None
+    allowed_token_ids: tuple[int, ...] = ()
+    vllm_xargs: Mapping[str, Any] = {}
+    kv_transfer_params: Mapping[str, Any] = {}
+    data_parallel_rank: int | None = None
 
 
 class Ending(Enum):

@@ -75,6 +75,9 @@ SUPPORTED = frozenset(Sampling.__struct_fields__) - {
     "prompt_logprobs",
     "beam_width",
     "length_penalty",
+    "vllm_xargs",
+    "kv_transfer_params",
+    "data_parallel_rank",
 }
 """The fields of `Sampling` that are taken.
 

@@ -52,11 +52,23 @@ _SAME = (
     "ignore_eos",
     "logprobs",
 )
-_LISTS = ("stop_token_ids", "bad_words")
+_LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
 """The fields of `Sampling` that vLLM knows by the same names and values."""
 
 SUPPORTED = frozenset(
-    {*_SAME, *_LISTS, "logit_bias", "banned_tokens", "seed", "max_tokens", "cache_salt", "priority"}
+    {
+        *_SAME,
+        *_LISTS,
+        "logit_bias",
+        "banned_tokens",
+        "seed",
+        "max_tokens",
+        "cache_salt",
+        "priority",
+        "vllm_xargs",
+        "kv_transfer_params",
+        "data_parallel_rank",
+    }
 )
 """The fields of `Sampling` that are supported.
 
@@ -207,6 +219,7 @@ class VllmCore:
                 self._sampling(request),
                 supported_tasks=("generate",),
                 priority=sampling.priority or 0,
+                data_parallel_rank=sampling.data_parallel_rank,
             )
         except (self._refusal, ValueError) as error:
             message = f"vLLM refuses this: {str(error.args[0] if error.args else error).rstrip('.')}."
@@ -221,16 +234,32 @@ class VllmCore:
         """The `SamplingParams`. Stop strings are not sent: the decoder above has to see them."""
         sampling = request.sampling
         values = {name: value for name in _SAME if (value := getattr(sampling, name)) != _UNSET[name]}
-        values = {**self.defaults, **values, **{name: [*getattr(sampling, name)] for name in _LISTS}}
+        values = {**self.defaults, **values}
+        values |= {name: [*listed] for name in _LISTS if (listed := getattr(sampling, name))}
         values["top_p"] = max(values["top_p"], _LEAST_TOP_P)
         if sampling.seed is not None:
             values["seed"] = sampling.seed % 2**63  # -1 would draw one
         bias = {**sampling.logit_bias, **dict.fromkeys(sampling.banned_tokens, float("-inf"))}
         if isinstance(request.constraint, StructuralTag):
             values["structured_outputs"] = self._structured(request.constraint, sampling)
+        if sampling.vllm_xargs or sampling.kv_transfer_params:
+            values["extra_args"] = {**sampling.vllm_xargs, **self._transfer(sampling)}
         return self._params.SamplingParams(
             max_tokens=request.max_tokens, logit_bias=bias or None, skip_clone=True, **values
         )
+
+    def _transfer(self, sampling: Sampling) -> Mapping[str, Any]:
+        """What the KV connector is told. Raises RequestError if there is none, or its answer is wanted."""
+        given, param = sampling.kv_transfer_params, "kv_transfer_params"
+        if not given:
+            return {}
+        if self._llm.vllm_config.kv_transfer_config is None:
+            message = "vLLM has no KV connector here: it wants --vllm kv_transfer_config=…. Leave this out."
+            raise RequestError(message, param=param)
+        if given.get("do_remote_decode"):
+            message = "'do_remote_decode' is not supported: answers do not tell what another vLLM would need."
+            raise RequestError(message, param=param)
+        return {param: given}
 
     def _structured(self, tag: StructuralTag, sampling: Sampling) -> Any:
         if sampling.ignore_eos:

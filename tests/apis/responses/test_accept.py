@@ -347,7 +347,7 @@ def test_the_conversation_is_named(conversation: Any) -> None:
         ({"messages": [{"role": "user", "content": "Hi"}]}, "messages"),
         ({"return_token_ids": True}, "return_token_ids"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"ec_transfer_params": {"a": 1}}, "ec_transfer_params"),
         ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncation_side": "right"}, "truncation_side"),

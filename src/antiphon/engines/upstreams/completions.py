@@ -54,6 +54,8 @@ _VLLM = _OPENAI | {
     "stop_token_ids",
     "ignore_eos",
     "bad_words",
+    "allowed_token_ids",
+    "vllm_xargs",
     "logprobs",
     "cache_salt",
 }
