@@ -101,6 +101,6 @@ VLLM_PIP := $(VLLM)/bin/python -m pip --disable-pip-version-check -qq install --
 $(VLLM)/.ready: tests/engines/vllm-requirements.txt tests/engines/vllm_setup.py pyproject.toml
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM_PIP) --requirement $<
-	$(VLLM_PIP) --editable .
+	$(VLLM)/bin/python -m pip --disable-pip-version-check -qq install --constraint $< --editable '.[llama-cpp,test]'
 	HF_HUB_OFFLINE=1 $(VLLM)/bin/python tests/engines/vllm_setup.py $(VLLM)/model
 	@touch $@

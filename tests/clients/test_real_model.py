@@ -1,9 +1,11 @@
 """The SDKs of OpenAI and Anthropic against Antiphon with a real model: SmolLM2-135M, see `tests/real_engine.py`."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import jsonschema_rs
 import openai
 import pytest
 import pytest_asyncio
@@ -307,3 +309,55 @@ async def test_anthropics_sdk_gets_answers_too(server: Running, model: str) -> N
         assert whole == counted.input_tokens
     assert len(pieces) > 1
     assert (again.usage.cache_read_input_tokens or 0) > counted.input_tokens // 2
+
+
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+
+
+async def test_a_call_that_is_demanded_has_the_arguments_of_its_schema(
+    client: AsyncOpenAI, model: str
+) -> None:
+    weather: Any = {"name": "get_weather", "parameters": CITY, "strict": True}
+    completion = await client.chat.completions.create(
+        model=model,
+        messages=user("What is the weather in Rome?"),
+        tools=[{"type": "function", "function": weather}],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=100,
+        seed=1,
+    )
+
+    [choice] = completion.choices
+    [call] = choice.message.tool_calls or ()
+    assert choice.finish_reason == "tool_calls"
+    assert call.type == "function"
+    assert call.function.name == "get_weather"
+    jsonschema_rs.validate(CITY, json.loads(call.function.arguments))
+
+
+async def test_a_response_says_the_same_streamed_and_whole_in_the_form_of_its_schema(
+    client: AsyncOpenAI, model: str
+) -> None:
+    options: Any = {
+        "model": model,
+        "input": "Name a city, and for how many days to go there.",
+        "text": {"format": {"type": "json_schema", "name": "trip", "schema": CITY, "strict": True}},
+        "max_output_tokens": 60,
+        "temperature": 0,
+        "store": False,
+        "extra_body": {"seed": 1},
+    }
+    response = await client.responses.create(**options)
+    events = [event async for event in await client.responses.create(**options, stream=True)]
+
+    jsonschema_rs.validate(CITY, json.loads(response.output_text))
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output_text == response.output_text
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == response.output_text
