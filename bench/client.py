@@ -39,6 +39,7 @@ class Tally(Struct):
     """What came back. `first` holds the seconds from each request to the first bytes of its body."""
 
     answers: int = 0
+    events: int = 0
     bytes: int = 0
     seconds: float = 0
     first: list[float] = field(default_factory=list)
@@ -124,6 +125,7 @@ class _Client(asyncio.Protocol):
             return
         tally.answers += 1
         tally.bytes += len(body)
+        tally.events += body.count(b"data: ")
         if self._left:
             self._ask()
         elif not self._over.done():

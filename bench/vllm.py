@@ -2,8 +2,9 @@
 
 Both serve the same model, by the same vLLM, one after the other, and get the same requests from the same
 client. What counts is the CPU, user and kernel, of the process that has the connections: vLLM
-computes in others. So the model may be of any kind, and is a tiny one with random weights: a real one
-would keep the servers waiting on a processor.
+computes in others. So the model may be of any kind, and is a small one with random weights. It must not be
+too small: vLLM's server sends several tokens in one event where it cannot keep up with the engine, and
+events per token are told beside the figures.
 
 It needs the environment of `make test-vllm`, and borrows the tokenizer of its model.
 """
@@ -61,14 +62,14 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 
-TINY = {
+SMALL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
     "head_dim": 64,
     "max_position_embeddings": 1024,
     "vocab_size": 49152,
@@ -79,12 +80,19 @@ TINY = {
 """The configuration of the model."""
 
 
+class Cost(Struct, frozen=True):
+    """µs of CPU per token, and how many events were sent for each."""
+
+    cpu: Figure
+    events: float
+
+
 class Row(Struct, frozen=True):
     """µs of CPU per token at so many streams, requests included. `ratio` is vLLM's figure by Antiphon's."""
 
     streams: int
-    antiphon: Figure
-    vllm: Figure
+    antiphon: "Cost"
+    vllm: "Cost"
     ratio: float
 
 
@@ -115,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             streams,
             figures["antiphon"][streams],
             figures["vllm"][streams],
-            round(figures["vllm"][streams].median / figures["antiphon"][streams].median, 2),
+            round(figures["vllm"][streams].cpu.median / figures["antiphon"][streams].cpu.median, 2),
         )
         for streams in options.streams
     ]
@@ -129,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _model(folder: Path, tokenizer: Path) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(tokenizer / name, folder)
-    (folder / "config.json").write_text(json.dumps(TINY))
+    (folder / "config.json").write_text(json.dumps(SMALL))
     return folder
 
 
@@ -151,18 +159,24 @@ def _antiphon(model: Path) -> Callable[[int], list[str]]:
     return lambda port: [*start, *given, *options, "--port", str(port)]
 
 
-def _measured(command: Callable[[int], list[str]], streams: Sequence[int], rounds: int) -> dict[int, Figure]:
-    """µs of CPU per token, by the number of streams."""
+def _measured(command: Callable[[int], list[str]], streams: Sequence[int], rounds: int) -> dict[int, Cost]:
+    """What a token costs, by the number of streams."""
     with _running(command) as (pid, port):
         asyncio.run(drive(_load(4, 1), port))  # now it has seen every line of its code
-        return {count: figure([_round(pid, port, count) for _ in range(rounds)]) for count in streams}
+        return {count: _cost([_round(pid, port, count) for _ in range(rounds)]) for count in streams}
 
 
-def _round(pid: int, port: int, streams: int) -> float:
+def _cost(rounds: Sequence[tuple[float, float]]) -> Cost:
+    return Cost(figure([cpu for cpu, _ in rounds]), round(min(events for _, events in rounds), 2))
+
+
+def _round(pid: int, port: int, streams: int) -> tuple[float, float]:
+    """µs and events per token."""
     load = _load(streams, max(1, 16 // streams))
     before = cpu_seconds(pid)
     tally = asyncio.run(drive(load, port))
-    return (cpu_seconds(pid) - before) * 1e6 / (tally.answers * TOKENS)
+    tokens = tally.answers * TOKENS
+    return (cpu_seconds(pid) - before) * 1e6 / tokens, tally.events / tokens
 
 
 def _load(streams: int, requests: int) -> Load:
@@ -226,9 +240,11 @@ def _answers(url: str) -> bool:
 def _table(report: Report) -> Iterator[str]:
     machine = report.machine
     yield f"antiphon {machine.antiphon}, Python {machine.python}, {machine.cores} cores, load {machine.load}"
-    yield f"\n{'µs of CPU per token, streams':30}{'Antiphon':>10}{'vLLM':>10}{'ratio':>8}"
+    columns = f"{'Antiphon':>10}{'vLLM':>10}{'ratio':>8}{'events per token':>20}"
+    yield f"\n{'µs of CPU per token, streams':30}{columns}"
     for row in report.rows:
-        yield f"{row.streams:<30}{row.antiphon.median:10.1f}{row.vllm.median:10.1f}{row.ratio:8.2f}"
+        figures = f"{row.antiphon.cpu.median:10.1f}{row.vllm.cpu.median:10.1f}{row.ratio:8.2f}"
+        yield f"{row.streams:<30}{figures}{row.antiphon.events:12.2f} /{row.vllm.events:5.2f}"
     yield from target_table(report.targets)
 
 
