@@ -36,10 +36,13 @@ test-all: $(VENV)/.test  ## Run every test, also those that download chat templa
 test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and npm (ARGS="-k codex")
 	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients/test_programs.py -rs $(ARGS)
 
+# vLLM leaves sockets to the garbage collector, which warns of them.
+LEFT := ignore::pytest.PytestUnraisableExceptionWarning
+
 # One vLLM at a time, on two threads, with little memory, and nothing from outside.
 test-vllm: $(VLLM)/.ready  ## Run tests with a real vLLM on the processor: installs it (ARGS="-k contract")
 	ANTIPHON_TEST_VLLM=$(VLLM)/model HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
-		$(VLLM)/bin/python -m pytest -n 0 tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
+		$(VLLM)/bin/python -m pytest -n 0 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 
 check: lint types imports  ## Lint, types, import contracts, tests and how much they reach: what CI runs

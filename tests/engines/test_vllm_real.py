@@ -35,9 +35,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(not VLLM_MODEL, reason="vLLM is not here: make test-vllm"),
     pytest.mark.timeout(600),
-    pytest.mark.filterwarnings(
-        "ignore::pytest.PytestUnraisableExceptionWarning"
-    ),  # it leaves sockets to the garbage collector
 ]
 
 SLOTS = 3
