@@ -23,6 +23,7 @@ FIRST = [
     for path in (
         "clients/test_real_constraints.py",
         "clients/test_real_model.py",
+        "clients/test_real_models.py",
         "constrain/test_real_schemas.py",
         "engines/test_llama_cpp.py",
         "engines/test_upstream_llama.py",

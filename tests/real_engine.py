@@ -2,6 +2,7 @@
 
 import os
 
+from antiphon.engines import llama_cpp
 from antiphon.engines.engine import Engine
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.models import resolve
@@ -18,4 +19,5 @@ def real_engine(*, context: int, slots: int, threads: int | None = None) -> Engi
     """An engine that answers so many requests at a time."""
     if VLLM_MODEL:
         return Options(VLLM_MODEL, context=context, parallel=slots, vllm=VLLM_ARGUMENTS).build()
-    return LlamaCppEngine(resolve(None), context=context, parallel=slots, threads=threads)
+    options = llama_cpp.Options(context=context, parallel=slots, threads=threads)
+    return LlamaCppEngine(resolve(None), options)

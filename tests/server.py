@@ -101,6 +101,9 @@ async def running(
     script: list[Mapping[str, Any]] | Engine,
     *,
     names: tuple[str, ...] = (),
+    models: Models | None = None,
+    default_model: str | None = None,
+    admin_keys: tuple[str, ...] = (),
     dialect: str | None = "hermes",
     date: str | None = None,
     exclude_tools: bool = False,
@@ -117,7 +120,10 @@ async def running(
     attachments: AttachmentReader | None = None,
     **given: Any,
 ) -> AsyncIterator[Running]:
-    """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not."""
+    """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not.
+
+    `models` are served instead of one with this script.
+    """
     engine = ScriptedEngine(script, parallel=parallel) if isinstance(script, list) else script
     model = SharingModel(
         engine,
@@ -129,7 +135,7 @@ async def running(
         limits=limits,
     )
     opened = partial(open_store, store) if isinstance(store, str) else store
-    models, options = Models([model]), Options(limits=limits, **given)
+    models, options = models or Models([model], default=default_model), Options(limits=limits, **given)
     app = App(
         models,
         Storage(opened, lease),
@@ -146,7 +152,7 @@ async def running(
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # asyncio forgets it, and clients wait 40 ms
     config = uvicorn.Config(
-        build(app, keys),
+        build(app, keys, admin_keys),
         log_config=None,
         lifespan="off",
         **protocols(limits) | ({"http": http} if http else {}),

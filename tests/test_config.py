@@ -143,7 +143,9 @@ SAMPLES = {
     "code_interpreter": ("true", True),
     "web_search": ("http://127.0.0.1:8888", "http://127.0.0.1:8888"),
     "shell": ("bwrap sh", "bwrap sh"),
-    "default_model": ("true", True),
+    "default_model": ("a", "a"),
+    "keep_loaded": ("2GiB", "2GiB"),
+    "admin_key": ("one two", ("one", "two")),
     "media_fallback": ("note", "note"),
     "media_domain": ("a.example b.example", ("a.example", "b.example")),
     "exclude_tools_when_tool_choice_none": ("true", True),
@@ -165,6 +167,11 @@ ENGINE_SAMPLES = {
     "threads": ("llama_cpp", "2", 2),
     "parallel": ("llama_cpp", "9", 9),
     "context": ("llama_cpp", "77", 77),
+    "gpu_layers": ("llama_cpp", "3", 3),
+    "kv_type": ("llama_cpp", "q8_0", "q8_0"),
+    "flash_attention": ("llama_cpp", "on", "on"),
+    "draft": ("llama_cpp", "ngram", "ngram"),
+    "draft_tokens": ("llama_cpp", "5", 5),
     "script": ("scripted", "s.toml", Path("s.toml")),
     "upstream_kind": ("upstream", "vllm", "vllm"),
     "upstream_model": ("upstream", "qwen", "qwen"),
@@ -179,7 +186,7 @@ ENGINE_SAMPLES = {
 REQUIRED = {"upstream": ["http://127.0.0.1:1"], "vllm": ["org/model"]}
 """What is on the command line of an engine that cannot do without."""
 
-NAMES = [field.name for field in fields(Settings) if field.name not in ("config", "engine")]
+NAMES = [field.name for field in fields(Settings) if field.name not in ("config", "engine", "models")]
 
 
 def test_every_option_of_an_engine_is_tested() -> None:

@@ -15,8 +15,9 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from antiphon import __version__
-from antiphon.config import PARSING, Keys, Settings, command, is_url
+from antiphon.config import Keys, Settings, command, is_url
 from antiphon.core.errors import AntiphonError
+from antiphon.model_tables import PARSING
 
 app = App(
     name="antiphon",

@@ -21,17 +21,20 @@ from antiphon.app.app import DAY, App, Options
 from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
-from antiphon.config import Settings
+from antiphon.config import Settings, read_keep_loaded
 from antiphon.core.errors import AntiphonError, StoreError, missing_extra
 from antiphon.core.limits import read_limits
 from antiphon.core.observation import NoTracing, Tracing
+from antiphon.engines.engine import Engine
+from antiphon.engines.pool import PoolEngine
+from antiphon.model_tables import ModelSettings
 from antiphon.render.renderer import BUILT_IN
 from antiphon.run.loading import ServedModel
-from antiphon.run.models import Models
+from antiphon.run.models import KeepLoaded, Models
 from antiphon.store.open import default_path, open_store
 from antiphon.store.records import Limits
 from antiphon.store.store import Store
-from antiphon.tools.discovery import by_type
+from antiphon.tools.discovery import Tools, by_type
 from antiphon.tools.file_search import FileSearch
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool
@@ -63,20 +66,10 @@ class Runtime(Struct, frozen=True):
 
 def compose(settings: Settings) -> Runtime:
     """The parts of a server with these options. Raises AntiphonError for options that cannot be used."""
-    template = _read(settings.chat_template) if settings.chat_template else None
     storage = Storage(_open_store(settings), settings.lease_seconds)
-    served = ServedModel(
-        settings.engine.build(),
-        names=settings.model_name,
-        dialect=settings.dialect,
-        chat_template=template,
-        date=settings.date,
-        exclude_tools=settings.exclude_tools_when_tool_choice_none,
-        tools=by_type((*_tools(settings), FileSearch(search.FileSearcher(storage)))),
-        limits=read_limits(settings.limit),
-    )
+    tools = by_type((*_tools(settings), FileSearch(search.FileSearcher(storage))))
     app = App(
-        Models([served]),
+        _models(settings, tools),
         storage,
         Sealer(_secrets(settings)),
         _options(settings),
@@ -84,6 +77,52 @@ def compose(settings: Settings) -> Runtime:
         attachments=_attachments(settings),
     )
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds))
+
+
+def _models(settings: Settings, tools: Tools) -> Models:
+    """The models, none of them loaded."""
+    single = ModelSettings(
+        settings.model_name,
+        (settings.engine,),
+        settings.dialect,
+        None if settings.chat_template is None else str(settings.chat_template),
+    )
+    served = [_served(model, settings, tools) for model in settings.models or (single,)]
+    most, memory = (None, None) if settings.keep_loaded is None else read_keep_loaded(settings.keep_loaded)
+    for each in served:
+        if memory is not None and each.memory > memory:
+            need = -(-each.memory // 1024**2)
+            message = f"The model {each.names[0]} takes about {need} MiB, more than --keep-loaded allows. "
+            raise AntiphonError(message + "Raise it, or give the model a smaller context or fewer slots.")
+    return Models(served, default=settings.default_model, keep=KeepLoaded(most, memory))
+
+
+def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedModel:
+    """One of the models. Raises AntiphonError for what it cannot be."""
+    try:
+        return ServedModel(
+            _engine(model),
+            names=model.names,
+            dialect=model.dialect,
+            chat_template=_read(Path(model.chat_template)) if model.chat_template else None,
+            date=settings.date,
+            sampling=model.sampling,
+            variables=model.variables,
+            adapters=model.adapters,
+            exclude_tools=settings.exclude_tools_when_tool_choice_none,
+            tools=tools,
+            limits=read_limits(settings.limit),
+        )
+    except AntiphonError as error:
+        if not settings.models:
+            raise
+        raise AntiphonError(f"The model {model.names[0]}: {error.message}") from error
+
+
+def _engine(model: ModelSettings) -> Engine:
+    """What runs it: one engine, or several as one."""
+    engines = [(str(getattr(options, "model", "")), options.build()) for options in model.engines]
+    return PoolEngine(engines) if len(engines) > 1 else engines[0][1]
 
 
 def _tools(settings: Settings) -> Iterator[ServerTool]:
@@ -135,7 +174,6 @@ def _options(settings: Settings) -> Options:
         keep_alive=settings.keep_alive,
         stall=settings.stall_seconds,
         deadline=settings.deadline_seconds,
-        default_model=settings.default_model,
         trust_templates=settings.trust_chat_templates,
         force_usage=settings.force_include_usage,
         reasoning_fields=_REASONING_FIELDS.get(settings.reasoning_field, (settings.reasoning_field,)),

@@ -15,10 +15,11 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +30,9 @@ from cyclopts.validators import Number
 
 from antiphon.core.limits import read_limits
 from antiphon.engines.engine import EngineOptions
-from antiphon.engines.registry import names, options_of
+from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
+from antiphon.engines.registry import engine_for, names, options_of
+from antiphon.model_tables import PARSING, ModelSettings, read_tables
 
 
 def read_keys(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
@@ -76,14 +79,6 @@ def is_url(model: str) -> bool:
     return model.startswith(("http://", "https://"))
 
 
-def is_safetensors(model: str) -> bool:
-    """The model is a folder with its safetensors, or has the name of a repository on the hub."""
-    path = Path(model).expanduser()
-    if path.exists():
-        return path.is_dir() and any(path.glob("*.safetensors"))
-    return _REPOSITORY.fullmatch(model) is not None and not model.endswith(".gguf")
-
-
 def is_date(_type: object, value: str | None) -> None:
     """Raise ValueError if it is none."""
     if value is not None:
@@ -105,12 +100,26 @@ def are_domains(_type: object, given: tuple[str, ...]) -> None:
             raise ValueError(f"a domain is written example.com, not '{domain}'.")
 
 
-DEFAULT_ENGINE = "llama_cpp"
-UPSTREAM = "upstream"
-"""The engine for a model that is a URL."""
-VLLM = "vllm"
-"""The engine for a model of safetensors."""
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_SIZE = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[KMGT]i?B)?")
+_UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def read_keep_loaded(value: str) -> tuple[int | None, int | None]:
+    """A number of models, or else a number of bytes. Raises ValueError."""
+    found = _SIZE.fullmatch(value)
+    if found is None:
+        raise ValueError(f"a number of models, as in 2, or of bytes, as in 24GiB, not '{value}'.")
+    number, unit = int(found["number"]), found["unit"]
+    if unit is None:
+        return number, None
+    return None, number * (1024 if "i" in unit else 1000) ** _UNITS[unit[0]]
+
+
+def is_keep_loaded(_type: object, value: str | None) -> None:
+    """Raise ValueError if it is none."""
+    if value is not None:
+        read_keep_loaded(value)
+
 
 Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=False)]
 
@@ -136,9 +145,18 @@ class Settings:
     one that was requested. Without any, the model's own name. With a `*` it is a pattern:
     `claude-*` takes all names of Claude models."""
 
-    default_model: bool = False
-    """Answer requests that leave out the model. Without it they are refused, as the APIs' specifications
-    want; null or empty, it is the first name in any case."""
+    models: Annotated[tuple[ModelSettings, ...], Parameter(parse=False)] = ()
+    """The [[models]] of the TOML file, which stand for all options of a single model."""
+
+    default_model: str | None = None
+    """The name of the model that answers requests that leave the model out, or name one that this server
+    has not. Without it they are refused, as the APIs' specifications want; a model that is null or empty
+    is the first one in any case."""
+
+    keep_loaded: Annotated[str | None, Parameter(validator=is_keep_loaded)] = None
+    """How many models may be loaded at a time, as in 2, or how much memory they may take, as in 24GiB.
+    Others are loaded when they are asked for, and the one that was used longest ago makes room. Without
+    it, all are loaded."""
 
     dialect: str | None = None
     """The format of the model's reasoning and tool calls. Without one, chosen from
@@ -154,6 +172,9 @@ class Settings:
     api_key: Keys = field(default=(), repr=False)
     """A key that clients must send, or @FILE with one key per line; repeat it for
     several. In the variable, separate them with spaces. Without any, the server is open."""
+
+    admin_key: Keys = field(default=(), repr=False)
+    """A key, or @FILE with one per line, for whoever loads and unloads adapters. Without any, nobody may."""
 
     store: str = "sqlite"
     """Where responses, conversations and stored completions are kept: sqlite, a file in
@@ -260,6 +281,7 @@ class Environment(Env):
 def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Fill in what is still open from the TOML file that `config` names, if it does."""
     for path, data in _files(arguments):
+        data.pop("models", None)  # see `_models`
         known = _keys(arguments) - {"config"}
         for key in data:
             if key.replace("-", "_") not in known:
@@ -269,6 +291,7 @@ def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
 
 def _engine_from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     for path, data in _files(arguments):
+        data.pop("models", None)
         Dict(data, source=path, use_commands_as_keys=False, allow_unknown=True)(app, commands, arguments)
 
 
@@ -288,14 +311,6 @@ def _keys(arguments: ArgumentCollection) -> set[str]:
 
 
 _ENVIRONMENT = Environment("ANTIPHON_", command=False)
-PARSING: dict[str, Any] = {
-    "default_parameter": Parameter(negative=()),
-    "result_action": "return_value",
-    "exit_on_error": False,
-    "print_error": False,
-    "suppress_keyboard_interrupt": False,
-}
-"""How each command line of ours is parsed: `cli.main` decides what is printed, and the exit codes."""
 
 
 def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | None) -> App:  # noqa: A002
@@ -306,7 +321,7 @@ def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | 
     group = Group(f"Options of the engine {name}", help="Others have their own: --engine NAME --help")
 
     def serve(engine_options: Any, settings: Any, engine: Any) -> None:
-        run(replace(settings, engine=engine_options))
+        run(_with_models(replace(settings, engine=engine_options), engine))
 
     # cyclopts reads the options from the signature: these are known only now. It wants a default for
     # a table whose fields all have one; that of an engine with a required option cannot have it.
@@ -339,11 +354,8 @@ def _engine_of(tokens: Sequence[str]) -> str:
         error.verbose = False  # as where all options are known
         raise
     choose(**bound.kwargs)
-    engine, *models = chosen
-    # What is unused are models, and the options of an engine, which are not known yet.
-    words = zip(("", *unused), unused, strict=False)
-    models += [word for before, word in words if not before.startswith("--") or "=" in before]
-    name = engine or _fitting(models)
+    engine, model = chosen
+    name = engine or engine_for(model or _positional(unused))
     try:
         options_of(name)
     except ValueError as error:
@@ -351,14 +363,36 @@ def _engine_of(tokens: Sequence[str]) -> str:
     return name
 
 
-def _fitting(models: Iterable[str]) -> str:
-    """The engine that runs such a model."""
-    for model in models:
-        if is_url(model):
-            return UPSTREAM
-        if is_safetensors(model):
-            return VLLM
-    return DEFAULT_ENGINE
+def _positional(unused: Sequence[str]) -> str | None:
+    """The model among what is not known yet, which else are options of an engine, and their values."""
+    urls = [each for each in unused if is_url(each)]
+    alone = [
+        each
+        for before, each in pairwise(["", *unused])
+        if not each.startswith("-") and (not before.startswith("--") or "=" in before)
+    ]
+    return next(iter([*urls, *alone]), None)
+
+
+def _with_models(settings: Settings, engine: str) -> Settings:
+    """The settings with the tables of the file. Raises CycloptsError."""
+    path = settings.config
+    if path is None:
+        return settings
+    text = path.read_text(encoding="utf-8")
+    tables = tomllib.loads(text).get("models")
+    if tables is None:
+        return settings
+    default = Settings()
+    single = ["model_name", "dialect", "chat_template"]
+    given = [
+        f"--{name.replace('_', '-')}" for name in single if getattr(settings, name) != getattr(default, name)
+    ]
+    if engine != DEFAULT_ENGINE or settings.engine != default.engine:
+        given.append("the model and the options of its engine")
+    if given:
+        raise CycloptsError(msg=f"{path} has [[models]], so give {given[0]} there, in the table of a model.")
+    return replace(settings, models=read_tables(str(path), text, tables))
 
 
 def _unknown(key: str, known: set[str], path: str) -> str:

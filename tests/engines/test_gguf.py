@@ -1,7 +1,7 @@
 import pytest
 
 from antiphon.core.errors import EngineError
-from antiphon.engines.gguf import read_metadata
+from antiphon.engines.gguf import parts_size, read_metadata, sampling_of
 from antiphon.engines.models import resolve
 
 
@@ -25,3 +25,24 @@ def test_a_broken_file_says_what_to_do(tmp_path, size):
         path.write_bytes(whole.read(size))
     with pytest.raises(EngineError, match="not a whole GGUF file"):
         read_metadata(path)
+
+
+def test_the_sampling_that_the_makers_recommend():
+    facts = {
+        "general.sampling.temp": 0.6000000238418579,
+        "general.sampling.top_k": 20,
+        "general.sampling.penalty_repeat": 1.0499999523162842,
+        "general.sampling.sequence": "ktp",
+        "general.name": "x",
+    }
+    assert sampling_of(facts) == {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.05}
+    assert sampling_of(read_metadata(resolve(None))) == {}
+
+
+def test_the_size_of_a_model_is_that_of_all_its_parts(tmp_path):
+    for number, size in enumerate((5, 7), 1):
+        (tmp_path / f"m-{number:05}-of-00002.gguf").write_bytes(bytes(size))
+    assert parts_size(tmp_path / "m-00001-of-00002.gguf") == 12
+    (tmp_path / "m-00002-of-00002.gguf").unlink()
+    with pytest.raises(EngineError, match="m-00002-of-00002"):
+        parts_size(tmp_path / "m-00001-of-00002.gguf")

@@ -1,25 +1,28 @@
 """The llama.cpp engine with a real model: SmolLM2-135M, from the wheel that the test setup installs."""
 
 import asyncio
-import http.client
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
-import threading
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Load, Prompt
-from antiphon.engines.llama_cpp import LlamaCppEngine
+from antiphon.engines.http_client import HttpClient
+from antiphon.engines.llama_cpp import PROMPT_BATCH, LlamaCppEngine, Options
+from antiphon.engines.llama_process import LlamaProcess
 from antiphon.engines.llama_request import MAX_NESTING, MAX_RULES
 from antiphon.engines.llama_request import request_of as llama_request
-from antiphon.engines.llama_server import PROMPT_BATCH, LlamaServer
 from antiphon.engines.models import resolve
 from tests.contracts.engine import (
     Collected,
@@ -32,6 +35,7 @@ from tests.contracts.engine import (
     tokens_of,
     until,
 )
+from tests.engines.lora import write_lora
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,7 +49,7 @@ def chat(text):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine():
-    engine = LlamaCppEngine(resolve(None), context=CONTEXT, parallel=SLOTS)
+    engine = LlamaCppEngine(resolve(None), Options(context=CONTEXT, parallel=SLOTS))
     await engine.start()
     yield engine
     await engine.stop()
@@ -58,7 +62,7 @@ class TestContract(EngineContract):
 
     @pytest.fixture
     def fresh(self):
-        return LlamaCppEngine(resolve(None), context=512, parallel=1, threads=1)
+        return LlamaCppEngine(resolve(None), Options(context=512, parallel=1, threads=1))
 
 
 async def test_card_comes_from_the_file(engine):
@@ -233,22 +237,32 @@ SAMPLERS = {
 }
 
 
-async def test_llama_cpp_draws_as_it_is_told():
-    server = LlamaServer(resolve(None), context=512, parallel=1, threads=1)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def process():
+    settings = {"model.path": str(resolve(None)), "n_ctx": 64, "n_parallel": 1, "port": 0, "ui": False}
+    process = await LlamaProcess.start(settings, lambda stage, seconds: None)
+    yield process
+    await process.close()
+
+
+async def asked(process, path, body, key):
+    """The status and the body of an answer of llama.cpp."""
+    client = HttpClient(process.url, key)
+    try:
+        response = await client.request("POST", path, json.loads(body))
+    finally:
+        client.close()
+    return response.status, response.body
+
+
+async def test_llama_cpp_draws_as_it_is_told(process):
     sampling = Sampling(
         **SAMPLERS, repetition_penalty=1.25, dry_sequence_breakers=("x", "\n"), banned_tokens=(5,)
     )
-    request = GenerationRequest(Prompt("a", tuple(server.tokenize(["Hello"] * 4))), 2, sampling)
-    messages = []
-
-    def receive(message):
-        messages.append(json.loads(message))
-        return False
-
-    await asyncio.to_thread(server.complete, llama_request(request), receive)
-    server.close()
-
-    settings = messages[-1]["__verbose"]["generation_settings"]
+    body = llama_request(GenerationRequest(Prompt("a", (1, 4093, 198)), 2, sampling))
+    status, answer = await asked(process, "/completion", body, process.key)
+    settings = json.loads(answer.strip().rpartition(b"data: ")[2])["generation_settings"]
+    assert status == 200
     assert {name: settings[name] for name in SAMPLERS} == SAMPLERS
     assert settings["repeat_penalty"] == 1.25
     assert settings["dry_sequence_breakers"] == ["x", "\n"]
@@ -297,7 +311,7 @@ async def test_prefill_stops_after_a_batch(engine):
 
 
 async def test_each_slot_has_the_whole_context_and_its_end_is_a_length():
-    engine = LlamaCppEngine(resolve(None), context=256, parallel=2)
+    engine = LlamaCppEngine(resolve(None), Options(context=256, parallel=2))
     await engine.start()
     try:
         ids = tuple((await engine.tokenize(["fox " * 256]))[:250])
@@ -309,8 +323,8 @@ async def test_each_slot_has_the_whole_context_and_its_end_is_a_length():
 
 
 @pytest.mark.parametrize("ids", [(10**6,), (), (1,) * (CONTEXT + 1)])
-async def test_a_refused_prompt_is_an_engine_error_with_its_cause(engine, ids):
-    with pytest.raises(EngineError, match="refused the prompt") as raised:
+async def test_a_refused_prompt_is_told_with_its_cause(engine, ids):
+    with pytest.raises(RequestError, match="refuses this") as raised:
         await generated(engine, GenerationRequest(Prompt("", ids), 5))
     assert raised.value.__cause__ is not None
     await until(lambda: engine.load == Load())
@@ -319,18 +333,6 @@ async def test_a_refused_prompt_is_an_engine_error_with_its_cause(engine, ids):
 async def test_the_context_can_be_filled_with_special_tokens(engine):
     pieces = ["<|", "a", "|>"] * 5000  # each is tokenized by itself
     assert await engine.tokenize(pieces) == await engine.tokenize(["<|", "a", "|>"]) * 5000
-
-
-async def test_what_the_system_has_no_thread_for_fails_and_frees_its_slot(engine, monkeypatch):
-    def start(_thread):
-        raise RuntimeError("can't start new thread")
-
-    request = await request_of(engine, chat("hi"), 5)
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", start)
-        with pytest.raises(EngineError):
-            await generated(engine, request)
-    assert engine.load == Load()
 
 
 async def test_llama_cpp_is_quiet(capfd, engine):
@@ -344,14 +346,14 @@ async def test_a_file_that_is_no_model_says_what_to_do(tmp_path):
     path = tmp_path / "cut.gguf"
     with resolve(None).open("rb") as whole:
         path.write_bytes(whole.read(8_000_000))
-    with pytest.raises(EngineError, match=r"could not load cut\.gguf"):
+    with pytest.raises(EngineError, match=r"cannot load cut\.gguf: .*not within the file bounds"):
         await LlamaCppEngine(path).start()
 
 
 EXIT = """
 import asyncio
 from antiphon.engines.engine import GenerationRequest, Prompt
-from antiphon.engines.llama_cpp import LlamaCppEngine
+from antiphon.engines.llama_cpp import PROMPT_BATCH, LlamaCppEngine, Options
 from antiphon.engines.models import resolve
 
 class Receiver:
@@ -362,7 +364,7 @@ class Receiver:
         self.begun.set()
 
 async def main():
-    engine = LlamaCppEngine(resolve(None), context=4096, parallel=1)
+    engine = LlamaCppEngine(resolve(None), Options(context=4096, parallel=1))
     await engine.start()
     receiver = Receiver()
     engine.generate(GenerationRequest(Prompt("", (1, 4093, 198)), 4000), receiver)
@@ -384,21 +386,94 @@ async def test_a_process_ends_though_nobody_stopped_the_engine():
     assert child.returncode == 3, errors.decode()
 
 
-async def test_the_port_for_tokenizing_is_for_this_process_alone():
-    server = await asyncio.to_thread(LlamaServer, resolve(None), context=64, parallel=1)
-    try:
-        assert server.host.startswith("127.0.0.1:")
-        for headers in ({}, {"Authorization": "Bearer wrong"}):
-            assert await asyncio.to_thread(status_of, server.host, headers) == 401
-    finally:
-        await asyncio.to_thread(server.close)
+async def test_the_port_is_for_this_server_alone(process):
+    assert process.url.startswith("http://127.0.0.1:")
+    for key in ("", "wrong"):
+        status, _ = await asked(process, "/tokenize", b'{"content": "hi"}', key)
+        assert status == 401
 
 
-def status_of(host, headers):
-    """What an own request to tokenize is answered."""
-    connection = http.client.HTTPConnection(host, timeout=30)
+# Adapters, and what each of our options becomes
+
+
+async def test_adapters_are_used_by_name_and_come_and_go_beside_what_runs(tmp_path):
+    first, second = (str(write_lora(tmp_path / f"{seed}.gguf", seed)) for seed in (1, 2))
+    engine = LlamaCppEngine(resolve(None), Options(context=256, parallel=2, threads=1))
+    await engine.load_adapter("first", first)
+    await engine.start()
     try:
-        connection.request("POST", "/tokenize", '{"content": "hi"}', headers)
-        return connection.getresponse().status
+        prompt = chat("What is the capital of France?")
+        long = await request_of(engine, prompt, 100, sampling=greedy(ignore_eos=True))
+        running = Collected()
+        engine.generate(long, running)
+        await running.begun.wait()
+
+        await engine.load_adapter("second", second)
+
+        texts = {
+            name: text_of(await chunks_of(engine, prompt, 8, adapter=name))
+            for name in (None, "first", "second")
+        }
+        whole = await running.whole()
+        with pytest.raises(RequestError, match="no adapter file") as raised:
+            await engine.load_adapter("third", str(tmp_path / "none"))
+        with pytest.raises(EngineError, match=r"cannot load"):
+            await engine.load_adapter("third", str(resolve(None)))
+        await engine.unload_adapter("first")
+        with pytest.raises(EngineError, match="'first' is not loaded"):
+            await chunks_of(engine, prompt, 8, adapter="first")
+        again = text_of(await chunks_of(engine, prompt, 8, adapter="second"))
     finally:
-        connection.close()
+        await engine.stop()
+    assert raised.value.param == "lora_path"
+    assert "Paris" in texts[None]
+    assert len({*texts.values()}) == 3
+    assert len(tokens_of(whole)) == 100, "it was cut off"
+    assert again == texts["second"]
+    assert engine.adapters.keys() == {"second"}
+
+
+async def test_two_prompts_that_begin_alike_are_computed_once(engine):
+    beginning = chat("Remember this: " + "the quick brown fox jumps over the lazy dog. " * 12)
+    shared = len(await engine.tokenize([beginning]))
+    await chunks_of(engine, beginning + chat("What did I say?"), 2)
+    first, *_ = await chunks_of(engine, beginning + chat("Who jumps?"), 2)
+    assert first.cached_tokens >= shared
+
+
+def children():
+    """The processes that this one has started."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(child) for each in lists for child in each.read_text().split()}
+
+
+async def test_a_process_that_ends_is_started_again_and_says_so():
+    engine = LlamaCppEngine(
+        resolve(None), Options(context=256, parallel=1, threads=1, kv_type="q8_0", draft="ngram")
+    )
+    assert 90e6 < engine.memory < 120e6
+    before = children()
+    await engine.start()
+    [child] = children() - before
+    try:
+        assert 90e6 < engine.memory < 150e6
+        running = Collected()
+        engine.generate(await request_of(engine, chat("Tell a story."), 100), running)
+        await running.begun.wait()
+        with capture_logs() as logs:
+            os.kill(child, signal.SIGKILL)
+            with pytest.raises(EngineError):
+                await running.whole()
+            await until(lambda: any(entry["event"] == "loaded" for entry in logs))
+        assert text_of(await chunks_of(engine, chat("What is the capital of France?"), 12))
+    finally:
+        await engine.stop()
+    assert [entry["event"] for entry in logs][:2] == ["llama.cpp has ended", "loading"]
+    assert children() == before
+
+
+async def test_what_is_asked_of_llama_cpp_that_it_cannot_do_is_told_in_its_words(tmp_path):
+    with pytest.raises(EngineError, match=r"cannot load SmolLM2.*"):
+        await LlamaCppEngine(
+            resolve(None), Options(context=256, parallel=1, draft=str(tmp_path)), draft=tmp_path / "none.gguf"
+        ).start()

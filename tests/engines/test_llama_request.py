@@ -16,7 +16,7 @@ from antiphon.engines.llama_request import (
     request_of,
 )
 
-ALWAYS = {"prompt": [1, 2], "n_predict": 9, "stream": True, "return_progress": True, "verbose": True}
+ALWAYS = {"prompt": [1, 2], "n_predict": 9, "stream": True, "return_progress": True, "return_tokens": True}
 VOCABULARY = 100
 
 

@@ -6,20 +6,18 @@ import pytest
 from antiphon.core.chunks import Candidate, FinishReason, Token
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.llama_server import Piece
-from antiphon.engines.llama_stream import UNKNOWN_ID, CachedTokenizer, ChunkReader, ScoredReader, reader_of
+from antiphon.engines.llama_stream import UNKNOWN_ID, ChunkReader, Piece, ScoredReader, reader_of
 from tests.contracts.engine import text_of, tokens_of
 
 
 def message(text="", tokens=(), count=0, logprobs=None, **rest):
-    verbose = {"tokens": tokens, "tokens_predicted": count}
-    choice = {"text": text, "finish_reason": None, "logprobs": logprobs}
-    return msgspec.json.encode({"choices": [choice], "__verbose": verbose, **rest})
+    scores = [] if logprobs is None else logprobs["content"]
+    told = {"content": text, "tokens": tokens, "tokens_predicted": count, "completion_probabilities": scores}
+    return msgspec.json.encode({**told, **rest})
 
 
-def final(count, reason="stop"):
-    usage = {"completion_tokens": count}
-    return msgspec.json.encode({"choices": [{"text": "", "finish_reason": reason}], "usage": usage})
+def final(count, reason="eos"):
+    return msgspec.json.encode({"content": "", "tokens_predicted": count, "stop": True, "stop_type": reason})
 
 
 class Tokenizer:
@@ -27,15 +25,12 @@ class Tokenizer:
 
     def __init__(self, *pieces):
         self._pieces = [Piece(*piece) for piece in pieces]
-        self.asked = []
 
-    def pieces(self, text):
-        self.asked.append(text)
+    def pieces(self, _text):
         return self._pieces
 
-    def detokenize(self, ids):
-        self.asked.append(ids)
-        return "".join(f"<{token}>" for token in ids)
+    def text(self, token):
+        return f"<{token}>"
 
 
 PARTY = ((6, b"\xf0\x9f"), (7, b"\x8e"), (8, b"\x89"))
@@ -46,9 +41,7 @@ def read(reader, *messages):
 
 
 def ids(*messages, pieces=()):
-    return [
-        token.id for token in tokens_of(read(ChunkReader(CachedTokenizer(Tokenizer(*pieces))), *messages))
-    ]
+    return [token.id for token in tokens_of(read(ChunkReader(Tokenizer(*pieces)), *messages))]
 
 
 class TestChunkReader:
@@ -59,7 +52,7 @@ class TestChunkReader:
         assert ids(message("", [0], 0, prompt_progress={"total": 3})) == []
 
     def test_the_first_chunk_tells_what_the_prompt_cache_gave(self):
-        reader = ChunkReader(CachedTokenizer(Tokenizer()))
+        reader = ChunkReader(Tokenizer())
         progress = message("", [0], 0, prompt_progress={"total": 9, "cache": 7})
         chunks = [
             reader.read(raw) for raw in (progress, message("a", [5], 1), message("b", [6], 2), final(2))
@@ -72,16 +65,11 @@ class TestChunkReader:
         for wrong in ([7, 8], [6, 7, 9], [5, 6, 7, 8], []):
             assert ids(lost, pieces=[(token, b"") for token in wrong]) == [UNKNOWN_ID, UNKNOWN_ID, 8]
 
-    def test_what_is_recovered_is_remembered(self):
-        tokenizer = Tokenizer(*PARTY)
-        read(ChunkReader(CachedTokenizer(tokenizer)), message("🎉", [8], 3), message("🎉", [8], 6))
-        assert tokenizer.asked == ["🎉"]
-
     def test_a_character_that_never_came_is_counted(self):
-        assert ids(message("a", [5], 1), final(3, "length")) == [5, UNKNOWN_ID, UNKNOWN_ID]
+        assert ids(message("a", [5], 1), final(3, "limit")) == [5, UNKNOWN_ID, UNKNOWN_ID]
 
     def test_errors_show_what_the_request_did_and_hide_the_rest(self):
-        reader = ChunkReader(CachedTokenizer(Tokenizer()))
+        reader = ChunkReader(Tokenizer())
         with pytest.raises(EngineError, match=r"refused the prompt: too long\."):
             reader.read(b'{"error":{"code":400,"message":"too long"}}')
         with pytest.raises(EngineError) as raised:
@@ -92,13 +80,13 @@ class TestChunkReader:
     def test_a_grammar_that_cannot_be_read_is_the_request_s_fault(self):
         raw = b'{"error":{"code":400,"message":"Failed to initialize samplers: failed to parse grammar"}}'
         with pytest.raises(RequestError, match="not valid GBNF") as raised:
-            ChunkReader(CachedTokenizer(Tokenizer())).read(raw)
+            ChunkReader(Tokenizer()).read(raw)
         assert raised.value.param == "structured_outputs.grammar"
 
 
 class TestStops:
     def chunk(self, raw, *stops):
-        reader = ChunkReader(CachedTokenizer(Tokenizer(*PARTY)), frozenset(stops))
+        reader = ChunkReader(Tokenizer(*PARTY), frozenset(stops))
         reader.read(message("a", [5], 1))
         return reader.read(raw)
 
@@ -134,7 +122,7 @@ def scored(token, text, logprob, *top, raw=None):
 
 class TestScoredReader:
     def tokens(self, raw, most=2, pieces=PARTY):
-        return tokens_of(read(ScoredReader(CachedTokenizer(Tokenizer(*pieces)), most=most), raw))
+        return tokens_of(read(ScoredReader(Tokenizer(*pieces), most=most), raw))
 
     def test_a_token_and_the_likeliest_beside_it(self):
         top = (listed(6, "b", -0.1), listed(5, "a", -2.5))
@@ -174,7 +162,7 @@ class TestScoredReader:
         assert [(token.id, token.raw) for token in tokens] == [(-1, None), (-1, None), (9, broken)]
 
     def test_the_end_and_progress_are_read_as_without(self):
-        reader = ScoredReader(CachedTokenizer(Tokenizer()), frozenset({5}), most=1)
+        reader = ScoredReader(Tokenizer(), frozenset({5}), most=1)
         assert reader.read(message("", [0], 0, prompt_progress={"total": 3, "cache": 2})) is None
         chunk = reader.read(message("a", [5], 1, scored(5, "a", -1)))
         assert (chunk.text, chunk.cached_tokens, chunk.finish.stop) == ("", 2, 5)
@@ -183,6 +171,6 @@ class TestScoredReader:
 
 
 def test_the_reader_is_chosen_by_what_is_asked_for():
-    tokenizer = CachedTokenizer(Tokenizer())
+    tokenizer = Tokenizer()
     assert type(reader_of(Sampling(), tokenizer)) is ChunkReader
     assert type(reader_of(Sampling(logprobs=0), tokenizer)) is ScoredReader

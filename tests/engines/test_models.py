@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from antiphon.core.errors import EngineError
-from antiphon.engines.models import choose, parts, resolve
+from antiphon.engines.models import choose, generation_config, parts, resolve
 
 
 def test_a_path_is_taken_as_it_is(tmp_path, monkeypatch):
@@ -119,3 +119,28 @@ class TestHub:
     def test_a_name_that_the_hub_does_not_take(self):
         with pytest.raises(EngineError, match="has no repository"):
             resolve("hf:org/re po")
+
+
+@pytest.mark.parametrize(
+    ("text", "sampling"),
+    [
+        ('{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "do_sample": true}', (0.6, 0.95, 20)),
+        ('{"do_sample": false, "temperature": 0.6}', (0.0, None, None)),
+        ('{"temperature": "hot", "top_p": null, "top_k": true}', (None, None, None)),
+        ("[]", (None, None, None)),
+        ("{", (None, None, None)),
+    ],
+)
+def test_the_sampling_of_a_generation_config(tmp_path, text, sampling):
+    (tmp_path / "generation_config.json").write_text(text)
+    found = generation_config(tmp_path)
+    assert tuple(map(found.get, ("temperature", "top_p", "top_k"))) == sampling
+    assert len(found) == sum(value is not None for value in sampling)
+
+
+def test_a_folder_with_one_model_stands_for_it(tmp_path):
+    (tmp_path / "m.gguf").touch()
+    assert resolve(str(tmp_path)) == tmp_path / "m.gguf"
+    (tmp_path / "n.gguf").touch()
+    with pytest.raises(EngineError, match=r"has several models. Name one:\n +.*/m\.gguf"):
+        resolve(str(tmp_path))

@@ -6,6 +6,7 @@ import pytest_asyncio
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
+from antiphon.engines import llama_cpp
 from antiphon.engines.engine import GenerationRequest, Load, Prompt
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.models import resolve
@@ -75,7 +76,7 @@ async def test_the_card_is_what_the_server_says(engine):
 
 
 async def test_it_answers_as_the_embedded_engine_does(engine):
-    embedded = LlamaCppEngine(resolve(None), context=CONTEXT, parallel=1, threads=1)
+    embedded = LlamaCppEngine(resolve(None), llama_cpp.Options(context=CONTEXT, parallel=1, threads=1))
     await embedded.start()
     try:
         sampling = Sampling(temperature=0, logprobs=2)

@@ -2,14 +2,15 @@
 
 import httpx2 as httpx
 import pytest
+from msgspec.structs import replace
 
 from antiphon import __version__
-from antiphon.core.errors import NotFoundError
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.loading import ServedModel
-from antiphon.run.models import Health, Models
+from antiphon.run.models import Health, KeepLoaded, Models
 from tests.apis.messages.support import ANTHROPIC
 from tests.openai_schema import validate
+from tests.run.adapted import Adapted
 from tests.server import NO_TLS, running
 
 
@@ -109,21 +110,9 @@ async def test_models_in_anthropics_shape() -> None:
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
 
 
-async def test_a_pattern_stands_for_names_that_are_not_listed() -> None:
-    models = Models(
-        [ServedModel(ScriptedEngine([{"output": "Hi"}]), names=("claude-*", "mine"), dialect="hermes")]
-    )
-    await models.start()
-
-    assert models.names == ("mine",)
-    assert await models.model("claude-opus-4-6") is await models.model("mine")
-    with pytest.raises(NotFoundError, match=r"mine, claude-\*"):
-        await models.model("scripted")
-    await models.stop()
-
-
 async def test_a_server_with_patterns_only_lists_the_engines_own_name() -> None:
-    models = Models([ServedModel(ScriptedEngine([{"output": "Hi"}]), names=("claude-*",), dialect="hermes")])
+    served = ServedModel(ScriptedEngine([{"output": "Hi"}]), names=("claude-*",), dialect="hermes")
+    models = Models([served])
     await models.start()
 
     assert models.names == ("scripted",)
@@ -141,3 +130,146 @@ async def test_the_root_says_that_there_is_a_server_and_each_answer_has_an_id() 
     ids = [answer.headers["request-id"] for answer in answers]
     assert len({*ids}) == 3
     assert all(id_.startswith("req_") for id_ in ids)
+
+
+# Several models, and adapters
+
+HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
+ADMIN = {"authorization": "Bearer admin"}
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+
+
+async def several(**adapters: str) -> Models:
+    """Two models, of which the second takes adapters."""
+    plain = ServedModel(ScriptedEngine([{"output": "plain"}]), names=("a", "x"), dialect="hermes")
+    other = ServedModel(Adapted("other"), names=("b",), dialect="hermes", adapters=adapters)
+    return Models([plain, other])
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_each_request_is_answered_by_its_model(path: str) -> None:
+    async with (
+        running([], models=await several(sql="/sql.gguf")) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        for name, said in {"a": "plain", "x": "plain", "b": "other", "sql": "other"}.items():
+            body = {"model": name, "input": "Hi"} if path.endswith("responses") else {"model": name, **HELLO}
+            response = await client.post(
+                path, json=body | {"max_tokens": 100} if "messages" in path else body
+            )
+            assert response.status_code == 200, response.text
+            assert response.json()["model"] == name
+            assert said in response.text
+
+
+async def test_adapters_are_listed_as_children() -> None:
+    async with (
+        running([], models=await several(sql="/sql.gguf")) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        listed = (await client.get("/v1/models")).json()["data"]
+        one = (await client.get("/v1/models/sql")).json()
+
+    parents = [(model["id"], model["root"], model["parent"]) for model in listed]
+    assert parents == [("a", "a", None), ("x", "a", None), ("b", "b", None), ("sql", "/sql.gguf", "b")]
+    assert one == listed[3]
+
+
+async def test_a_model_that_was_not_loaded_yet_is_listed_without_what_is_not_known() -> None:
+    engines = [ScriptedEngine([{"output": "Hi"}], memory=1) for _ in "ab"]
+    served = [
+        ServedModel(engine, names=(name,), dialect="hermes")
+        for engine, name in zip(engines, "ab", strict=True)
+    ]
+    async with (
+        running([], models=Models(served, keep=KeepLoaded(models=1))) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        before = (await client.get("/v1/models/b")).json()
+        answer = await client.post("/v1/chat/completions", json={"model": "b", **HELLO})
+        after = (await client.get("/v1/models/b")).json()
+
+    assert answer.status_code == 200
+    assert (before["max_model_len"], after["max_model_len"]) == (None, 32768)
+
+
+async def test_adapters_are_loaded_and_unloaded_with_the_key_of_the_administrator() -> None:
+    async with (
+        running([], models=await several(), keys=("client",), admin_keys=("admin",)) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        key = {"authorization": "Bearer client"}
+        given = {"lora_name": "sql", "lora_path": "/sql.gguf"}
+        refused = [
+            await client.post(path, json=given, headers=each) for path in (LOAD, UNLOAD) for each in ({}, key)
+        ]
+        loaded = await client.post(LOAD, json=given, headers=ADMIN)
+        answer = await client.post("/v1/chat/completions", json={"model": "sql", **HELLO}, headers=key)
+        again = await client.post(LOAD, json=given, headers=ADMIN)
+        replaced = await client.post(LOAD, json=given | {"load_inplace": True}, headers=ADMIN)
+        bad = await client.post(LOAD, json={"lora_name": "y", "lora_path": "bad"}, headers=ADMIN)
+        wrong = await client.post(
+            LOAD, json={"lora_name": "y", "lora_path": "/x", "base_model_name": "a"}, headers=ADMIN
+        )
+        unloaded = await client.post(UNLOAD, json={"lora_name": "sql"}, headers=ADMIN)
+        gone = await client.post("/v1/chat/completions", json={"model": "sql", **HELLO}, headers=key)
+        missing = await client.post(UNLOAD, json={"lora_name": "sql"}, headers=ADMIN)
+
+    assert [response.status_code for response in refused] == [401] * 4
+    assert loaded.text == "Success: LoRA adapter 'sql' added successfully."
+    assert answer.json()["choices"][0]["message"]["content"] == "other"
+    assert (again.status_code, again.json()["error"]["param"]) == (400, "lora_name")
+    assert replaced.status_code == 200
+    assert (bad.status_code, bad.json()["error"]["param"]) == (400, "lora_path")
+    assert (wrong.status_code, "takes no adapters" in wrong.text) == (400, True)
+    assert unloaded.text == "Success: LoRA adapter 'sql' removed successfully."
+    assert gone.status_code == missing.status_code == 404
+
+
+async def test_without_such_a_key_nobody_may() -> None:
+    async with (
+        running([], models=await several()) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        refused = await client.post(LOAD, json={"lora_name": "sql", "lora_path": "/sql.gguf"}, headers=ADMIN)
+
+    assert refused.status_code == 403
+    assert "--admin-key" in refused.json()["error"]["message"]
+
+
+async def test_defaults_of_a_model_are_told_back() -> None:
+    engine = ScriptedEngine([{"output": "Hi"}])
+    engine.card = replace(engine.card, sampling={"temperature": 0.6, "top_p": 0.9})
+    models = Models([ServedModel(engine, names=("a",), dialect="hermes", sampling={"temperature": 0.3})])
+    async with (
+        running([], models=models) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        told = [
+            (await client.post("/v1/responses", json={"model": "a", "input": "Hi", **given})).json()
+            for given in ({}, {"temperature": 1.5})
+        ]
+
+    assert [(each["temperature"], each["top_p"]) for each in told] == [(0.3, 0.9), (1.5, 0.9)]
+    used = [(request.sampling.temperature, request.sampling.top_p) for request in engine.seen]
+    assert used == [(0.3, 0.9), (1.5, 0.9)]
+
+
+async def test_a_background_response_waits_for_its_model() -> None:
+    engines = [ScriptedEngine([{"output": said}], memory=1) for said in ("first", "second")]
+    served = [
+        ServedModel(engine, names=(name,), dialect="hermes")
+        for engine, name in zip(engines, "ab", strict=True)
+    ]
+    async with (
+        running([], models=Models(served, keep=KeepLoaded(models=1))) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        ids = {}
+        for name in "abab":
+            body = {"model": name, "input": "Hi", "background": True}
+            ids[(await client.post("/v1/responses", json=body)).json()["id"]] = name
+        for id_, name in ids.items():
+            stream = await client.get(f"/v1/responses/{id_}", params={"stream": "true"})
+            assert "response.completed" in stream.text
+            assert {"a": "first", "b": "second"}[name] in stream.text

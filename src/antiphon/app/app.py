@@ -35,10 +35,9 @@ class Options(Struct, frozen=True):
     `limits` bound what a request may ask for. After `keep_alive` seconds of silence
     a stream sends a comment; a client that does not read for `stall` seconds is cut off, and no
     answer takes more than `deadline` seconds. With `trust_templates` clients may bring chat
-    templates. With `default_model` they may leave out the model. With `force_usage` every stream ends
-    with its usage. `reasoning_fields` are the fields of chat answers that hold reasoning; `reasoning_form`
-    is how the Responses API shows it. What is stored is kept for `keep` seconds. With `log_content`
-    prompts and answers are logged.
+    templates. With `force_usage` every stream ends with its usage. `reasoning_fields` are the fields of
+    chat answers that hold reasoning; `reasoning_form` is how the Responses API shows it. What is stored is
+    kept for `keep` seconds. With `log_content` prompts and answers are logged.
     """
 
     limits: Limits = DEFAULTS
@@ -46,7 +45,6 @@ class Options(Struct, frozen=True):
     stall: float = 60.0
     deadline: float | None = None
     trust_templates: bool = False
-    default_model: bool = False
     force_usage: bool = False
     reasoning_fields: tuple[str, ...] = REASONING_NAMES
     reasoning_form: ReasoningForm = RAW

@@ -33,7 +33,7 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -76,6 +76,7 @@ class ModelCard(Struct, frozen=True):
     `response_template` is Hugging Face's, JSON text, None if there is none.
     `opening` is the token that the model wants before any text (BOS), None if it wants none.
     `defaults` are the fields of `Sampling` that the engine sets itself where a request does not.
+    `sampling` are those that the model's makers recommend: they are asked for where a request does not.
     """
 
     name: str
@@ -89,6 +90,7 @@ class ModelCard(Struct, frozen=True):
     opening: int | None = None
     capabilities: Capabilities = Capabilities()
     defaults: Mapping[str, float] = {}
+    sampling: Mapping[str, float] = {}
 
 
 class Prompt(Struct, frozen=True):
@@ -125,6 +127,7 @@ class GenerationRequest(Struct, frozen=True):
     `preserve` holds the special tokens whose text the decoder must see. Of
     `sampling` only what the engine's capabilities name is set, and a `constraint`
     is of a kind that they name. An engine for conversations gets the `conversation`, and an empty prompt.
+    `adapter` is the name of one that is loaded, see `Adapters`.
     """
 
     prompt: Prompt
@@ -134,6 +137,7 @@ class GenerationRequest(Struct, frozen=True):
     constraint: Constraint | None = None
     begun: str = ""
     conversation: Conversation | None = None
+    adapter: str | None = None
 
 
 class Load(Struct, frozen=True):
@@ -176,8 +180,16 @@ class Engine(Protocol):
         """How busy it is now."""
         ...
 
+    @property
+    def memory(self) -> int:
+        """Bytes of main and graphics memory that the model takes while it is loaded, about.
+
+        It is known before `start`. 0 if the model is loaded elsewhere.
+        """
+        ...
+
     async def start(self) -> None:
-        """Load the model. Raises EngineError if that fails."""
+        """Load the model, for the first time or again. Raises EngineError if that fails."""
         ...
 
     async def stop(self) -> None:
@@ -205,6 +217,28 @@ class Engine(Protocol):
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Begin one generation, whose chunks go to `receiver`."""
+        ...
+
+
+@runtime_checkable
+class Adapters(Protocol):
+    """What an engine that takes LoRA adapters has beside the rest.
+
+    Adapters are loaded and unloaded before `start`, and while the model is loaded; nothing that is under
+    way is cut off. They stay where the model is stopped and started again.
+    """
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """The path of each by its name, which is what a `GenerationRequest` calls it."""
+        ...
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load the adapter at `path`. Raises RequestError that blames `lora_path`, or EngineError."""
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload it. Requests for it fail with an EngineError from now on."""
         ...
 
 

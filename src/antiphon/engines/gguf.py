@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from antiphon.core.errors import EngineError
+from antiphon.engines.models import parts
 
 Value = int | float | bool | str
 
@@ -56,6 +57,42 @@ def names(facts: Mapping[str, Value], path: Path) -> tuple[str, ...]:
     """What a model is called: its titles, its file and its architecture, each once."""
     titles = (facts.get(f"general.{key}") for key in ("name", "basename", "architecture"))
     return tuple(dict.fromkeys([*(str(title) for title in titles if title), path.stem]))
+
+
+SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
+    "penalty_last_n": "repeat_last_n",
+    "penalty_repeat": "repetition_penalty",
+    "mirostat": "mirostat",
+    "mirostat_tau": "mirostat_tau",
+    "mirostat_eta": "mirostat_eta",
+}
+"""Keys under `general.sampling.` → the fields of `Sampling`."""
+
+
+def sampling_of(facts: Mapping[str, Value]) -> dict[str, float]:
+    """The sampling that the makers of the model recommend."""
+    found = {name: facts.get(f"general.sampling.{key}") for key, name in SAMPLING.items()}
+    # They have 32 bits: 0.8 is 0.800000011920929.
+    return {
+        name: round(value, 6) if isinstance(value, float) else value
+        for name, value in found.items()
+        if isinstance(value, int | float)
+    }
+
+
+def parts_size(path: Path) -> int:
+    """The bytes of a model's file, or of all files of one in several parts. Raises EngineError."""
+    try:
+        return sum((path.parent / part).stat().st_size for part in parts(path.name))
+    except OSError as error:
+        message = f"A part of the model {path} cannot be read ({error.strerror}): {error.filename}."
+        raise EngineError(message) from error
 
 
 class _Header:

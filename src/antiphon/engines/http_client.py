@@ -129,6 +129,11 @@ class HttpClient:
         self._idle: list[_Connection] = []
         self._connections: set[_Connection] = set()
 
+    @property
+    def busy(self) -> bool:
+        """A response is waited for on some connection."""
+        return len(self._connections) > len(self._idle)
+
     def encode(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """The request, as an `Exchange` has it."""
         content = "" if body is None else f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"

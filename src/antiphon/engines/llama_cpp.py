@@ -1,49 +1,56 @@
-"""GGUF models, run by llama.cpp inside this process.
+"""GGUF models, run by llama.cpp.
 
-Each generation holds one of llama.cpp's slots until the work has really ended,
-and has a thread, which sits in llama.cpp's blocking call and hands chunks to the
-event loop. Who asked for it waits for neither: `cancel` returns at once, and
-the slot is free when the thread has ended. llama.cpp takes no more requests
-than it has slots, because what waits in there cannot be cancelled.
+llama.cpp runs in a process of its own (`llama_process`), and is asked over its loopback port as any
+llama-server is (`upstream`). A process that ends by itself is started again.
 
-Not known here: chat, tools, stop strings. `llama_server` is the binding,
-`llama_stream` the messages.
+Adapters are loaded with the model: to load or unload one, the model is loaded once more beside the
+one that runs, which ends when its last answer has. Weights are mapped from the file, so the two share them.
 """
 
 import asyncio
-import threading
+import os
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Literal
 
-from cyclopts.types import PositiveInt
+import structlog
+from cyclopts.types import NonNegativeInt, PositiveInt
+from msgspec import Struct
+from msgspec.structs import replace
 
-from antiphon.core.chunks import Chunk, Finish, FinishReason
-from antiphon.core.constraint import Gbnf
-from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
-from antiphon.engines.admission import Admission, Ticket
-from antiphon.engines.engine import (
-    Capabilities,
-    GenerationRequest,
-    Load,
-    ModelCard,
-    Receiver,
-    Work,
-    check_size,
-)
-from antiphon.engines.gguf import names, read_metadata
-from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
-from antiphon.engines.llama_server import LlamaServer
-from antiphon.engines.llama_stream import CachedTokenizer, ChunkReader, reader_of
-from antiphon.engines.models import resolve, response_template
-from antiphon.engines.thread_bridge import ThreadBridge
+from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError, missing_extra
+from antiphon.engines import upstream
+from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work
+from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of
+from antiphon.engines.llama_process import LlamaProcess, LoadError
+from antiphon.engines.models import generation_config, resolve, response_template
+from antiphon.engines.upstream import UpstreamEngine
+from antiphon.engines.upstreams import llama_server
+
+log = structlog.get_logger()
 
 DEFAULT_CONTEXT = 8192
 """Tokens, if the model was trained for so many: memory grows with context times slots."""
+
+PROMPT_BATCH = 256
+"""Prompt tokens computed between two looks at who has gone away."""
+
+PROMPT_CACHE_MIB = 512
+"""Main memory for the prompts of conversations that no slot holds."""
+
+SPARE_THREADS = 4
+"""Threads of llama.cpp's HTTP server beside one for each slot: to tokenize while all slots work."""
+
+SILENCE_SECONDS = 24 * 60 * 60.0
+"""How long llama.cpp may say nothing: it reports each prompt batch, and if its process ends, that shows."""
+
+NGRAM = "ngram"
+
+_KV_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5}
+_FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 
 
 @dataclass(frozen=True)
@@ -66,41 +73,61 @@ class Options:
     threads: PositiveInt | None = None
     """How many threads compute. Without it, one for each core that the server may use."""
 
+    gpu_layers: NonNegativeInt | None = None
+    """How many of the model's layers graphics processors compute; 0 for none. Without it, as many as fit."""
+
+    kv_type: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = "f16"
+    """How keys and values of the context are kept: q8_0 takes half the memory of f16, q4_0 a quarter."""
+
+    flash_attention: Literal["auto", "on", "off"] = "auto"
+    """Whether attention is computed in one step that keeps less in memory; auto where it can be."""
+
+    draft: str | None = None
+    """What guesses the next tokens, for the model to check several at a time: a small model with the
+    same vocabulary (a GGUF file or hf:…), or ngram, which looks for them in what was said before."""
+
+    draft_tokens: PositiveInt | None = None
+    """How many tokens are guessed at a time. Without it, llama.cpp's own number."""
+
     def build(self) -> "LlamaCppEngine":
-        """Find the model's file, which may have to be downloaded."""
-        path = resolve(self.model)
-        return LlamaCppEngine(path, context=self.context, parallel=self.parallel, threads=self.threads)
+        """Find the files, which may have to be downloaded."""
+        if find_spec("xllamacpp") is None:
+            raise EngineError(missing_extra("GGUF models", "llama-cpp"))
+        draft = None if self.draft in (None, NGRAM) else resolve(self.draft)
+        return LlamaCppEngine(resolve(self.model), self, draft=draft)
+
+
+class _Instance(Struct, frozen=True):
+    """A process with the model, and the client of it. `adapters` are those that it was loaded with."""
+
+    process: LlamaProcess
+    client: UpstreamEngine
+    adapters: Mapping[str, str]
+
+    async def close(self) -> None:
+        await self.client.stop()
+        await self.process.close()
 
 
 class LlamaCppEngine:
-    """The model in the GGUF file at `path`, answering `parallel` requests at a time.
+    """The model in the GGUF file at `path`. `name` is its public name, by default that of the file.
 
-    `name` is its public name, by default that of the file. `context`, in tokens, is
-    what each request may use; by default what the model was trained for, at most
-    `DEFAULT_CONTEXT`. `threads` compute, by default one for each core that this
-    process may use.
-    The same seed gives the same text while nothing else runs; beside others, whose
-    tokens share its batches, rounding may differ and now and then draw another.
+    Each request may use the whole context. The same seed gives the same text while nothing else runs;
+    beside others, whose tokens share its batches, rounding may differ and now and then draw another.
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        name: str | None = None,
-        context: int | None = None,
-        parallel: int = 4,
-        threads: int | None = None,
+        self, path: Path, options: Options = Options(), *, name: str | None = None, draft: Path | None = None
     ) -> None:
         self._path = path
+        self._options = options
         self._name = name
-        self._context = context
-        self._parallel = parallel
-        self._threads = threads
-        self._admission = Admission(parallel)
-        self._generations: dict[_Generation, None] = {}
+        self._draft = draft
+        self._adapters: Mapping[str, str] = {}
+        self._changing = asyncio.Lock()
         self._loading: asyncio.Future[None] | None = None
-        self._server: LlamaServer | None = None
+        self._running: _Instance | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._card: ModelCard | None = None
 
     @property
@@ -113,199 +140,238 @@ class LlamaCppEngine:
     @property
     def load(self) -> Load:
         """How many generations hold a slot of llama.cpp, and how many want one."""
-        return Load(self._admission.running, self._admission.waiting)
+        return self._running.client.load if self._running is not None else Load()
+
+    @property
+    def memory(self) -> int:
+        """See `Engine`: what llama.cpp has said, or about what it will."""
+        if self._running is not None:
+            return self._running.process.memory
+        facts = read_metadata(self._path)
+        return parts_size(self._path) + self._kv_bytes(facts)
+
+    def _kv_bytes(self, facts: Mapping[str, Value]) -> int:
+        """What keys and values take, if no layer is special."""
+        architecture = facts.get("general.architecture")
+
+        def fact(name: str, default: Value = 0) -> int:
+            return int(facts.get(f"{architecture}.{name}", default))
+
+        heads = fact("attention.head_count", 1)
+        width = fact("embedding_length") // heads
+        widths = fact("attention.key_length", width) + fact("attention.value_length", width)
+        values = fact("block_count") * fact("attention.head_count_kv", heads) * widths
+        tokens = self._context(facts) * self._options.parallel
+        return int(values * tokens * _KV_BITS[self._options.kv_type] / 8)
+
+    def _context(self, facts: Mapping[str, Value]) -> int:
+        trained = facts.get(f"{facts.get('general.architecture')}.context_length", DEFAULT_CONTEXT)
+        return self._options.context or min(int(trained), DEFAULT_CONTEXT)
 
     async def start(self) -> None:
-        """Load the model. Raises EngineError if the file or the memory do not allow it."""
-        self._bridge = ThreadBridge(asyncio.get_running_loop())
-        self._loading = asyncio.ensure_future(asyncio.to_thread(self._load))
-        # Shielded: a thread cannot be cancelled. `stop` waits for it, and frees what it loaded.
-        await asyncio.shield(self._loading)
+        """Load the model. Raises EngineError, with llama.cpp's words, if that fails."""
+        self._loading = asyncio.ensure_future(self._start())
+        try:
+            # Shielded: who gives up waiting calls `stop`, which ends what was begun.
+            await asyncio.shield(self._loading)
+        except asyncio.CancelledError:
+            if self._loading is not None:
+                raise
 
-    def _load(self) -> None:
-        facts = read_metadata(self._path)
-        trained = facts.get(f"{facts.get('general.architecture')}.context_length", DEFAULT_CONTEXT)
-        context = self._context or min(int(trained), DEFAULT_CONTEXT)
-        server = LlamaServer(self._path, context=context, parallel=self._parallel, threads=self._threads)
-        props = server.props()
+    async def _start(self) -> None:
+        self._running = await self._instance(self._adapters)
+
+    async def _instance(self, adapters: Mapping[str, str]) -> _Instance:
+        """A process with the model and these adapters."""
+        facts = await asyncio.to_thread(read_metadata, self._path)
+        context, begun = self._context(facts), time.monotonic()
+        log.info("loading", model=self._path.name, context=context, slots=self._options.parallel)
+
+        def report(stage: str, seconds: float) -> None:
+            log.info("still loading", model=self._path.name, seconds=round(seconds), now=stage)
+
+        try:
+            process = await LlamaProcess.start(self._settings(context, adapters), report)
+        except LoadError as error:
+            message = f"llama.cpp cannot load {self._path.name}: {str(error).rstrip('.')}."
+            raise EngineError(message) from error
+        client = UpstreamEngine(
+            upstream.Options(
+                process.url,
+                upstream_kind=llama_server.NAME,
+                upstream_key=process.key,
+                context=context,
+                idle_seconds=SILENCE_SECONDS,
+            )
+        )
+        try:
+            await client.start()
+        except BaseException:
+            await client.stop()
+            await process.close()
+            raise
+        self._card = self._described(client.card, facts)
+        instance = _Instance(process, client, adapters)
+        self._do(self._watch(instance))
+        log.info(
+            "loaded",
+            model=self._path.name,
+            context=client.card.context,
+            slots=self._options.parallel,
+            memory_mib=round(process.memory / 1024**2),
+            adapters=[*adapters],
+            seconds=round(time.monotonic() - begun, 1),
+        )
+        return instance
+
+    def _settings(self, context: int, adapters: Mapping[str, str]) -> Mapping[str, Any]:
+        options = self._options
+        settings: dict[str, Any] = {
+            "model.path": str(self._path),
+            # Slots share `n_ctx` in equal parts: each must be able to use the whole context.
+            "n_ctx": context * options.parallel,
+            "n_parallel": options.parallel,
+            "n_batch": PROMPT_BATCH,
+            "n_ubatch": PROMPT_BATCH,
+            "cpuparams.n_threads": options.threads or _threads(),
+            "n_gpu_layers": -1 if options.gpu_layers is None else options.gpu_layers,
+            "cache_type_k": options.kv_type,
+            "cache_type_v": options.kv_type,
+            "flash_attn_type": _FLASH[options.flash_attention],
+            "cache_ram_mib": PROMPT_CACHE_MIB,
+            "lora_adapters": [*adapters.values()],
+            "hostnames": ["127.0.0.1"],
+            "port": 0,
+            "cors_origins": "",
+            "n_threads_http": options.parallel + SPARE_THREADS,
+            "ui": False,
+            "endpoint_slots": False,
+            "sse_ping_interval": -1,
+        }
+        if options.draft == NGRAM:
+            settings["speculative.types"] = ["NGRAM_SIMPLE"]
+            if options.draft_tokens:
+                settings["speculative.ngram_simple.size_m"] = options.draft_tokens
+        elif self._draft is not None:
+            settings["speculative.types"] = ["DRAFT_SIMPLE"]
+            settings["speculative.draft.mparams.path"] = str(self._draft)
+            settings["speculative.draft.n_gpu_layers"] = settings["n_gpu_layers"]
+            if options.draft_tokens:
+                settings["speculative.draft.n_max"] = options.draft_tokens
+        return settings
+
+    def _described(self, card: ModelCard, facts: Mapping[str, Value]) -> ModelCard:
+        """What the server says of the model, and what its file says."""
         template = facts.get("tokenizer.chat_template")
-        self._card = ModelCard(
+        return replace(
+            card,
             name=self._name or self._path.stem,
-            context=min(context, props.default_generation_settings.n_ctx),
             chat_template=str(template) if template else None,
-            bos=props.bos_token,
-            eos=props.eos_token,
-            created=int(time.time()),
             known_as=names(facts, self._path),
             response_template=response_template(self._path),
-            opening=server.opening_token(),
-            capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,)),
-            defaults=defaults_of(props.default_generation_settings.params),
+            sampling={**sampling_of(facts), **generation_config(self._path.parent)},
         )
-        self._vocabulary = server.vocabulary()
-        self._tokenizer = CachedTokenizer(server)
-        self._server = server
+
+    async def _watch(self, instance: _Instance) -> None:
+        """Load the model again if its process ends by itself."""
+        why = await instance.process.ended()
+        if why is None or self._running is not instance:
+            return
+        log.error("llama.cpp has ended", model=self._path.name, why=why)
+        self._running = None
+        await instance.close()
+        try:
+            await self.start()
+        except AntiphonError as error:
+            log.error("the model is gone", model=self._path.name, why=error.message)  # noqa: TRY400 - it is told
+
+    def _do(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Free the model, once what runs has been stopped: within one step, or one prompt batch."""
-        if self._loading is not None:
-            await asyncio.wait((self._loading,))
-        server, self._server = self._server, None
-        if server is None:
-            return
-        generations = [*self._generations]
-        for generation in generations:
-            generation.fail(EngineNotReadyError())
-        await asyncio.gather(*(generation.ended for generation in generations))
-        await asyncio.to_thread(server.close)
+        """Free the model; what runs fails."""
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            loading.cancel()
+            await asyncio.wait((loading,))
+        running, self._running = self._running, None
+        if running is not None:
+            await running.close()
+        while others := self._tasks - {asyncio.current_task()}:  # instances that end
+            await asyncio.wait(others)
 
-    def _running(self) -> LlamaServer:
-        if self._server is None:
+    def _client(self) -> UpstreamEngine:
+        if self._running is None:
             raise EngineNotReadyError
-        return self._server
+        return self._running.client
+
+    # Adapters
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """See `Adapters`."""
+        return self._adapters
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """See `Adapters`."""
+        await self._change({**self._adapters, name: path})
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `Adapters`."""
+        await self._change({each: path for each, path in self._adapters.items() if each != name})
+
+    async def _change(self, adapters: Mapping[str, str]) -> None:
+        """Have these adapters from now on."""
+        for path in adapters.values():
+            if not await asyncio.to_thread(os.path.isfile, path):
+                raise RequestError(f"There is no adapter file {path}.", param="lora_path")
+        async with self._changing:
+            before = self._running
+            if before is not None:
+                self._running = await self._instance(adapters)
+                self._do(self._retire(before))
+            self._adapters = adapters
+
+    async def _retire(self, instance: _Instance) -> None:
+        """Close it when nothing is under way any more."""
+        await instance.client.drain()
+        await instance.close()
+
+    # What is asked
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
-        server = self._running()
-        check_size(pieces, self.card.context)
-        return await asyncio.to_thread(server.tokenize, pieces)
+        return await self._client().tokenize(pieces)
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """The text of each of these tokens, half a character as `\ufffd`."""
-        return await asyncio.to_thread(self._token_texts, self._running(), ids)
-
-    def _token_texts(self, server: LlamaServer, ids: Sequence[int]) -> list[str]:
-        """Most are found by reading their text once more; the rest is asked for one by one."""
-        read = server.pieces(server.detokenize(ids))
-        known = {piece.id: piece.raw.decode(errors="replace") for piece in read}
-        return [known[token] if token in known else self._tokenizer.text(token) for token in ids]
+        r"""The text of each of these tokens, half a character as `\ufffd`."""
+        return await self._client().token_texts(ids)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
-        server = self._running()
-        check_ids(ids, self._vocabulary, "tokens")
-        return await asyncio.to_thread(server.detokenize, ids)
+        return await self._client().detokenize(ids)
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Begin one generation. Text comes whole characters at a time, lost ids as `UNKNOWN_ID`."""
-        loop = asyncio.get_running_loop()
-        try:
-            server = self._running()
-            check(request, self._vocabulary)
-            if request.max_tokens < 1:  # llama.cpp would give one token all the same
-                return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
-            reader = reader_of(request.sampling, self._tokenizer)
-            generation = _Generation(request, receiver, reader, self._bridge)
-            begin = partial(generation.begin, server)
-            generation.ticket = self._admission.enter(begin, request.sampling.priority or 0)
-        except AntiphonError as error:
-            return loop.call_soon(receiver.fail, error)
-        self._generations[generation] = None
-        generation.ended.add_done_callback(lambda _: self._generations.pop(generation))
-        return generation
+        running, adapter = self._running, request.adapter
+        if running is None:
+            return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
+        if adapter is not None:  # llama.cpp knows it by its place
+            if adapter not in running.adapters:
+                gone = EngineError(f"The adapter '{adapter}' is not loaded any more.")
+                return asyncio.get_running_loop().call_soon(receiver.fail, gone)
+            request = replace(request, adapter=str([*running.adapters].index(adapter)))
+        return running.client.generate(request, receiver)
 
 
-class _Generation:
-    """One generation in llama.cpp: its thread on one side, the receiver on the event loop on the other.
+def _threads() -> int:
+    """One thread for each core that this process may use; -1, "you choose", if it may use all.
 
-    `ended` is done when the thread has ended, or will never begin.
+    llama.cpp's own choice is the number of physical cores.
     """
-
-    ticket: Ticket
-
-    def __init__(
-        self, request: GenerationRequest, receiver: Receiver, reader: ChunkReader, bridge: ThreadBridge
-    ) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._request = request_of(request)
-        self._receiver = receiver
-        self._reader = reader
-        self._bridge = bridge
-        self._chunks: deque[Chunk] = deque()  # what the receiver did not get yet
-        self._begun = False
-        self._over = False  # the receiver is not called any more
-
-    def begin(self, server: LlamaServer) -> None:
-        """There is a slot: work in a thread, until that thread ends."""
-        self._begun = True
-        # Not a daemon: llama.cpp must not be torn down around it. It cannot keep the
-        # process alive either, see `_unwanted`.
-        thread = threading.Thread(target=self._work, args=(server,), name="antiphon-llama")
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system has no more threads
-            self._post(partial(self._leave, _public(error)))
-
-    def cancel(self) -> None:
-        """Stop: at once if still waiting for a slot, else at the next message from llama.cpp."""
-        self._over = True
-        if not self._begun:
-            self._end()
-
-    def fail(self, error: AntiphonError) -> None:
-        """Stop, and tell the receiver why."""
-        if not self._over:
-            self.cancel()
-            self._receiver.fail(error)
-
-    # In the thread
-
-    def _unwanted(self) -> bool:
-        return self._over or not threading.main_thread().is_alive()
-
-    def _work(self, server: LlamaServer) -> None:
-        failure: AntiphonError = EngineError()  # unless the last chunk came: then it is not told
-        try:
-            server.complete(self._request, self._receive)
-        except Exception as error:
-            failure = _public(error)
-        self._post(partial(self._leave, failure))
-
-    def _receive(self, raw: bytes) -> bool:
-        """Take a message from llama.cpp; True tells it to stop. It swallows what is raised here."""
-        if self._unwanted():
-            return True
-        try:
-            chunk = self._reader.read(raw)
-        except Exception as error:
-            self._post(partial(self.fail, _public(error)))
-            return True
-        if chunk is None:
-            return False
-        self._chunks.append(chunk)
-        self._post(self._push)
-        return chunk.finish is not None
-
-    def _post(self, call: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the event loop is closed: nobody is left to tell
-            self._bridge.post(call)
-
-    # On the event loop
-
-    def _push(self) -> None:
-        """Hand over what has come. One call may take the chunks of several posts."""
-        chunks = []
-        while self._chunks:
-            chunks.append(self._chunks.popleft())
-        if chunks and not self._over:
-            self._over = chunks[-1].finish is not None
-            self._receiver.push(chunks)
-
-    def _leave(self, failure: AntiphonError) -> None:
-        """The thread has ended, behind all that it posted."""
-        self._end()
-        self.fail(failure)
-
-    def _end(self) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
-            self.ticket.leave()
-
-
-def _public(error: Exception) -> AntiphonError:
-    """What the receiver of a generation is told of a failure."""
-    if isinstance(error, AntiphonError):
-        return error
-    failure = EngineError()
-    failure.__cause__ = error
-    return failure
+    if not hasattr(os, "sched_getaffinity"):
+        return -1
+    allowed = len(os.sched_getaffinity(0))
+    return allowed if allowed != os.cpu_count() else -1

@@ -101,9 +101,10 @@ def request_of(request: GenerationRequest) -> bytes:
         "preserved_tokens": sorted(request.preserve) or None,
         **_sampling(request.sampling, len(request.prompt.ids) + request.max_tokens),
         **_grammar(request.constraint),
+        "lora": None if request.adapter is None else [{"id": int(request.adapter), "scale": 1.0}],
         "stream": True,
         "return_progress": True,  # a message for each prompt batch: the chance to cancel
-        "verbose": True,  # the only way to get ids in process
+        "return_tokens": True,
     }
     return msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
 

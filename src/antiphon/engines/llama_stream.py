@@ -9,17 +9,15 @@ always right. Their log probabilities are lost for good.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import AntiphonError, EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.llama_request import GRAMMAR_PARAM
-from antiphon.engines.llama_server import Piece
 
 UNKNOWN_ID = -1
 """Stands for a token that llama.cpp counted but did not name."""
@@ -28,16 +26,11 @@ REMEMBERED = 4096
 """Texts and tokens that are remembered: mostly single characters and special tokens, and few recur often."""
 
 
-class Vocabulary(Protocol):
-    """The part of llama.cpp's tokenizer that is needed here."""
+class Piece(Struct, frozen=True):
+    """A token of a text, and its bytes, which need not be whole characters."""
 
-    def pieces(self, text: str) -> Sequence[Piece]:
-        """The tokens of a text."""
-        ...
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of tokens."""
-        ...
+    id: int
+    raw: bytes
 
 
 class Tokenizer(Protocol):
@@ -54,14 +47,6 @@ class Tokenizer(Protocol):
         ...
 
 
-class CachedTokenizer:
-    """A tokenizer that remembers its last answers: few texts and tokens are asked for, again and again."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.pieces: Callable[[str], Sequence[Piece]] = lru_cache(REMEMBERED)(vocabulary.pieces)
-        self.text: Callable[[int], str] = lru_cache(REMEMBERED)(lambda token: vocabulary.detokenize((token,)))
-
-
 class _Listed(Struct, frozen=True, gc=False):
     id: int
     token: str
@@ -75,30 +60,8 @@ class Scored(_Listed, frozen=True, gc=False):
     top_logprobs: tuple[_Listed, ...] = ()
 
 
-class _Scores(Struct, frozen=True, gc=False):
-    content: tuple[Scored, ...]
-
-
-class _Choice(Struct, frozen=True):
-    text: str = ""
-    finish_reason: FinishReason | None = None
-
-
-class _ScoredChoice(_Choice, frozen=True):
-    logprobs: _Scores | None = None
-
-
-class _Verbose(Struct, frozen=True):
-    tokens: tuple[int, ...] = ()
-    tokens_predicted: int = 0
-
-
 class _Progress(Struct, frozen=True):
     cache: int = 0
-
-
-class _Usage(Struct, frozen=True):
-    completion_tokens: int = 0
 
 
 class _Error(Struct, frozen=True):
@@ -106,83 +69,32 @@ class _Error(Struct, frozen=True):
     code: int = 500
 
 
-class Message(Struct, frozen=True):
-    """What all messages of llama.cpp have, whichever of its endpoints they come from."""
-
+class _Message(Struct, frozen=True):
+    content: str = ""
+    tokens: tuple[int, ...] = ()
+    tokens_predicted: int = 0
+    stop: bool = False
+    stop_type: str = "eos"
+    completion_probabilities: tuple[Scored, ...] = ()
     prompt_progress: _Progress | None = None
     error: _Error | None = None
 
     @property
-    def text(self) -> str:
-        """What was written since the last message."""
-        raise NotImplementedError
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """The tokens of it, the last ones at least."""
-        raise NotImplementedError
-
-    @property
-    def counted(self) -> int:
-        """How many tokens were written in all."""
-        raise NotImplementedError
-
-    @property
     def end(self) -> FinishReason | None:
         """Why this is the last message, if it is."""
-        raise NotImplementedError
-
-    @property
-    def score(self) -> Scored | None:
-        """The log probabilities at the last token."""
-        return None
+        return _REASONS.get(self.stop_type, FinishReason.STOP) if self.stop else None
 
 
-class _Message(Message, frozen=True):
-    choices: tuple[_Choice, ...] = (_Choice(),)
-    verbose: _Verbose = field(default=_Verbose(), name="__verbose")
-    usage: _Usage = _Usage()
-
-    @property
-    def text(self) -> str:
-        return self.choices[0].text
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return self.verbose.tokens
-
-    @property
-    def counted(self) -> int:
-        return self.verbose.tokens_predicted if self.end is None else self.usage.completion_tokens
-
-    @property
-    def end(self) -> FinishReason | None:
-        return self.choices[0].finish_reason
-
-
-class _ScoredMessage(_Message, frozen=True):
-    choices: tuple[_ScoredChoice, ...] = (_ScoredChoice(),)
-
-    @property
-    def score(self) -> Scored | None:
-        scores = self.choices[0].logprobs
-        return None if scores is None else scores.content[-1]
-
-
-Decode = Callable[[bytes], Message]
-_decode: Decode = msgspec.json.Decoder(_Message).decode
-_decode_scored: Decode = msgspec.json.Decoder(_ScoredMessage).decode
+_REASONS = {"eos": FinishReason.STOP, "word": FinishReason.STOP, "limit": FinishReason.LENGTH}
+_decode = msgspec.json.Decoder(_Message).decode
 
 
 class ChunkReader:
     """Turns the messages of one completion into chunks. The text of tokens in `stops` is hidden."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, stops: frozenset[int] = frozenset(), decode: Decode = _decode
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, stops: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
         self._stops = stops
-        self._decode = decode
         self._counted = 0
         self._cached = 0  # not yet told
 
@@ -194,7 +106,7 @@ class ChunkReader:
         message is an error. What the tokenizer raises leaves the reader as it was: the
         message can be read again.
         """
-        message = self._decode(raw)
+        message = _decode(raw)
         if message.error is not None:
             raise _failure(message.error)
         if message.prompt_progress is not None:
@@ -203,11 +115,11 @@ class ChunkReader:
         if message.end is not None:
             return self._last(message, message.end)
         chunk = self._next(message)
-        self._counted, self._cached = message.counted, 0
+        self._counted, self._cached = message.tokens_predicted, 0
         return self._stopped(chunk) if self._stops else chunk
 
-    def _next(self, message: Message) -> Chunk:
-        text, new, ids = message.text, message.counted - self._counted, message.ids
+    def _next(self, message: _Message) -> Chunk:
+        text, new, ids = message.content, message.tokens_predicted - self._counted, message.tokens
         if new == len(ids) == 1:
             return Chunk(text, (Token(ids[0], text),), None, self._cached)
         return Chunk(text, tuple(self._recovered(text, new, ids)), None, self._cached)
@@ -229,30 +141,24 @@ class ChunkReader:
                 return Chunk("", (*chunk.tokens[: count - 1], _hidden(token)), finish, chunk.cached_tokens)
         return chunk
 
-    def _last(self, message: Message, reason: FinishReason) -> Chunk:
-        lost = message.counted - self._counted  # they began a character that never came
-        finish = Finish(reason, completion_tokens=message.counted)
-        return Chunk(message.text, (Token(UNKNOWN_ID, ""),) * lost, finish, self._cached)
+    def _last(self, message: _Message, reason: FinishReason) -> Chunk:
+        lost = message.tokens_predicted - self._counted  # they began a character that never came
+        finish = Finish(reason, completion_tokens=message.tokens_predicted)
+        return Chunk(message.content, (Token(UNKNOWN_ID, ""),) * lost, finish, self._cached)
 
 
 class ScoredReader(ChunkReader):
     """A reader for completions with log probabilities: `most` tokens are listed at each position."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stops: frozenset[int] = frozenset(),
-        decode: Decode = _decode_scored,
-        *,
-        most: int,
-    ) -> None:
-        super().__init__(tokenizer, stops, decode)
+    def __init__(self, tokenizer: Tokenizer, stops: frozenset[int] = frozenset(), *, most: int) -> None:
+        super().__init__(tokenizer, stops)
         self._most = most
 
-    def _next(self, message: Message) -> Chunk:
-        chunk, score = super()._next(message), message.score
-        if score is None:
+    def _next(self, message: _Message) -> Chunk:
+        chunk, scores = super()._next(message), message.completion_probabilities
+        if not scores:
             return chunk
+        score = scores[-1]
         *begun, last = chunk.tokens
         top = tuple(map(self._candidate, score.top_logprobs[: self._most]))
         raw = _raw(score.bytes, last.text) if last.raw is None else last.raw

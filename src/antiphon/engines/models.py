@@ -45,6 +45,8 @@ def resolve(model: str | None) -> Path:
 
 def _from_path(model: str) -> Path:
     path = Path(model).expanduser()
+    if path.is_dir():
+        return path / choose((file.name for file in path.glob("*.gguf")), model)
     if not path.is_file():
         raise EngineError(
             f"There is no model file {model}. Give the path of a GGUF file, or `hf:org/repo` to fetch one."
@@ -91,6 +93,30 @@ def response_template(path: Path) -> str | None:
     return json.dumps(found) if found else None
 
 
+_GENERATION_CONFIG = {
+    name: name for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+}
+"""Keys of a `generation_config.json` → the fields of `Sampling`."""
+
+
+def generation_config(folder: Path) -> dict[str, float]:
+    """The sampling that the `generation_config.json` in a model's folder recommends."""
+    try:
+        config = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(config, dict):
+        return {}
+    if config.get("do_sample") is False:
+        return {"temperature": 0.0}
+    found = {name: config.get(key) for key, name in _GENERATION_CONFIG.items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
 def tokenizer_folder(name: str, *, download: bool = True) -> Path | None:
     """The folder with the tokenizer that `name` is: a folder, or `org/repo` on the hub.
 
@@ -132,7 +158,9 @@ def choose(files: Iterable[str], repo: str) -> str:
             return candidates[0]
     if not models:
         raise EngineError(f"{repo} has no GGUF files. Name a repository with a GGUF file in it.")
-    names = "\n".join(f"  hf:{repo}:{file}" for file in sorted(models))
+    names = "\n".join(
+        f"  {repo}/{file}" if Path(repo).is_dir() else f"  hf:{repo}:{file}" for file in sorted(models)
+    )
     raise EngineError(f"{repo} has several models. Name one:\n{names}")
 
 

@@ -135,6 +135,11 @@ class PoolEngine:
         return Load(sum(load.running for load in loads), sum(load.waiting for load in loads))
 
     @property
+    def memory(self) -> int:
+        """That of all replicas."""
+        return sum(replica.engine.memory for replica in self._replicas)
+
+    @property
     def replicas(self) -> dict[str, bool]:
         """Which replicas there are, and whether they answer."""
         return {replica.name: replica.up for replica in self._replicas}
@@ -144,6 +149,7 @@ class PoolEngine:
 
         Raises EngineError.
         """
+        self._stopping = False
         failures = await asyncio.gather(*map(self._start, self._replicas))
         if not any(replica.up for replica in self._replicas):
             raise next(failure for failure in failures if failure is not None)

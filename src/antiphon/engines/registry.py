@@ -5,8 +5,10 @@ package in full. There is no list of engines to add one to.
 """
 
 import importlib
+import re
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import cast
@@ -28,6 +30,28 @@ def options_of(name: str) -> type[EngineOptions]:
         known = ", ".join(f'"{each}"' for each in names())
         raise ValueError(f'There is no engine "{name}". Choose {known}, or the module of another one.')
     return found
+
+
+DEFAULT = "llama_cpp"
+"""The engine for files, and for the bundled model."""
+UPSTREAM = "upstream"
+"""The engine for URLs."""
+SAFETENSORS = "vllm"
+"""The engine for folders and repositories with models that are no GGUF files."""
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def engine_for(model: str | None) -> str:
+    """The name of the engine that fits a model: a file, a folder, a name on the hub, or a URL."""
+    if model is None or model.startswith("hf:"):
+        return DEFAULT
+    if model.startswith(("http://", "https://")):
+        return UPSTREAM
+    path = Path(model).expanduser()
+    if path.exists():
+        return SAFETENSORS if path.is_dir() and any(path.glob("*.safetensors")) else DEFAULT
+    return SAFETENSORS if _REPOSITORY.fullmatch(model) and not model.endswith(".gguf") else DEFAULT
 
 
 def _options(module: str) -> type[EngineOptions] | None:

@@ -122,16 +122,18 @@ class ScriptedEngine:
 
     `capabilities` is what it claims; of what it does not really have it plays the
     same line. `steps` chunks were pushed in all, `seen` are the last generations that were
-    asked for. Raises EngineError at once if the script is malformed.
+    asked for. `memory` are the bytes that it says it takes. Raises EngineError at once if the script is
+    malformed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what tests may choose
         self,
         script: Path | Iterable[Line | Mapping[str, Any]],
         *,
         name: str = "scripted",
         context: int = 32768,
         parallel: int = 256,
+        memory: int = 0,
         capabilities: Capabilities = CAPABILITIES,
     ) -> None:
         lines = read_script(script) if isinstance(script, Path) else check_lines(script)
@@ -144,6 +146,7 @@ class ScriptedEngine:
         self.card = ModelCard(
             name=name, context=context, chat_template=TEMPLATE, eos="<|im_end|>", capabilities=capabilities
         )
+        self.memory = memory
         self.steps = 0
         self.seen: deque[GenerationRequest] = deque(maxlen=REMEMBERED_REQUESTS)
 

@@ -55,6 +55,9 @@ MAX_REFUSAL = 100_000
 """Bytes that are read of an answer that is an error."""
 
 
+DRAIN_SECONDS = 0.05
+"""Seconds between two looks at what is under way."""
+
 LOOKUPS = 16
 """Tokens whose text is asked for at a time."""
 
@@ -136,6 +139,11 @@ class UpstreamEngine:
         """How many answers the server works on for us, and how many wait here."""
         return Load(self._admission.running, self._admission.waiting)
 
+    @property
+    def memory(self) -> int:
+        """None here."""
+        return 0
+
     async def start(self) -> None:
         """Find out what the server is. Raises EngineError if it cannot be reached, or is of no known kind."""
         self._loading = asyncio.ensure_future(found_at(self._options, self._client))
@@ -165,6 +173,11 @@ class UpstreamEngine:
         for generation in [*self._generations]:
             generation.fail(EngineNotReadyError())
         self._client.close()
+
+    async def drain(self) -> None:
+        """Wait until nothing is under way."""
+        while self._generations or self._client.busy:  # noqa: ASYNC110 - nothing here is told of both
+            await asyncio.sleep(DRAIN_SECONDS)
 
     def _running(self) -> Server:
         if self._server is None:

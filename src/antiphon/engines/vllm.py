@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import structlog
@@ -94,6 +95,12 @@ class VllmEngine:
     def load(self) -> Load:
         """How many generations vLLM works on, and how many wait here."""
         return Load(self._admission.running, self._admission.waiting)
+
+    @property
+    def memory(self) -> int:
+        """What its weights take, if they are in a folder. vLLM finds out itself what else it reserves."""
+        weights = Path(str(self._args.model)).glob("*.safetensors")
+        return sum(file.stat().st_size for file in weights) or 1
 
     async def start(self) -> None:
         """Load the model. Raises EngineError if that fails."""

@@ -16,7 +16,15 @@ from antiphon.app.app import App
 from antiphon.app.responses import stored
 from antiphon.http import chat, completions, files, message_batches, messages, responses
 from antiphon.http.auth import KeyMiddleware
-from antiphon.http.models import health, list_models, reachable, retrieve_model, version
+from antiphon.http.models import (
+    health,
+    list_models,
+    load_adapter,
+    reachable,
+    retrieve_model,
+    unload_adapter,
+    version,
+)
 from antiphon.http.observing import ObservingMiddleware, metrics
 from antiphon.http.request import body, handler, paging
 from antiphon.http.socket import converse
@@ -107,6 +115,8 @@ ROUTES = [
     Route(_BATCH + "/cancel", message_batches.cancel, methods=POST),
     Route(_BATCH + "/results", message_batches.results, methods=GET),
     Route("/v1/models", list_models),
+    Route("/v1/load_lora_adapter", load_adapter, methods=POST),
+    Route("/v1/unload_lora_adapter", unload_adapter, methods=POST),
     Route("/v1/models/{model:path}", retrieve_model),
     Route("/", reachable, methods=["HEAD"]),
     Route("/health", health),
@@ -138,6 +148,6 @@ class _Routes(Router):
         await response(scope, receive, send)
 
 
-def build(app: App, keys: Iterable[str] = ()) -> ASGIApp:
+def build(app: App, keys: Iterable[str] = (), admin_keys: Iterable[str] = ()) -> ASGIApp:
     """The ASGI application over the use cases. The caller starts and stops what they need."""
-    return ObservingMiddleware(KeyMiddleware(_Routes(), tuple(keys)), app)
+    return ObservingMiddleware(KeyMiddleware(_Routes(), tuple(keys), tuple(admin_keys)), app)

@@ -1,20 +1,22 @@
-"""GET /v1/models and /v1/models/{id}, HEAD /, /health, /version."""
+"""GET /v1/models and /v1/models/{id}, adapters, HEAD /, /health, /version."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from antiphon import __version__
-from antiphon.http.request import Query, app_of
-from antiphon.run.models import Health, Models
+from antiphon.http.request import Query, app_of, read_body
+from antiphon.run.models import Health, ModelEntry
 
 
 async def list_models(request: Request) -> JSONResponse:
     """Every name that requests may use, or part of them, in the shapes of both OpenAI and Anthropic."""
     models, query = app_of(request).models, Query(request.query_params)
-    names = models.names
+    entries = {entry.name: entry for entry in models.entries()}
+    names = [*entries]
     after, before = query.text("after_id"), query.text("before_id")
     first = names.index(after) + 1 if after in names else 0
     last = names.index(before) if before in names else len(names)
@@ -23,7 +25,7 @@ async def list_models(request: Request) -> JSONResponse:
     return JSONResponse(
         {
             "object": "list",
-            "data": [await _model(models, name) for name in page],
+            "data": [_shown(entries[name]) for name in page],
             "has_more": len(page) < last - first,
             "first_id": page[0] if page else None,
             "last_id": page[-1] if page else None,
@@ -33,7 +35,7 @@ async def list_models(request: Request) -> JSONResponse:
 
 async def retrieve_model(request: Request) -> JSONResponse:
     """One model by its name, which may hold slashes."""
-    return JSONResponse(await _model(app_of(request).models, request.path_params["model"]))
+    return JSONResponse(_shown(app_of(request).models.entry(request.path_params["model"])))
 
 
 async def reachable(request: Request) -> Response:
@@ -54,21 +56,55 @@ async def version(request: Request) -> JSONResponse:
     return JSONResponse({"version": __version__})
 
 
-async def _model(models: Models, name: str) -> dict[str, Any]:
-    card = (await models.model(name)).card
+class LoadAdapter(Struct):
+    """The body of a request for an adapter, as vLLM's server has it, and which model it is for."""
+
+    lora_name: Annotated[str, Meta(min_length=1, max_length=256)]
+    lora_path: Annotated[str, Meta(min_length=1)]
+    load_inplace: bool = False
+    base_model_name: str | None = None
+
+
+class UnloadAdapter(Struct):
+    """The body of a request for an adapter to go. `lora_int_id` is vLLM's, and means nothing here."""
+
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+async def load_adapter(request: Request) -> PlainTextResponse:
+    """Load a LoRA adapter, which is a model of its own to clients."""
+    wire = await read_body(request, LoadAdapter, "small_body_bytes")
+    models = app_of(request).models
+    await models.load_adapter(wire.lora_name, wire.lora_path, wire.base_model_name, again=wire.load_inplace)
+    return PlainTextResponse(f"Success: LoRA adapter '{wire.lora_name}' added successfully.")
+
+
+async def unload_adapter(request: Request) -> PlainTextResponse:
+    """Unload one. Answers that it gives are not cut off."""
+    wire = await read_body(request, UnloadAdapter, "small_body_bytes")
+    await app_of(request).models.unload_adapter(wire.lora_name)
+    return PlainTextResponse(f"Success: LoRA adapter '{wire.lora_name}' removed successfully.")
+
+
+def _shown(entry: ModelEntry) -> dict[str, Any]:
+    """A model; what is not known before it is loaded is null."""
+    created, context = (0, None) if entry.card is None else (entry.card.created, entry.card.context or None)
     openai = {
         "object": "model",
-        "created": card.created,
+        "created": created,
         "owned_by": "antiphon",
-        "max_model_len": card.context or None,
-        "input_modalities": ["text", *sorted(card.capabilities.media)],
+        "root": entry.root,
+        "parent": entry.parent,
+        "max_model_len": context,
+        "input_modalities": None if entry.card is None else ["text", *sorted(entry.card.capabilities.media)],
     }
     anthropic = {
         "type": "model",
-        "display_name": name,
-        "created_at": datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z"),
-        "max_input_tokens": card.context or None,
-        "max_tokens": card.context or None,
+        "display_name": entry.name,
+        "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
+        "max_input_tokens": context,
+        "max_tokens": context,
         "capabilities": None,
     }
-    return {"id": name, **openai, **anthropic}
+    return {"id": entry.name, **openai, **anthropic}

@@ -118,9 +118,8 @@ def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
     """
     connection.state.names = names = ParameterNames()
     app = app_of(connection)
-    first = app.models.default_name
-    missing = first if app.options.default_model else None
-    wire = decode_request(body, type_, names, first, missing, app.options.limits)
+    models = app.models
+    wire = decode_request(body, type_, names, models.default_name, models.default, app.options.limits)
     observed().model = getattr(wire, "model", None)
     if names.ignored:
         log.info("unknown parameters ignored", names=names.ignored)

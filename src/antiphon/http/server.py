@@ -43,7 +43,7 @@ def serve(settings: Settings) -> None:
     configure(settings.log_level, settings.log_format)
     runtime = compose(settings)
     config = uvicorn.Config(
-        build(runtime.app, settings.api_key),
+        build(runtime.app, settings.api_key, settings.admin_key),
         lifespan="off",
         log_config=None,  # its lines are those of `log.py`
         access_log=False,

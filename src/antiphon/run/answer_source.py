@@ -48,7 +48,8 @@ class AnswerSource:
         If all do, the first failure is raised.
         """
         with naming(self._turns[0].parameters):
-            await self._run(output)
+            async with self._model.held():
+                await self._run(output)
 
     async def _run(self, output: Driver) -> None:
         choices = sum(turn.choices for turn in self._turns)

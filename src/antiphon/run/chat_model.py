@@ -6,6 +6,7 @@ else here. Sizes are estimates, until the server says what it counted.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
 from types import MappingProxyType
 
@@ -66,6 +67,11 @@ class ChatModel:
     def card(self) -> ModelCard:
         """The engine's model."""
         return self.engine.card
+
+    @staticmethod
+    def held() -> AbstractAsyncContextManager[None]:
+        """See `Model`: whoever made it has loaded it."""
+        return nullcontext()
 
     @property
     def load(self) -> Load:

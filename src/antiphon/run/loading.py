@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import structlog
 
@@ -17,7 +18,7 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Turn
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
 from antiphon.dialects.dialect import Dialect
-from antiphon.engines.engine import Engine, ModelCard
+from antiphon.engines.engine import Adapters, Engine, Load, ModelCard
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.chat_model import ChatModel
 from antiphon.run.model import Model
@@ -35,6 +36,9 @@ class ServedModel:
     name from the registry, None to choose by the chat template. `chat_template` replaces the
     model's own. `date` is the one that prompts give, where a family's prompts give one; by
     default, that of the start.
+    `sampling` are fields of `Sampling` that requests have where they say nothing, before those that the
+    model's makers recommend; `variables` are such variables of the chat template. `adapters` are the
+    paths of LoRA adapters by their names.
     `exclude_tools` is that of `TokenModel`. `tools` are those that the server runs for a model
     that calls them, by type, `limits` what a turn may ask for.
     """
@@ -47,6 +51,9 @@ class ServedModel:
         dialect: str | None = None,
         chat_template: str | None = None,
         date: str | None = None,
+        sampling: Mapping[str, Any] = MappingProxyType({}),
+        variables: Mapping[str, Any] = MappingProxyType({}),
+        adapters: Mapping[str, str] = MappingProxyType({}),
         exclude_tools: bool = False,
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
         limits: Limits = DEFAULTS,
@@ -55,27 +62,99 @@ class ServedModel:
         self.patterns = tuple(filter(_is_pattern, names))
         self.tools = tools
         self.model: Model | None = None
-        """The model, once it is loaded."""
+        """The model, once it was loaded for the first time; it stays when its engine is stopped."""
+        self.loaded = False
+        self.uses = 0
+        """How many hold the model, or wait for it."""
+        self.kept: list[asyncio.TimerHandle] = []
+        """What ends the holds of those that have looked at the model, and did not use it yet."""
+        self.last_used = 0
+        """Grows with time."""
+        self.sampling: Mapping[str, Any] = sampling
+        self.variables = variables
+        self._wanted_adapters = adapters
         self._engine = engine
         self._dialect = dialect
         self._chat_template = chat_template
         self._date = date
         self._exclude_tools = exclude_tools
         self._limits = limits
+        if adapters:
+            self._adapting("adapters")
 
     async def load(self) -> Model:
         """The model, loaded. Raises AntiphonError if that cannot be done."""
+        for name, path in self._wanted_adapters.items():
+            if name not in self.adapters:
+                await self._adapting("adapters").load_adapter(name, path)
         await self._engine.start()
-        self.names = self.names or (self._engine.card.name,)
-        chats = self._engine.card.capabilities.chat
-        self.model = self._chat_model() if chats else await self._token_model(self._engine)
+        if self.model is None:
+            card = self._engine.card
+            self.names = self.names or (card.name,)
+            self.sampling = self._sampling(card)
+            chats = card.capabilities.chat
+            self.model = self._chat_model() if chats else await self._token_model(self._engine)
+        self.loaded = True
         return self.model
 
     async def unload(self) -> None:
-        """Free the model. Answers that are under way end."""
+        """Free the memory that it takes. It can be loaded again."""
+        self.loaded = False
+        await self._engine.stop()
+        log.info("unloaded", model=self.names[0])
+
+    async def stop(self) -> None:
+        """Free the model for good. Answers that are under way end."""
+        self.loaded = False
         if self.model is not None:
             self.model.stopping.set()
         await self._engine.stop()
+
+    @property
+    def load_now(self) -> Load:
+        """How busy it is."""
+        return self._engine.load
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes while it is loaded. Raises EngineError if its file cannot be read."""
+        return self._engine.memory
+
+    # Adapters
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether it can have any."""
+        return isinstance(self._engine, Adapters)
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """The path of each adapter by its name."""
+        return self._engine.adapters if isinstance(self._engine, Adapters) else {}
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load one. Raises RequestError if the engine takes none, or not this one; EngineError."""
+        await self._adapting("lora_name").load_adapter(name, path)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload one. Raises EngineError."""
+        await self._adapting("lora_name").unload_adapter(name)
+
+    def _adapting(self, param: str) -> Adapters:
+        if isinstance(self._engine, Adapters):
+            return self._engine
+        raise RequestError("The engine of this model takes no adapters.", param=param)
+
+    def _sampling(self, card: ModelCard) -> Mapping[str, Any]:
+        """What requests have where they say nothing. Raises EngineError for what the engine cannot do."""
+        able = card.capabilities.sampling
+        if wrong := [name for name in self.sampling if name not in able]:
+            message = (
+                f"The engine of the model {self.names[0]} does not support '{wrong[0]}'. Leave it out of"
+            )
+            raise EngineError(f"{message} the sampling of this model.")
+        recommended = {name: value for name, value in card.sampling.items() if name in able}
+        return {**recommended, **self.sampling}
 
     def _chat_model(self) -> ChatModel:
         """How an engine of conversations is spoken with. Raises EngineError for useless options."""

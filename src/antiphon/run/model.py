@@ -7,6 +7,7 @@ it, and decodes what that writes.
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import NamedTuple, Protocol
 
@@ -68,6 +69,10 @@ class Model(Protocol):
 
     @property
     def stopping(self) -> asyncio.Event: ...  # noqa: D102
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """Keeps it loaded, and before that loads it, while a block runs. Raises EngineError."""
+        ...
 
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None

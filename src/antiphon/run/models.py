@@ -1,18 +1,47 @@
-"""The models of one server: found by their names, loaded and freed."""
+"""The models of one server: found by their names, and loaded and freed so that they fit the memory.
 
-from collections.abc import Sequence
+A model that is not loaded is loaded when it is asked for. If there is no room, the one that was used
+longest ago is freed, once nobody uses it: whatever runs holds its model (`Model.held`). Who waits for
+room goes before whoever comes later, whichever model that wants.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from itertools import count
+from typing import Any
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
-from antiphon.core.errors import EngineNotReadyError, NotFoundError
+from antiphon.core.errors import (
+    AntiphonError,
+    EngineError,
+    EngineNotReadyError,
+    NotFoundError,
+    RequestError,
+)
 from antiphon.core.observation import observed
-from antiphon.engines.engine import Load
+from antiphon.core.turn import Function, Turn
+from antiphon.engines.engine import Load, ModelCard, Prompt
 from antiphon.run.loading import ServedModel
-from antiphon.run.model import Model
+from antiphon.run.model import Model, Prepared, PromptSize
+from antiphon.tools.tool import ServerTool
+
+LOAD_SECONDS = 600.0
+"""How long a request waits for its model to be loaded, and for room to load it."""
+
+GRACE_SECONDS = 5.0
+"""How long a model stays that was loaded for a request which does not use it yet."""
 
 log = structlog.get_logger()
+
+_held: ContextVar[tuple[ServedModel, ...]] = ContextVar("held", default=())
+"""The models that this task holds already."""
 
 
 class Health(StrEnum):
@@ -23,24 +52,93 @@ class Health(StrEnum):
     DRAINING = "draining"
 
 
-class Models:
-    """Finds `served`, one at least, by their names, aliases and patterns."""
+class KeepLoaded(Struct, frozen=True):
+    """How many models are loaded at a time, and how many bytes they may take; None for any number.
 
-    def __init__(self, served: Sequence[ServedModel]) -> None:
+    Models that take no memory here, because another server runs them, do not count.
+    """
+
+    models: int | None = None
+    memory: int | None = None
+
+    def allows(self, sizes: Sequence[int]) -> bool:
+        """Whether models of these sizes may be loaded at the same time. One alone always may."""
+        return len(sizes) <= 1 or (
+            (self.models is None or len(sizes) <= self.models)
+            and (self.memory is None or sum(sizes) <= self.memory)
+        )
+
+
+class ModelEntry(Struct, frozen=True):
+    """A name that requests may use. `card` is None for a model that was not loaded yet.
+
+    `root` is the canonical name of the model or, of an adapter, its path; an adapter has a `parent`, the
+    canonical name of its model.
+    """
+
+    name: str
+    card: ModelCard | None
+    root: str
+    parent: str | None = None
+
+
+class Models:
+    """Finds `served`, one at least, by their names, aliases, adapters and patterns.
+
+    `default` is the name of the model that answers where a request names none, or one that nobody has.
+    Raises EngineError if a name is there twice, or `default` is none of them.
+    """
+
+    def __init__(
+        self,
+        served: Sequence[ServedModel],
+        *,
+        default: str | None = None,
+        keep: KeepLoaded = KeepLoaded(),  # noqa: B008 (frozen)
+        load_seconds: float = LOAD_SECONDS,
+    ) -> None:
         self._served = served
+        self._keep = keep
+        self._load_seconds = load_seconds
+        self._changing = asyncio.Lock()
+        self._bringing: dict[ServedModel, asyncio.Task[None]] = {}
+        self._freed = asyncio.Event()
+        self._clock = count(1)
+        self.default = default
         self.health = Health.LOADING
+        self._check_names()
+
+    def _check_names(self) -> None:
+        seen: set[str] = set()
+        for name in (*self.names, *(each for served in self._served for each in served.patterns)):
+            if name in seen:
+                raise EngineError(f"Two models are called '{name}'. Rename one.")
+            seen.add(name)
+        named = all(served.names for served in self._served)  # others are known when they are loaded
+        if self.default is not None and named and self._lookup(self.default) is None:
+            message = f"There is no model '{self.default}' to answer by default. Use one of: {self._known()}."
+            raise EngineError(message)
 
     async def start(self) -> None:
-        """Load the models. Raises AntiphonError if that cannot be done."""
+        """Load the models, as many as may be. Raises AntiphonError if one cannot be loaded."""
         for served in self._served:
-            await served.load()
+            if self._keep.allows([*self._sizes(), *([served.memory] if served.memory else [])]):
+                await served.load()
+                served.last_used = -next(self._clock)  # of those that nobody used, the first is freed last
+            else:
+                log.info("not loaded yet", model=served.names[0], why="keep_loaded")
+        self._check_names()
         self.health = Health.READY
 
     async def stop(self) -> None:
         """Free the models. Answers that are under way end."""
         self.health = Health.DRAINING
+        bringing = [*self._bringing.values()]
+        for task in bringing:
+            task.cancel()
+        await asyncio.gather(*bringing, return_exceptions=True)
         for served in self._served:
-            await served.unload()
+            await served.stop()
 
     async def close(self) -> None:
         """Free the tools. No answer is under way any more."""
@@ -53,39 +151,280 @@ class Models:
     @property
     def loads(self) -> dict[str, Load]:
         """How busy the engines are, by the canonical names of the models that are loaded."""
-        models = {served.names[0]: served.model for served in self._served if served.model is not None}
-        return {name: model.load for name, model in models.items()}
+        return {served.names[0]: served.load_now for served in self._served if served.loaded}
+
+    # Names
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, without patterns."""
-        return tuple(name for served in self._served for name in served.names)
+        """All names, without patterns, with those of adapters."""
+        return tuple(name for served in self._served for name in (*served.names, *served.adapters))
 
     @property
     def default_name(self) -> str | None:
         """What a request is for that names no model; None while there is none."""
-        return next(iter(self.names), None)
+        return self.default or next(iter(self.names), None)
+
+    def entries(self) -> list[ModelEntry]:
+        """All names, each with what is known of its model. Raises EngineNotReadyError."""
+        self._check_ready()
+        return [self.entry(name) for name in self.names]
+
+    def entry(self, name: str) -> ModelEntry:
+        """The same for one name. Raises NotFoundError, EngineNotReadyError."""
+        self._check_ready()
+        served, adapter = self._find(name)
+        if adapter is not None:
+            return ModelEntry(name, _card(served), served.adapters[adapter], served.names[0])
+        return ModelEntry(name, _card(served), served.names[0])
 
     async def model(self, name: str) -> Model:
-        """The model of that name. Raises NotFoundError, EngineNotReadyError."""
+        """The model of that name, which was loaded once at least.
+
+        Raises NotFoundError, EngineNotReadyError, EngineError.
+        """
+        self._check_ready()
+        served, adapter = self._find(name)
+        if served.model is None:
+            async with self.hold(served):
+                self._keep_for_next(served)
+        assert served.model is not None
+        observed().served = adapter or served.names[0]
+        return NamedModel(self, served, served.model, adapter)
+
+    def _check_ready(self) -> None:
         if self.health is Health.DRAINING:
             raise EngineNotReadyError("This server is stopping. Try again later, or another server.")
         if self.health is not Health.READY:
             raise EngineNotReadyError
-        served = self._find(name)
-        if served.model is None:
-            raise EngineNotReadyError
-        observed().served = served.names[0]
-        return served.model
 
-    def _find(self, name: str) -> ServedModel:
-        """The model of that name, or of a pattern that fits it. Raises NotFoundError."""
+    def _find(self, name: str) -> tuple[ServedModel, str | None]:
+        """The model of that name, and its adapter if the name is one's. Raises NotFoundError."""
+        found = self._lookup(name) or (None if self.default is None else self._lookup(self.default))
+        if found is None:
+            message = f"The model '{name}' does not exist. Use one of: {self._known()}."
+            raise NotFoundError(message, param="model", code="model_not_found")
+        return found
+
+    def _lookup(self, name: str) -> tuple[ServedModel, str | None] | None:
         for served in self._served:
             if name in served.names:
-                return served
+                return served, None
+            if name in served.adapters:
+                return served, name
         for served in self._served:
             if any(fnmatchcase(name, pattern) for pattern in served.patterns):
-                return served
-        known = ", ".join((*self.names, *(pattern for served in self._served for pattern in served.patterns)))
-        message = f"The model '{name}' does not exist. Use one of: {known}."
-        raise NotFoundError(message, param="model", code="model_not_found")
+                return served, None
+        return None
+
+    def _known(self) -> str:
+        return ", ".join((*self.names, *(each for served in self._served for each in served.patterns)))
+
+    # Adapters
+
+    async def load_adapter(self, name: str, path: str, base: str | None, *, again: bool) -> None:
+        """Load an adapter of the model `base`, by default the first that takes any.
+
+        `again` replaces one of that name. Raises RequestError, NotFoundError, EngineError.
+        """
+        self._check_ready()
+        owner = self._owner(name)
+        if name in self.names and not (again and owner):
+            message = f"There is a model '{name}' already. Use another name, or load_inplace for an adapter."
+            raise RequestError(message, param="lora_name")
+        takes = [each for each in self._served if each.takes_adapters]
+        served = self._find(base)[0] if base is not None else owner or next(iter((*takes, *self._served)))
+        await served.load_adapter(name, path)
+        log.info("adapter loaded", name=name, model=served.names[0])
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload an adapter. Raises NotFoundError, EngineError."""
+        self._check_ready()
+        served = self._owner(name)
+        if served is None:
+            raise NotFoundError(f"The lora adapter '{name}' cannot be found.", param="lora_name")
+        await served.unload_adapter(name)
+        log.info("adapter unloaded", name=name, model=served.names[0])
+
+    def _owner(self, adapter: str) -> ServedModel | None:
+        return next((served for served in self._served if adapter in served.adapters), None)
+
+    # Memory
+
+    @asynccontextmanager
+    async def hold(self, served: ServedModel) -> AsyncIterator[None]:
+        """Have the model loaded while the block runs. Raises EngineError if that cannot be done."""
+        if served in _held.get():
+            yield
+            return
+        token = _held.set((*_held.get(), served))
+        try:
+            async with asyncio.timeout(self._load_seconds):
+                await self._take(served)
+        except TimeoutError as error:
+            _held.reset(token)
+            message = "The model could not be loaded in time, because others are used. Try again."
+            raise EngineNotReadyError(message) from error
+        except BaseException:
+            _held.reset(token)
+            raise
+        try:
+            yield
+        finally:
+            _held.reset(token)
+            self._release(served)
+
+    async def _take(self, served: ServedModel) -> None:
+        while served.loaded and served.memory and self._bringing and not served.kept:
+            # Others were here before.
+            await asyncio.wait([*self._bringing.values()])
+        served.uses += 1
+        try:
+            while not served.loaded:
+                await asyncio.shield(self._bring(served))
+        except BaseException:
+            self._release(served)
+            raise
+        if served.kept:
+            self._let_go(served)
+
+    def _keep_for_next(self, served: ServedModel) -> None:
+        """Hold a model that was loaded to be looked at, until whoever looked uses it."""
+        served.uses += 1
+        later = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._let_go, served)
+        served.kept.append(later)
+
+    def _let_go(self, served: ServedModel) -> None:
+        served.kept.pop(0).cancel()
+        self._release(served)
+
+    def _release(self, served: ServedModel) -> None:
+        served.uses -= 1
+        served.last_used = next(self._clock)
+        self._freed.set()
+
+    def _bring(self, served: ServedModel) -> asyncio.Task[None]:
+        """The task that loads the model."""
+        if served not in self._bringing:
+            self._check_ready()
+            task = asyncio.create_task(self._load(served))
+            self._bringing[served] = task
+            task.add_done_callback(lambda task: self._brought(served, task))
+        return self._bringing[served]
+
+    def _brought(self, served: ServedModel, task: asyncio.Task[None]) -> None:
+        del self._bringing[served]
+        if not task.cancelled():
+            task.exception()  # whoever waits is told; nobody may
+
+    async def _load(self, served: ServedModel) -> None:
+        async with self._changing:
+            while served.uses and not self._keep.allows([*self._sizes(), served.memory]):
+                idle = [each for each in self._served if each.loaded and each.memory and not each.uses]
+                if idle:
+                    await min(idle, key=lambda each: each.last_used).unload()
+                else:
+                    self._freed.clear()
+                    await self._freed.wait()
+            if served.uses:  # who wanted it may have left
+                await self._load_now(served)
+
+    @staticmethod
+    async def _load_now(served: ServedModel) -> None:
+        try:
+            await served.load()
+        except AntiphonError as error:
+            log.error("a model could not be loaded", model=served.names[0], why=error.message)  # noqa: TRY400
+            message = f"The model '{served.names[0]}' could not be loaded. The log of the server says why."
+            raise EngineError(message) from error
+
+    def _sizes(self) -> Iterator[int]:
+        """What the loaded models take, as far as they are loaded here."""
+        return (served.memory for served in self._served if served.loaded and served.memory)
+
+
+def _card(served: ServedModel) -> ModelCard | None:
+    return None if served.model is None else served.model.card
+
+
+class NamedModel:
+    """A model as one of its names stands for it: with its defaults, and with an adapter if the name is one's.
+
+    See `Model`. It is loaded while it is asked for something.
+    """
+
+    def __init__(self, models: Models, served: ServedModel, model: Model, adapter: str | None) -> None:
+        self._models = models
+        self._served = served
+        self._model = model
+        self._adapter = adapter
+
+    @property
+    def card(self) -> ModelCard:
+        """See `Model`. Its defaults are those that requests really have."""
+        card = self._model.card
+        return replace(card, defaults={**card.defaults, **self._served.sampling})
+
+    @property
+    def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
+        """See `Model`."""
+        return self._model.native_tools
+
+    @property
+    def tools(self) -> Mapping[str, ServerTool]:
+        """See `Model`."""
+        return self._model.tools
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        """See `Model`."""
+        return self._model.stopping
+
+    @property
+    def load(self) -> Load:
+        """See `Model`."""
+        return self._model.load
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """See `Model`."""
+        return self._models.hold(self._served)
+
+    async def prepare(
+        self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
+    ) -> Prepared:
+        """See `Model`."""
+        async with self.held():
+            prepared = await self._model.prepare(self._completed(turn), ids, choices)
+        request = replace(prepared.request, adapter=self._adapter)
+        return replace(prepared, model=self, request=request)
+
+    async def count(self, turn: Turn) -> PromptSize:
+        """See `Model`."""
+        async with self.held():
+            return await self._model.count(self._completed(turn))
+
+    async def compose(self, turn: Turn) -> Prompt:
+        """See `Model`."""
+        async with self.held():
+            return await self._model.compose(self._completed(turn))
+
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """See `Model`."""
+        async with self.held():
+            return await self._model.token_texts(ids)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """See `Model`."""
+        async with self.held():
+            return await self._model.detokenize(ids)
+
+    def _completed(self, turn: Turn) -> Turn:
+        """The turn with the model's defaults where it says nothing."""
+        served = self._served
+        sampling: dict[str, Any] = {
+            name: value for name, value in served.sampling.items() if getattr(turn.sampling, name) is None
+        }
+        if not sampling and not served.variables:
+            return turn
+        variables = {**served.variables, **turn.variables}
+        return replace(turn, sampling=replace(turn.sampling, **sampling), variables=variables)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import lru_cache
 from hashlib import sha256
 from random import Random
@@ -87,6 +88,11 @@ class TokenModel:
         self._exclude_tools = exclude_tools
         self._plans: dict[bytes, ConstraintPlan] = {}
         self._foreign = lru_cache(TEMPLATES)(self._compile)
+
+    @staticmethod
+    def held() -> AbstractAsyncContextManager[None]:
+        """See `Model`: whoever made it has loaded it."""
+        return nullcontext()
 
     @property
     def native_tools(self) -> Mapping[str, tuple[Function, ...]]:

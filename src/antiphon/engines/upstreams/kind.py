@@ -22,6 +22,7 @@ from antiphon.core.errors import (
 )
 from antiphon.engines.engine import GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
+from antiphon.engines.llama_request import GRAMMAR_PARAM
 
 PROBES = ("/v1/models", "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags")
 """Paths whose answers tell one kind of server from another, and what it serves."""
@@ -207,14 +208,19 @@ def _refusal(status: int, body: bytes) -> AntiphonError:
     if status in (408, 502, 503, 504, 529):
         return EngineNotReadyError()
     message = _message(body)
-    if 400 <= status < 500 and message:
-        too_long = b"context_length" in body or b"context length" in body
-        return RequestError(
-            f"The server of the model refuses this: {message.rstrip('.')}.",
-            param="conversation" if too_long else None,
-            code="context_length_exceeded" if too_long else None,
-        )
-    return EngineError()
+    return _blame(message, body) if 400 <= status < 500 and message else EngineError()
+
+
+def _blame(message: str, body: bytes) -> RequestError:
+    """The error of a request that the server refuses."""
+    if "parse grammar" in message:
+        return RequestError("The grammar is not valid.", param=GRAMMAR_PARAM)
+    too_long = b"context_length" in body or b"context length" in body
+    return RequestError(
+        f"The server of the model refuses this: {message.rstrip('.')}.",
+        param="conversation" if too_long else None,
+        code="context_length_exceeded" if too_long else None,
+    )
 
 
 def _message(body: bytes) -> str:

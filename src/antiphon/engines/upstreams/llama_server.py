@@ -11,57 +11,19 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from antiphon.core.chunks import Chunk, FinishReason
+from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
-from antiphon.engines.llama_server import Piece
-from antiphon.engines.llama_stream import ChunkReader, Message, Scored, ScoredReader
+from antiphon.engines.llama_stream import ChunkReader, Piece, reader_of
 from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, ask
 from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
-
-_REASONS = {"eos": FinishReason.STOP, "word": FinishReason.STOP, "limit": FinishReason.LENGTH}
-
-
-class _Native(Message, frozen=True):
-    """A message of `/completion`."""
-
-    content: str = ""
-    tokens: tuple[int, ...] = ()
-    tokens_predicted: int = 0
-    stop: bool = False
-    stop_type: str = "eos"
-    completion_probabilities: tuple[Scored, ...] = ()
-
-    @property
-    def text(self) -> str:
-        return self.content
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return self.tokens
-
-    @property
-    def counted(self) -> int:
-        return self.tokens_predicted
-
-    @property
-    def end(self) -> FinishReason | None:
-        return _REASONS.get(self.stop_type, FinishReason.STOP) if self.stop else None
-
-    @property
-    def score(self) -> Scored | None:
-        return self.completion_probabilities[-1] if self.completion_probabilities else None
-
-
-_decode = msgspec.json.Decoder(_Native).decode
 
 
 class _Tokens(Struct, frozen=True):
@@ -106,15 +68,11 @@ class LlamaServer:
     def body(self, request: GenerationRequest) -> bytes:
         """See `Server`."""
         check(request, self._vocabulary)
-        body = msgspec.json.decode(request_of(request))
-        return msgspec.json.encode(body | {"return_tokens": True})
+        return request_of(request)
 
     def reader(self, request: GenerationRequest) -> "_Reader":
         """See `Server`."""
-        stops, most = frozenset(request.sampling.stop_token_ids), request.sampling.logprobs
-        if most is None:
-            return _Reader(ChunkReader(self._tokenizer, stops, _decode))
-        return _Reader(ScoredReader(self._tokenizer, stops, _decode, most=most))
+        return _Reader(reader_of(request.sampling, self._tokenizer))
 
 
 class _Reader:

@@ -1,0 +1,45 @@
+"""Writes a LoRA adapter for the bundled model, which makes it say something else."""
+
+import struct
+from pathlib import Path
+from random import Random
+
+_STRING, _FLOAT = 8, 6
+_ALIGNMENT = 32
+_LAYER = "blk.29.ffn_down.weight"
+_INPUTS, _OUTPUTS, _RANK = 1536, 576, 2
+
+
+def write_lora(path: Path, seed: int) -> Path:
+    """An adapter of one matrix of the last layer, filled by chance."""
+    dice = Random(seed)
+    facts = {
+        "general.architecture": "llama",
+        "general.type": "adapter",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": float(_RANK),
+    }
+    sizes = {f"{_LAYER}.lora_a": (_INPUTS, _RANK), f"{_LAYER}.lora_b": (_RANK, _OUTPUTS)}
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(sizes), len(facts))
+    for key, value in facts.items():
+        head += _text(key)
+        if isinstance(value, str):
+            head += struct.pack("<I", _STRING) + _text(value)
+        else:
+            head += struct.pack("<If", _FLOAT, value)
+    data = b""
+    for name, (width, height) in sizes.items():
+        head += _text(name) + struct.pack("<IQQIQ", 2, width, height, 0, len(data))
+        data += _padded(
+            struct.pack(f"<{width * height}f", *(dice.gauss(0, 1) for _ in range(width * height)))
+        )
+    path.write_bytes(_padded(head) + data)
+    return path
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % _ALIGNMENT)

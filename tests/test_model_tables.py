@@ -1,0 +1,240 @@
+"""`[[models]]` in the TOML file: what it says, and how what is wrong is told."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from antiphon.cli import main
+from antiphon.compose import compose
+from antiphon.config import Settings
+from antiphon.core.errors import AntiphonError
+from antiphon.engines import llama_cpp, registry, scripted, upstream
+from antiphon.engines.registry import engine_for
+from antiphon.model_tables import ModelSettings
+from tests.run.support import answered, fold, turn
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Settings]:
+    """The settings of `antiphon serve` with this file."""
+    noted: list[Settings] = []
+    monkeypatch.setitem(sys.modules, "antiphon.http.server", SimpleNamespace(serve=noted.append))
+
+    def run(text: str, *tokens: str) -> Settings:
+        file = tmp_path / "antiphon.toml"
+        file.write_text(text)
+        assert main(["serve", "--config", str(file), *tokens]) == 0
+        return noted.pop()
+
+    return run
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What `antiphon serve` says of this file, after its path."""
+
+    def run(text: str, *tokens: str) -> str:
+        file = tmp_path / "antiphon.toml"
+        file.write_text(text)
+        assert main(["serve", "--config", str(file), *tokens]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"antiphon: {file}")
+        return said.partition("antiphon.toml")[2].strip(" ,\n")
+
+    return run
+
+
+FILE = """\
+port = 1
+default_model = "small"
+keep_loaded = "8GiB"
+
+[[models]]
+name = "small"
+aliases = ["gpt-*", "tiny"]
+model = "small.gguf"
+context = 4096
+kv-type = "q8_0"
+dialect = "hermes"
+chat_template = "chatml"
+sampling = { temperature = 0.3, top_k = 20 }
+
+[models.variables]
+enable_thinking = false
+levels = [1, 2]
+
+[models.adapters]
+sql = "sql.gguf"
+
+[[models]]
+name = "far"
+model = "http://gpu:8000/v1"
+upstream_kind = "vllm"
+
+[[models]]
+name = "played"
+engine = "scripted"
+script = "s.jsonl"
+"""
+
+
+def test_each_table_is_a_model_with_its_own_options(serve: Callable[..., Settings]) -> None:
+    settings = serve(FILE)
+    small, far, played = settings.models
+
+    assert small == ModelSettings(
+        ("small", "gpt-*", "tiny"),
+        (llama_cpp.Options("small.gguf", context=4096, kv_type="q8_0"),),
+        "hermes",
+        "chatml",
+        {"temperature": 0.3, "top_k": 20},
+        {"enable_thinking": False, "levels": [1, 2]},
+        {"sql": "sql.gguf"},
+    )
+    assert far.engines == (upstream.Options("http://gpu:8000/v1", upstream_kind="vllm"),)
+    assert played.engines == (scripted.Options(script=Path("s.jsonl")),)
+    assert (settings.port, settings.default_model, settings.keep_loaded) == (1, "small", "8GiB")
+
+
+def test_replicas_share_the_options_of_the_table(serve: Callable[..., Settings]) -> None:
+    [model] = serve("""\
+[[models]]
+name = "m"
+parallel = 8
+replicas = ["http://a", { model = "http://b", parallel = 2 }]
+""").models
+    assert model.engines == (
+        upstream.Options("http://a", parallel=8),
+        upstream.Options("http://b", parallel=2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("models = 3", ": models must be tables. Write [[models]] above each."),
+        ("[[models]]\nmodel = 'x.gguf'", 'line 1: name: is missing. Write name = "…".'),
+        ("[[models]]\nname = 'a'\ncontxt = 3", "line 3: contxt: there is no such key. Did you mean context?"),
+        (
+            "[[models]]\nname = 'a'\nname-s = 3\nx = 1",
+            "line 3: name_s: there is no such key. Did you mean name?",
+        ),
+        ("[[models]]\nname = 'a'\n\ncontext = 'x'", "line 4: context: Invalid value"),
+        ("[[models]]\nname = ''", "line 2: name: Expected `str` of length >= 1."),
+        ("[[models]]\nname = 'a'\naliases = 'b'", "line 3: aliases: Expected `array`, got `str`."),
+        ("[[models]]\nname = 'a'\nengine = 'nothing'", 'line 3: engine: There is no engine "nothing".'),
+        ("[[models]]\nname = 'a'\nengine = 'scripted'", "line 1: model: "),
+        (
+            "[[models]]\nname = 'a'\nsampling = { temperatur = 1 }",
+            "line 3: temperatur: there is no such key of sampling. Did you mean temperature?",
+        ),
+        (
+            "[[models]]\nname = 'a'\n[models.sampling]\ntop_p = 2",
+            "line 4: top_p: Expected `float` <= 1.0.",
+        ),
+        (
+            "[[models]]\nname = 'a'\n[[models]]\nname = 'b'\naliases = ['a']",
+            'line 5: aliases: "a" is a name of the model "a" already. Choose another.',
+        ),
+        ("[[models]]\nname = 'a'\n[[models]]\nname = 'a'", 'line 4: name: "a" is a name of the model "a"'),
+        ("models = [{ name = 'a', context = 0 }]", "table 1 of [[models]]: context: "),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line_and_key(
+    refused: Callable[..., str], text: str, said: str
+) -> None:
+    assert refused(text).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "tokens", [("m.gguf",), ("--model-name", "x"), ("--context", "3"), ("--dialect", "x")]
+)
+def test_the_options_of_a_single_model_are_no_options_then(
+    refused: Callable[..., str], tokens: tuple[str, ...]
+) -> None:
+    assert refused("[[models]]\nname = 'a'", *tokens).startswith("has [[models]], so give")
+
+
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [
+        (None, "llama_cpp"),
+        ("m.gguf", "llama_cpp"),
+        ("folder/m.gguf", "llama_cpp"),
+        ("hf:org/repo", "llama_cpp"),
+        ("http://gpu:8000", "upstream"),
+        ("https://gpu/v1", "upstream"),
+        ("Qwen/Qwen3-8B", "vllm"),
+    ],
+)
+def test_the_engine_fits_the_model(model: str | None, engine: str) -> None:
+    assert engine_for(model) == engine
+
+
+def test_the_engine_of_a_folder_is_found_by_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    assert engine_for(str(tmp_path)) == registry.SAFETENSORS
+    (tmp_path / "model.safetensors").rename(tmp_path / "m.gguf")
+    assert engine_for(str(tmp_path)) == registry.DEFAULT
+
+
+# What is found before a model is loaded
+
+
+def composed(serve: Callable[..., Settings], tmp_path: Path, text: str) -> str:
+    """What is wrong with these models."""
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"output": "Hi"}\n')
+    with pytest.raises(AntiphonError) as raised:
+        compose(serve('store = "memory"\n' + text.replace("SCRIPT", f'"{script}"')))
+    return raised.value.message
+
+
+SCRIPTED = '[[models]]\nname = "a"\nengine = "scripted"\nscript = SCRIPT\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[models]]\nname = "a"\nmodel = "none.gguf"', "The model a: There is no model file none.gguf"),
+        (SCRIPTED + 'chat_template = "none"', "The model a: Cannot read the chat template none"),
+        (SCRIPTED + 'adapters = { sql = "x" }', "The model a: The engine of this model takes no adapters"),
+        ('default_model = "b"\n' + SCRIPTED, "There is no model 'b' to answer by default. Use one of: a."),
+        ('keep_loaded = "1MiB"\n[[models]]\nname = "a"', "The model a takes about "),
+    ],
+)
+def test_models_that_cannot_be_are_refused_before_one_is_loaded(
+    serve: Callable[..., Settings], tmp_path: Path, text: str, said: str
+) -> None:
+    assert composed(serve, tmp_path, text).startswith(said)
+
+
+async def test_replicas_are_one_model(serve: Callable[..., Settings], tmp_path: Path) -> None:
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"output": "Hi"}\n')
+    table = (
+        SCRIPTED.replace("SCRIPT", f'"{script}"') + 'dialect = "hermes"\nreplicas = [{}, { parallel = 3 }]\n'
+    )
+    models = compose(serve('store = "memory"\n' + table)).app.models
+    for _ in range(2):  # it can be started again
+        await models.start()
+        assert fold((await answered(turn(), await models.model("a"))).events).text == "Hi"
+        await models.stop()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "8 Gigabytes", ""])
+def test_how_much_is_kept_loaded_is_a_number_or_a_size(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", f"--keep-loaded={value}"]) == 2
+    assert "keep-loaded" in capsys.readouterr().err
