@@ -23,7 +23,7 @@ from antiphon.core.limits import DEFAULTS
 from antiphon.core.turn import Sampling
 from antiphon.dialects.registry import BY_NAME
 from antiphon.engines import llama_cpp, llama_request, scripted, upstream, vllm, vllm_core
-from antiphon.engines.upstreams import chat, completions, llama_server, ollama, sglang
+from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang
 from antiphon.http.app import ROUTES
 
 ROOT = Path(__file__).parent.parent
@@ -216,8 +216,9 @@ def test_what_upstreams_honour_is_in_the_docs() -> None:
     assert documented.pop(llama_server.NAME) == {"llama_cpp"}
     assert documented == kinds
     providers = {provider.name: {*provider.sampling, "priority"} for provider in chat.PROVIDERS}
+    providers[anthropic.NAME] = {*anthropic.SAMPLING, "priority"}
     of_providers = {
-        kind: set(named(cell)) for kind, *_, cell in rows("engines.md", "Conversations only")[-6:]
+        kind: set(named(cell)) for kind, *_, cell in rows("engines.md", "Conversations only")[-7:]
     }
     assert of_providers == providers
     assert {llama_server.NAME, *kinds, *providers} == upstream.KINDS.keys()

@@ -557,7 +557,6 @@ async def test_an_answer_ends_as_the_page_says(row: Row, way: Way, monkeypatch: 
 
 CHAT_WAYS = [
     Way(CHAT, streamed=False, stored=False),
-    Way(MESSAGES, streamed=True, stored=False),
     Way(RESPONSES, streamed=True, stored=True),
     Way(RESPONSES, streamed=True, stored=True, background=True),
 ]

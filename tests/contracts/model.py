@@ -37,6 +37,8 @@ from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from tests.acting import PYTHON, ActingTool
 from tests.run.support import Heard, answered, fold, turn, until
 
+THINKING = {"enable_thinking": True}
+"""Some do not show reasoning that nobody asked for."""
 TOOLS = (Function("f", parameters={"type": "object"}), Function("g", parameters={"type": "object"}))
 STARTS = (TextStarted, ReasoningStarted, CallStarted)
 ENDS = (TextEnded, ReasoningEnded, CallEnded)
@@ -49,7 +51,7 @@ def called(name: str, arguments: str) -> str:
 RUN = called("python", '{"code": "6*7"}')
 TWO_CALLS = called("f", '{"x": 1}') + called("g", "{}")
 SCRIPT: list[dict[str, Any]] = [
-    {"when": "<tool_response>", "output": "<think>So.</think>It is 42."},
+    {"when": "<tool_response>", "output": "It is 42."},
     {"when": "run it", "output": f"Let me see.{RUN}"},
     {
         "when": "reason",
@@ -127,7 +129,7 @@ class ModelContract:
         return check((await answered(asked, here.model, **options)).events)
 
     async def test_parts_of_an_answer_are_told_apart(self, here: Served) -> None:
-        output = await self.said(here, turn("reason", tools=TOOLS))
+        output = await self.said(here, turn("reason", variables=THINKING, tools=TOOLS))
         assert [plain(item) for item in output.items] == [
             ("reasoning", "Let me see."),
             ("text", "Well:"),
@@ -157,7 +159,9 @@ class ModelContract:
             (ToolChoice(Calling.AUTO, parallel=False), ["f"]),
             (ToolChoice(Calling.AUTO, frozenset({"g"})), ["g"]),
         ):
-            output = await self.said(here, turn("reason", tools=TOOLS, tool_choice=choice))
+            output = await self.said(
+                here, turn("reason", variables=THINKING, tools=TOOLS, tool_choice=choice)
+            )
             assert [call.name for call in output.calls] == names
 
     async def test_a_demand_that_is_not_met_is_told(self, here: Served) -> None:
@@ -197,7 +201,9 @@ class ModelContract:
     async def test_a_client_that_does_not_read_loses_nothing(self, here: Served) -> None:
         heard = Heard()
         heard.paused = True
-        running = asyncio.create_task(AnswerSource([turn("reason", tools=TOOLS)], here.model).run(heard))
+        running = asyncio.create_task(
+            AnswerSource([turn("reason", variables=THINKING, tools=TOOLS)], here.model).run(heard)
+        )
         await until(lambda: here.engine.seen and not here.engine.load.running)
         await asyncio.sleep(0.05)
         assert not heard.events
@@ -214,7 +220,6 @@ class ModelContract:
                 ("text", "Let me see."),
                 ("call", "python", '{"code": "6*7"}', "completed"),
                 ("output", "42\n"),
-                ("reasoning", "So."),
                 ("text", "It is 42."),
             ]
             assert sum(isinstance(event, ToolCallsPending) for event in events) == 1

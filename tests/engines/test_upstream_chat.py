@@ -4,9 +4,11 @@ Where the shapes come from: OpenAI's are those of its OpenAPI description (`Crea
 `CreateChatCompletionStreamResponse`, `ListModelsResponse`). OpenRouter's are those of its documentation
 (openrouter.ai/docs: API reference, streaming, errors and debugging, reasoning tokens, list of models). Mistral's,
 Groq's and DeepSeek's are those of their API references (docs.mistral.ai, console.groq.com/docs, api-docs.deepseek.com).
+Anthropic's are those of its documentation (docs.claude.com: Messages, streaming messages, errors, models).
 """
 
 import asyncio
+import json
 import ssl
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -580,6 +582,178 @@ class TestFailures:
         begun = stream(delta(content="Hi"))[:-1]
         for how in ("silent", "close"):
             assert "stopped in the middle" in (await self.failure(*begun, **{how: {CHAT}})).message
+
+
+ANTHROPIC = listing(
+    {
+        "type": "model",
+        "id": "claude-sonnet-4-5",
+        "display_name": "Claude Sonnet 4.5",
+        "created_at": "2025-09-29T00:00:00Z",
+        "max_input_tokens": 200_000,
+        "max_tokens": 64_000,
+    }
+)
+
+
+BEGIN: dict[str, Any] = {
+    "type": "message_start",
+    "message": {
+        "id": "msg_1",
+        "content": [],
+        "stop_reason": None,
+        "usage": {"input_tokens": 20, "cache_read_input_tokens": 5, "output_tokens": 1},
+    },
+}
+END: dict[str, Any] = {"type": "message_stop"}
+
+
+class TestAnthropic:
+    async def heard(self, *events: dict[str, Any], **turn: Any) -> tuple[list[Chunk], Any]:
+        """The chunks of an answer with these events, and what was asked."""
+        lines = [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in events]
+        async with canned({"/v1/models": ANTHROPIC, "/v1/messages": stream(*lines)}) as server:
+            engine = await started(server, upstream_kind="anthropic", upstream_key="sk-ant")
+            assert (engine.card.name, engine.card.context) == ("claude-sonnet-4-5", 200_000)
+            try:
+                chunks = await generated(engine, asked(**turn))
+            finally:
+                await engine.stop()
+            last = server.asked[-1]
+            assert (last.headers["x-api-key"], last.headers["anthropic-version"]) == ("sk-ant", "2023-06-01")
+            assert "authorization" not in last.headers
+            return chunks, last.body
+
+    @staticmethod
+    def stopped(reason: str) -> dict[str, Any]:
+        delta = {"stop_reason": reason, "stop_sequence": None}
+        return {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 89}}
+
+    @staticmethod
+    def block(index: int, kind: str, *deltas: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+        started = {"type": "content_block_start", "index": index, "content_block": {"type": kind, **fields}}
+        said = [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        return [started, *said, {"type": "content_block_stop", "index": index}]
+
+    async def test_what_it_says(self) -> None:
+        chunks, _ = await self.heard(
+            BEGIN,
+            *self.block(
+                0,
+                "thinking",
+                {"type": "thinking_delta", "thinking": "Hm."},
+                {"type": "signature_delta", "signature": "EqQB"},
+                thinking="",
+            ),
+            {"type": "ping"},
+            *self.block(1, "text", {"type": "text_delta", "text": "Okay"}, text=""),
+            *self.block(
+                2,
+                "tool_use",
+                {"type": "input_json_delta", "partial_json": ""},
+                {"type": "input_json_delta", "partial_json": '{"x": 1}'},
+                id="toolu_1",
+                name="f",
+                input={},
+            ),
+            self.stopped("tool_use"),
+            END,
+        )
+        assert said(chunks) == [
+            thought("Hm."),
+            text("Okay"),
+            Piece(PieceKind.CALL, "", (), "2", "toolu_1", "f"),
+            Piece(PieceKind.CALL, '{"x": 1}', (), "2"),
+        ]
+        assert finish_of(chunks) == Finish(FinishReason.STOP, None, 89, 0, 25)
+        assert chunks[-1].cached_tokens == 5
+
+    async def test_what_it_is_asked(self) -> None:
+        _, body = await self.heard(
+            BEGIN,
+            self.stopped("refusal"),
+            END,
+            tools=TOOLS,
+            tool_choice=ToolChoice(Calling.REQUIRED, parallel=False),
+            format=JsonSchema({"type": "object"}),
+            variables={"reasoning_effort": "low"},
+            sampling=Sampling(temperature=0.5, top_k=4),
+        )
+        assert body == {
+            "model": "claude-sonnet-4-5",
+            "system": "Be brief.",
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "call_1", "name": "f", "input": {}}],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "42"}],
+                },
+            ],
+            "stream": True,
+            "max_tokens": 100,
+            "temperature": 0.5,
+            "top_k": 4,
+            "tools": [
+                {"name": "f", "description": "Finds.", "input_schema": TOOLS[0].parameters},
+                {"name": "g", "input_schema": {"type": "object"}},
+            ],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+            "output_config": {
+                "format": {"type": "json_schema", "schema": {"type": "object"}},
+                "effort": "low",
+            },
+        }
+
+    @pytest.mark.parametrize(
+        ("turn", "fields"),
+        [
+            ({"variables": {"enable_thinking": True}}, {"thinking": {"type": "adaptive"}}),
+            ({"variables": {"enable_thinking": False, "thinking": False}}, {}),
+            ({"reasoning_limit": 2000}, {"thinking": {"type": "enabled", "budget_tokens": 2000}}),
+            (
+                {"tools": TOOLS, "tool_choice": ToolChoice(Calling.REQUIRED, frozenset({"g"}), named=True)},
+                {
+                    "tools": [{"name": "g", "input_schema": {"type": "object"}}],
+                    "tool_choice": {"type": "tool", "name": "g"},
+                },
+            ),
+        ],
+    )
+    async def test_what_some_requests_add(self, turn: dict[str, Any], fields: dict[str, Any]) -> None:
+        _, body = await self.heard(BEGIN, self.stopped("end_turn"), END, messages=MESSAGES[1:2], **turn)
+        assert {
+            name: body[name] for name in body.keys() - {"model", "messages", "stream", "max_tokens"}
+        } == fields
+
+    @pytest.mark.parametrize(
+        ("turn", "param"),
+        [({"format": JsonObject()}, "format"), ({"variables": {"documents": []}}, "chat_template_kwargs")],
+    )
+    async def test_what_it_cannot_do_is_refused(self, turn: dict[str, Any], param: str) -> None:
+        with pytest.raises(RequestError) as error:
+            await self.heard(END, **turn)
+        assert error.value.param == param
+
+    @pytest.mark.parametrize(
+        ("event", "kind"),
+        [
+            (
+                {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+                EngineNotReadyError,
+            ),
+            ({"type": "error", "error": {"type": "api_error", "message": "Internal"}}, EngineError),
+            ({"type": "message_delta", "delta": {"stop_reason": "unheard_of"}}, EngineError),
+            ({"type": "message_stop"}, EngineError),
+        ],
+    )
+    async def test_errors_in_the_middle(self, event: dict[str, Any], kind: type[AntiphonError]) -> None:
+        with pytest.raises(AntiphonError) as error:
+            await self.heard(BEGIN, event)
+        assert type(error.value) is kind
 
 
 async def test_a_server_behind_tls(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,14 +40,24 @@ class TestTokens(ModelContract):
 
 @asynccontextmanager
 async def chats(
-    script: list[dict[str, Any]], tools: Iterable[ServerTool] = (), **options: Any
+    script: list[dict[str, Any]], tools: Iterable[ServerTool] = (), kind: str = "chat", **options: Any
 ) -> AsyncIterator[Served]:
     """The model of another Antiphon, on a real socket, as a client of Chat Completions."""
     async with running(script) as behind:
-        asking = UpstreamEngine(Options(behind.url, upstream_kind="chat", **options))
+        asking = UpstreamEngine(Options(behind.url, upstream_kind=kind, **options))
         served = ServedModel(asking, tools=by_type(tools))
         yield Served(await served.load(), behind.engine)
         await served.unload()
+
+
+class TestMessages(ModelContract):
+    """Another Antiphon, as a client of Anthropic's Messages."""
+
+    goes_on = False
+
+    @pytest.fixture
+    def served(self) -> Serving:
+        return partial(chats, kind="anthropic")
 
 
 class TestChats(ModelContract):

@@ -21,7 +21,7 @@ from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Receiver, Work, check_size
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines
 from antiphon.engines.pool import PoolEngine
-from antiphon.engines.upstreams import chat, completions, llama_server, ollama, sglang
+from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang
 from antiphon.engines.upstreams.kind import (
     PROBES,
     Answers,
@@ -45,6 +45,7 @@ KINDS: Mapping[str, Recognise] = {
     ollama.NAME: ollama.recognise,
     completions.ANY.name: completions.recogniser(completions.ANY),
     chat.ANY.name: chat.recogniser(chat.ANY),
+    anthropic.NAME: anthropic.recognise,
 }
 """How a server is recognised as one of a kind; tried in this order. Others have Ollama's endpoints, too, and
 who takes prompts is not asked with conversations.
@@ -358,10 +359,12 @@ class _Generation(Exchange):
 
 def client_of(options: Options) -> HttpClient:
     """A client of the server. Raises EngineError if its URL is none."""
+    key, messages = options.upstream_key, options.upstream_kind == anthropic.NAME
     try:
         return HttpClient(
             options.model,
-            options.upstream_key,
+            None if messages else key,
+            headers=anthropic.headers(key) if messages else {},
             connect_seconds=options.connect_seconds,
             idle_seconds=options.idle_seconds,
         )

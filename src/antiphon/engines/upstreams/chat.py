@@ -496,7 +496,7 @@ def recogniser(provider: Provider) -> Recognise:
     """What finds out whether a server is this provider's, by the models that it lists."""
 
     async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> ProviderServer | None:
-        models = _listed(answers)
+        models = listed(answers)
         if not wanted.kind and not any(map(provider.recognise, models.values())):
             return None
         if not wanted.kind and provider is ANY and not await _takes_chats(client, next(iter(models))):
@@ -518,7 +518,8 @@ def recogniser(provider: Provider) -> Recognise:
     return recognise
 
 
-def _listed(answers: Answers) -> Mapping[str, Mapping[str, Any]]:
+def listed(answers: Answers) -> Mapping[str, Mapping[str, Any]]:
+    """The models that a server lists, by their names."""
     listed = answers.get("/v1/models")
     data = listed.get("data") if isinstance(listed, dict) else listed
     if not isinstance(data, list):

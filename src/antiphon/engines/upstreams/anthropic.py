@@ -1,0 +1,315 @@
+"""Servers with Anthropic's Messages, which take conversations only. See `chat.py` for the others.
+
+Blocks of thinking are not sent back: they are worth nothing without a signature, which only their server
+makes. It wants them before calls, if it shall think; so it is not asked to think behind the results of tools.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind
+from antiphon.core.constraint import JsonSchema
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.items import object_in
+from antiphon.core.turn import Calling, Turn
+from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
+from antiphon.engines.http_client import HttpClient
+from antiphon.engines.upstreams.chat import DEFAULT_SLOTS, chosen, listed
+from antiphon.engines.upstreams.kind import Answers, ChatServer, Wanted, refusal
+
+NAME = "anthropic"
+
+VERSION = "2023-06-01"
+
+MAX_TOKENS = 8192
+"""The most tokens of an answer without a limit, of a model whose own is not known: there has to be one."""
+
+SAMPLING = ("temperature", "top_p", "top_k", "max_tokens")
+
+_REASONS = {
+    "end_turn": FinishReason.STOP,
+    "tool_use": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    "pause_turn": FinishReason.STOP,
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "refusal": FinishReason.CONTENT_FILTER,
+}
+_STATUS = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_PASSED: Mapping[str, str | None] = {
+    "json_schema": "as output_config.format; checked afterwards, and faults listed in `unmet`",
+    "reasoning_effort": "as output_config.effort, with thinking",
+    "thinking": 'as {"thinking":{"type":"adaptive"}}',
+    "thinking_token_budget": "as thinking.budget_tokens",
+    "verbosity": None,
+    "earlier reasoning": "not sent; no thinking behind the results of tools",
+}
+
+
+def headers(key: str | None) -> dict[str, str]:
+    """What each request has to have."""
+    return {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
+
+
+class MessagesServer(ChatServer):
+    """A server with Messages, and its model, whose answers have at most so many tokens."""
+
+    path = "/v1/messages"
+
+    def __init__(self, card: ModelCard, slots: int, most: int) -> None:
+        super().__init__(NAME, card, slots, _PASSED)
+        self._most = most
+
+    def body(self, request: GenerationRequest) -> bytes:
+        """See `Server`. Stop strings are not sent: the decoder above looks for them."""
+        conversation, sampling = request.conversation, request.sampling
+        assert conversation is not None
+        turn, (system, messages) = conversation.turn, _messages(conversation.messages)
+        body = {
+            "model": self.card.name,
+            "messages": messages,
+            "stream": True,
+            **({"system": system} if system else {}),
+            **{name: value for name in SAMPLING if (value := getattr(sampling, name)) is not None},
+            **_tools(turn),
+            **_output(turn),
+            **_thinking(turn, after_tool=conversation.messages[-1]["role"] == "tool"),
+        }
+        body.setdefault("max_tokens", min(self._most, request.max_tokens))
+        return msgspec.json.encode(body)
+
+    def reader(self, request: GenerationRequest) -> "MessagesReader":
+        """See `Server`."""
+        return MessagesReader()
+
+
+def _messages(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The instructions before the first message, and the messages, whose roles take turns."""
+    system: list[str] = []
+    sent: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] in ("system", "developer") and not sent:
+            system.append(message["content"])
+            continue
+        role = "assistant" if message["role"] == "assistant" else "user"
+        if not sent or sent[-1]["role"] != role:
+            sent.append({"role": role, "content": []})
+        sent[-1]["content"] += _blocks(message)
+    return "\n\n".join(system), [message for message in sent if message["content"]]
+
+
+def _blocks(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    content = message["content"]
+    if message["role"] == "tool":
+        yield {"type": "tool_result", "tool_use_id": _id(message["tool_call_id"]), "content": content}
+    elif content and content.strip():
+        yield {"type": "text", "text": content}
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        given = object_in(function["arguments"]) or {}
+        yield {"type": "tool_use", "id": _id(call["id"]), "name": function["name"], "input": given}
+
+
+def _id(call_id: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)
+
+
+def _tools(turn: Turn) -> dict[str, Any]:
+    """The tools that may be called, and how. Those that may not are left out."""
+    choice = turn.tool_choice
+    tools = [tool for tool in turn.tools if choice.names is None or tool.name in choice.names]
+    if not tools:
+        return {}
+    sent = [
+        {
+            "name": tool.name,
+            **({"description": tool.description} if tool.description else {}),
+            "input_schema": {"type": "object", **tool.parameters},
+        }
+        for tool in tools
+    ]
+    how: dict[str, Any] = {"type": "auto"}
+    if choice.calling is Calling.NONE:
+        return {"tools": sent, "tool_choice": {"type": "none"}}
+    if choice.calling is Calling.REQUIRED:
+        one = choice.named and len(tools) == 1
+        how = {"type": "tool", "name": tools[0].name} if one else {"type": "any"}
+    if not choice.parallel:
+        how["disable_parallel_tool_use"] = True
+    return {"tools": sent, "tool_choice": how}
+
+
+def _output(turn: Turn) -> dict[str, Any]:
+    """The form and the effort of the answer. Raises RequestError for a form that there is none of."""
+    config: dict[str, Any] = {}
+    match turn.format:
+        case None:
+            pass
+        case JsonSchema(schema):
+            config["format"] = {"type": "json_schema", "schema": schema}
+        case _:
+            message = "The server of this model can hold answers to JSON Schemas only. Leave it out."
+            raise RequestError(message, param="format")
+    if (effort := turn.variables.get("reasoning_effort")) not in (None, "none"):
+        config["effort"] = effort
+    return {"output_config": config} if config else {}
+
+
+def _thinking(turn: Turn, *, after_tool: bool) -> dict[str, Any]:
+    """Whether to think, and how much. Raises RequestError for variables that mean nothing here."""
+    given = {**turn.variables}
+    effort = given.pop("reasoning_effort", None)
+    reasons = [given.pop("enable_thinking", None), given.pop("thinking", None)]
+    if given:
+        message = (
+            f"The server of this model has no chat template that takes {', '.join(given)}. Leave it out."
+        )
+        raise RequestError(message, param="chat_template_kwargs")
+    if after_tool:
+        return {}
+    if turn.reasoning_limit is not None:
+        return {"thinking": {"type": "enabled", "budget_tokens": turn.reasoning_limit}}
+    thinks = any(reasons) or effort not in (None, "none")
+    return {"thinking": {"type": "adaptive"}} if thinks else {}
+
+
+# What is read
+
+
+class _Block(Struct, frozen=True, gc=False):
+    type: str = ""
+    id: str = ""
+    name: str = ""
+    text: str | None = None
+    thinking: str | None = None
+
+
+class _Delta(Struct, frozen=True, gc=False):
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class _Details(Struct, frozen=True, gc=False):
+    thinking_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True, gc=False):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: _Details | None = None
+
+
+class _Message(Struct, frozen=True, gc=False):
+    usage: _Usage | None = None
+
+
+class _Event(Struct, frozen=True, gc=False):
+    type: str = ""
+    index: int = 0
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class MessagesReader:
+    """Reads the events of a stream."""
+
+    complete = False
+
+    def __init__(self) -> None:
+        self._reason: FinishReason | None = None
+        self._usage: dict[str, int] = {}  # the latest number of each kind
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`."""
+        if not line.startswith(b"data:"):
+            return None  # empty, or the name of an event, which the event has, too
+        event = _decode(line[5:])
+        if event.type == "error":
+            kind = event.error.get("type") if isinstance(event.error, dict) else None
+            raise refusal(_STATUS.get(str(kind), 500), line[5:])
+        if event.message is not None and event.message.usage is not None:
+            self._count(event.message.usage)
+        if event.usage is not None:
+            self._count(event.usage)
+        if event.type == "message_stop":
+            return self._last()
+        if event.delta is not None and event.delta.stop_reason is not None:
+            self._reason = _REASONS.get(event.delta.stop_reason)
+            if self._reason is None:
+                raise EngineError from RuntimeError(f"stop_reason {event.delta.stop_reason}")
+        piece = _piece(event)
+        return None if piece is None else ChatChunk(pieces=(piece,))
+
+    def _count(self, usage: _Usage) -> None:
+        thought = usage.output_tokens_details and usage.output_tokens_details.thinking_tokens
+        counts = {**msgspec.structs.asdict(usage), "output_tokens_details": thought}
+        self._usage |= {name: count for name, count in counts.items() if count is not None}
+
+    def _last(self) -> Chunk | None:
+        if self._reason is None:
+            return None
+        used, self.complete = self._usage, True
+        cached = used.get("cache_read_input_tokens", 0)
+        prompt = used.get("input_tokens", 0) + used.get("cache_creation_input_tokens", 0) + cached
+        output, thought = used.get("output_tokens"), used.get("output_tokens_details", 0)
+        return ChatChunk(finish=Finish(self._reason, None, output, thought, prompt), cached_tokens=cached)
+
+    def end(self) -> Chunk | None:
+        """See `Reader`: there is an event for the end."""
+        return None
+
+
+def _piece(event: _Event) -> Piece | None:
+    block, delta, key = event.content_block, event.delta, str(event.index)
+    if block is not None and block.type == "tool_use":
+        return Piece(PieceKind.CALL, "", (), key, block.id, block.name)
+    said = block or delta
+    if said is None:
+        return None
+    if said.text:
+        return Piece(PieceKind.TEXT, said.text)
+    if said.thinking:
+        return Piece(PieceKind.REASONING, said.thinking)
+    return Piece(PieceKind.CALL, delta.partial_json, (), key) if delta and delta.partial_json else None
+
+
+# What is there
+
+
+async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> MessagesServer | None:
+    """The server, if it was said to be of this kind: it does not answer those who do not ask it as such."""
+    if wanted.kind != NAME:
+        return None
+    name, model = chosen(listed(answers), wanted)
+    card = ModelCard(
+        name=name,
+        context=wanted.context or model.get("max_input_tokens") or 0,
+        created=int(time.time()),
+        known_as=(name,),
+        capabilities=Capabilities(sampling=frozenset({*SAMPLING, "priority"}), chat=True),
+    )
+    return MessagesServer(card, wanted.parallel or DEFAULT_SLOTS, model.get("max_tokens") or MAX_TOKENS)
