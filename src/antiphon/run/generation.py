@@ -323,17 +323,16 @@ class GenerationRun:
             known = {"model": model, "request_id": observation.request_id}
             log.info("broken markup", verdict=self._verdict, places=self._broken, **known)
         if isinstance(end := visible[-1], Finished):
-            prompt = self._request.prompt
+            prompt, conversation = self._request.prompt, self._request.conversation
+            read = len(prompt.ids) + end.usage.prompt_tokens  # one of them is known
             observation.generations.append(
-                ObservedGeneration(
-                    model, self._started, perf_counter(), self._first, len(prompt.ids), end, self._broken
-                )
+                ObservedGeneration(model, self._started, perf_counter(), self._first, read, end, self._broken)
             )
             if observation.content:
                 log.info(
                     "content",
                     request_id=observation.request_id,
-                    prompt=prompt.text,
+                    prompt=prompt.text if conversation is None else conversation.messages,
                     answer=[*self._items.items],
                 )
         return visible
