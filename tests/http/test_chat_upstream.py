@@ -8,6 +8,7 @@ import httpx2 as httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
+from structlog.testing import capture_logs
 
 from antiphon.engines.upstream import Options, UpstreamEngine
 from tests.acting import ActingTool
@@ -70,6 +71,14 @@ async def test_the_servers_tools_are_run_here_also_in_the_background(client: Asy
     whole = await client.responses.retrieve(response.id)
     assert [item.type for item in whole.output] == ["reasoning", "code_interpreter_call", "message"]
     assert whole.output_text == "It is 42."
+
+
+async def test_what_the_other_server_counted_is_noted(client: AsyncOpenAI, behind: Running) -> None:
+    with capture_logs() as logs:
+        await client.chat.completions.create(model="scripted", messages=[{"role": "user", "content": "Hi"}])
+    prompt = len(behind.engine.seen[-1].prompt.ids)
+    noted = [line["prompt_tokens"] for line in logs if line["event"] == "request" and "prompt_tokens" in line]
+    assert noted == [prompt, prompt]  # by both
 
 
 async def test_a_client_that_leaves_stops_the_other_server(client: AsyncOpenAI, behind: Running) -> None:

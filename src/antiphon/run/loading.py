@@ -197,7 +197,8 @@ class ServedModel:
         if template is None:
             if native is None:
                 message = f"The model {card.name} has no chat template. Name one with --chat-template: "
-                raise EngineError(message + f"a file, or {' or '.join(BUILT_IN)}.")
+                message += f"a file, or {' or '.join(BUILT_IN)}. "
+                raise EngineError(message + "Or ask a server for conversations: --upstream-kind chat.")
             return native
         jinja = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)
         if native is None or self._chat_template:
