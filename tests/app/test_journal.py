@@ -148,10 +148,23 @@ async def test_a_full_answer_waits_for_the_store(store: Outage, writer: LogWrite
     diary, reader = Diary(), Reader()
     driver = Driver(Says("ab"), diary, WholeJournal(writer, diary, stored_input(writer)))
     answering = asyncio.create_task(driver.run(reader))
-    await until(lambda: store.calls.count("responses.save") > 2)
+    await until(lambda: len(store.calls) > 2)
     store.away = False
     await answering
     assert (await found(store)).status is ResponseStatus.COMPLETED
+
+
+@pytest.mark.parametrize("kind", [WholeJournal, StreamJournal])
+async def test_an_end_whose_success_was_not_told_counts_once(
+    store: Outage, writer: LogWriter, kind: Any
+) -> None:
+    store.unsure = {"responses.save", "responses.finish"}
+    diary, reader = Diary(), Reader()
+    await Driver(Says("ab"), diary, kind(writer, diary, stored_input(writer))).run(reader)
+    assert (await found(store)).status is ResponseStatus.COMPLETED
+    assert not store.unsure, "it was not lost"
+    assert json.loads(reader.lines[-1])["status"] == "completed"
+    assert store.calls.count("responses.save") + store.calls.count("responses.finish") == 1
 
 
 async def test_who_has_seen_the_id_of_a_stream_finds_the_response(store: Outage, writer: LogWriter) -> None:

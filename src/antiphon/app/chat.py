@@ -118,8 +118,16 @@ def _journal(
             ItemRecord(item_id, "message", payload, now)
             for item_id, payload in stored_messages(record.id, [*messages])
         ]
-        writer = app.storage.writer
-        await writer.retried(lambda: writer.store.completions.save(record, items))
+        completions = app.storage.store.completions
+
+        async def store() -> bool:
+            await completions.save(record, items)
+            return True
+
+        async def stored() -> bool | None:
+            return await completions.get(record.owner, record.id) is not None or None
+
+        await app.storage.writer.retried(store, stored)
 
     if isinstance(projection, ChatCompletionBuilder):
         return CompletionJournal(projection, save)

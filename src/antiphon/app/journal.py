@@ -87,7 +87,16 @@ class WholeJournal(ResponseJournal):
         body, output = self._projection.body(), as_records(self._projection.items)
         status = ResponseStatus(self._projection.status)
         row = replace(self._given.row(body), status=status, lease=None)
-        await self._writer.retried(lambda: self._writer.store.responses.save(row, self._given.items, output))
+        responses = self._writer.store.responses
+
+        async def save() -> bool:
+            await responses.save(row, self._given.items, output)
+            return True
+
+        async def saved() -> bool | None:
+            return await responses.get(row.owner, row.id) is not None or None
+
+        await self._writer.retried(save, saved)
         return lines
 
 
@@ -169,7 +178,14 @@ class StreamJournal(ResponseJournal):
         new = self.record(0, (), lines)
         await self.release()
         end = self._end(self._entries())
-        verdict = await self._writer.retried(lambda: self._writer.store.responses.finish(end))
+        responses = self._writer.store.responses
+
+        async def finished() -> Verdict | None:
+            record = await responses.get(self._given.row(b"").owner, end.response_id)
+            ended = record is not None and record.status.terminal and record.body == end.body
+            return Verdict.ACCEPTED if ended else None
+
+        verdict = await self._writer.retried(lambda: responses.finish(end), finished)
         if verdict is not Verdict.ACCEPTED:
             raise LostError(verdict)
         return new

@@ -146,18 +146,26 @@ class LogWriter:
             else:
                 journal.stop(LostError(verdict))
 
-    async def retried(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the store, again and again while it is unavailable. What is written twice must count once.
+    async def retried(
+        self, call: Callable[[], Awaitable[T]], made: Callable[[], Awaitable[T | None]] | None = None
+    ) -> T:
+        """Call the store, again and again while it is unavailable.
 
-        A server that gives its work back does not wait for it: others continue from what is stored.
+        A call that failed may have been made: what is not written once only by itself says by `made` what an
+        earlier call has done, or None. A server that gives its work back does not wait for the store:
+        others continue from what is stored.
         """
         now = asyncio.get_running_loop().time
         deadline = now() + STORE_TIMEOUT
+        failed = False
         while True:
             try:
+                if failed and made is not None and (result := await made()) is not None:
+                    return result
                 return await call()
             except StoreError as error:
                 log.warning("the store does not answer", error=error.why)
                 if self.stopping.done() or now() > deadline:
                     raise
+                failed = True
             await asyncio.wait((self.stopping,), timeout=RETRY)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import ColumnElement, TextClause, and_, func, select, update
+from sqlalchemy import ColumnElement, Select, TextClause, and_, bindparam, func, select, update
 
 from antiphon.store.database import Database, one_by_one
 from antiphon.store.records import Heartbeat, Lease, ResponseRecord, ResponseStatus
@@ -15,6 +15,22 @@ from antiphon.store.store import JOBS, cancel_of
 from antiphon.store.transaction import Transaction
 
 Condition = ColumnElement[bool] | TextClause
+
+
+def _free(*which: Condition) -> Select[Any]:
+    """The oldest running responses for which `which` holds."""
+    return (
+        select(responses)
+        .where(RUNNING, *which)
+        .order_by(responses.c.created_at, responses.c.id)
+        .limit(bindparam("limit"))
+        .with_for_update(skip_locked=True)
+    )
+
+
+# Servers ask for these again and again, mostly for nothing: they are compiled once.
+_JOBS = _free(responses.c.background, func.coalesce(responses.c.lease_until, 0.0) <= bindparam("now"))
+_ABANDONED = _free(~responses.c.background, responses.c.lease_until <= bindparam("now"))
 
 
 class _Claim(Struct, frozen=True):
@@ -28,16 +44,10 @@ class _Holding(Struct, frozen=True):
     ids: frozenset[str]
 
 
-def _take(transaction: Transaction, claim: _Claim, *which: Condition) -> list[ResponseRecord]:
-    """Lease the oldest running responses for which `which` holds."""
-    free = (
-        select(responses)
-        .where(RUNNING, *which)
-        .order_by(responses.c.created_at, responses.c.id)
-        .limit(claim.limit)
-        .with_for_update(skip_locked=True)
-    )
-    found = [record_of(row) for row in transaction.execute(free)]
+def _take(transaction: Transaction, claim: _Claim, free: Select[Any]) -> list[ResponseRecord]:
+    """Lease what is free."""
+    wanted = {"now": claim.now, "limit": claim.limit}
+    found = [record_of(row) for row in transaction.execute(free, wanted)]
     if found:
         status, (worker, until) = ResponseStatus.IN_PROGRESS, msgspec.structs.astuple(claim.lease)
         taken = update(responses).where(responses.c.id.in_([record.id for record in found]))
@@ -50,13 +60,12 @@ def _take(transaction: Transaction, claim: _Claim, *which: Condition) -> list[Re
 
 @one_by_one
 def _claim(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
-    free = func.coalesce(responses.c.lease_until, 0.0) <= claim.now
-    return _take(transaction, claim, responses.c.background, free)
+    return _take(transaction, claim, _JOBS)
 
 
 @one_by_one
 def _claim_abandoned(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
-    return _take(transaction, claim, ~responses.c.background, responses.c.lease_until <= claim.now)
+    return _take(transaction, claim, _ABANDONED)
 
 
 def _held(holding: _Holding) -> Condition:

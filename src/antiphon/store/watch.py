@@ -30,17 +30,17 @@ class Notifier:
     """The watches of one store, by topic."""
 
     def __init__(self) -> None:
-        self._signals: dict[str, set[Signal]] = {}
+        self._signals: dict[str, dict[Signal, None]] = {}  # in the order of their coming
 
     @contextmanager
     def watch(self, topic: str) -> Iterator[Signal]:
         """A signal that is set whenever `topic` wakes."""
         signal = Signal()
-        self._signals.setdefault(topic, set()).add(signal)
+        self._signals.setdefault(topic, {})[signal] = None
         try:
             yield signal
         finally:
-            self._signals[topic].discard(signal)
+            del self._signals[topic][signal]
             if not self._signals[topic]:
                 del self._signals[topic]
 

@@ -339,6 +339,16 @@ def test_a_response_that_failed_at_once_has_no_items() -> None:
     assert check(answering.begin() + answering.fail(EngineError()))["output"] == []
 
 
+def test_an_end_that_could_not_be_stored_leaves_no_gap() -> None:
+    answering = answering_to()
+    payloads = answering.begin() + answering.push(TEXT)
+    *closing, _ = answering.cancel()
+
+    response = check(payloads + closing + answering.projection.fail(EngineError("It broke.")))
+
+    assert response["status"] == answering.status == "failed"
+
+
 def test_a_cancelled_response() -> None:
     answering = answering_to()
     payloads = answering.begin() + answering.push(TEXT[:2]) + answering.cancel()

@@ -103,6 +103,7 @@ class ResponseProjection:
         self._prompts: Sequence[Any] = ()
         self._usage: Usage | None = None  # of what is over
         self._end: Finished | None = None
+        self._ends_at: int | None = None  # number of the first of its last wire events
         self._completed_at: int | None = None
         self._error: ResponseError | None = None
         # One entry for each item that has a place in the output
@@ -314,6 +315,7 @@ class ResponseProjection:
 
     def finish(self) -> list[bytes]:
         """The answer came to its own end."""
+        self._begin_end()
         if self._end is not None and self._end.reason in INCOMPLETE_REASONS:
             return [self._terminal_event("incomplete", wire.Incomplete)]
         self._completed_at = int(self._clock())
@@ -321,6 +323,7 @@ class ResponseProjection:
 
     def fail(self, error: AntiphonError) -> list[bytes]:
         """It cannot be finished."""
+        self._begin_end()
         self._error = ResponseError(response_error_code(error), error.message)
         event = self._numbers.encode(ErrorEvent, *error_fields(error))
         return [event, self._terminal_event("failed", wire.Failed)]
@@ -331,9 +334,17 @@ class ResponseProjection:
         Neither specification has an event for it, and clients stop at one that they do not know;
         of those they know, `response.incomplete` fits. The status says what happened.
         """
+        self._begin_end()
         if self._usage is None:  # nothing was generated
             self._count(Usage())
         return [self._terminal_event("cancelled", wire.Incomplete)]
+
+    def _begin_end(self) -> None:
+        """An answer has one end. Where the first could not be stored, another takes its numbers, too."""
+        if self._ends_at is None:
+            self._ends_at = self._numbers.next
+        self._numbers.next = self._ends_at
+        self._completed_at = None
 
     def _terminal_event(self, status: str, event: wire.Event) -> bytes:
         self.status = status

@@ -1,0 +1,381 @@
+"""Clients that ask, stream, leave, come back, cancel and delete; and what each of them may expect.
+
+What a client is told must fit what is stored, by the table of endings. What it reads of a response must
+be what its log has, whoever wrote it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from simulation.laws import RUNNING, History, law
+from simulation.network import Exchange
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+PATIENCE = 120.0
+"""Seconds after which a request counts as one that hangs: more than a database may be away."""
+TROUBLE = {"store_error", "response_lost", "engine_not_ready", "not_found_error", "engine_busy"}
+"""Errors that clients may get only if something was wrong with a server or the database."""
+TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+
+Line = dict[str, Any]
+
+
+def script(names: tuple[str, ...]) -> list[Line]:
+    """The answers of the engine: for each owner words of its own, numbered."""
+    lines: list[Line] = []
+    for name in names:
+        for kind, (words, delay, fails) in KINDS.items():
+            output = " ".join(f"{name}{number}" for number in range(words))
+            lines.append(
+                {"when": f"{kind} for {name}", "output": output, "delay_ms": delay}
+                | ({} if fails is None else {"fail_after": fails})
+            )
+    return lines
+
+
+KINDS: dict[str, tuple[int, int, int | None]] = {
+    "short": (5, 0, None),
+    "steady": (25, 20, None),
+    "slow": (20, 150, None),
+    "breaks": (12, 30, 5),
+    "never": (3, 10, 0),
+}
+"""Kinds of answers: words, milliseconds between them, and after how many the engine fails."""
+
+
+def whole_text(name: str, kind: str) -> str:
+    """What the model says, if nothing keeps it from that."""
+    return " ".join(f"{name}{number}" for number in range(KINDS[kind][0]))
+
+
+class Reading:
+    """The events of a response that a client reads. `told` is the end that it was told of, or the error."""
+
+    def __init__(self, after: int, *, live: bool) -> None:
+        self.after = after
+        self.live = live
+        """It is answered to this client: events come before they are stored."""
+        self.lines: list[bytes] = []
+        self.response_id: str | None = None
+        self.told: str | None = None
+        self.code: str | None = None
+        self.left = False
+        self._parsed = 0
+
+    @property
+    def last(self) -> int:
+        """The number of the last event."""
+        return self.after + len(self.lines)
+
+    def take(self, body: bytes, histories: dict[str, History]) -> None:
+        """Read on; what is read is in the log, if it is read from there."""
+        end = body.rfind(b"\n\n")
+        if end < self._parsed:
+            return
+        blocks, self._parsed = body[self._parsed : end].split(b"\n\n"), end + 2
+        for block in blocks:
+            if block.startswith(b"event: "):
+                self._take(block.partition(b"\ndata: ")[2], histories)
+
+    def _take(self, line: bytes, histories: dict[str, History]) -> None:
+        event = msgspec.json.decode(line)
+        kind = event["type"]
+        if "sequence_number" not in event:  # of this reader, not of the response
+            self.told, self.code = "error", event["code"]
+            return
+        number = event["sequence_number"]
+        law(number == self.last + 1, f"{self.response_id}: a reader gets event {number} after {self.last}")
+        self.lines.append(line)
+        if "response" in event:
+            self.response_id = event["response"]["id"]
+        if kind in TERMINAL:
+            self.told = event["response"]["status"]
+        elif kind == "error":
+            self.code = event["code"]
+        if not self.live:
+            self._check_stored(number, line, histories)
+
+    def _check_stored(self, number: int, line: bytes, histories: dict[str, History]) -> None:
+        history = histories[str(self.response_id)]
+        law(number < len(history.lines), f"{self.response_id}: event {number} is read before it is stored")
+        law(line == history.lines[number], f"{self.response_id}: event {number} is read otherwise")
+
+
+class Asked:
+    """A response that a client asked for, and what it may become."""
+
+    def __init__(self, name: str, kind: str, *, background: bool, streamed: bool) -> None:
+        self.name = name
+        self.kind = kind
+        self.background = background
+        self.streamed = streamed
+        self.response_id: str | None = None
+        self.readings: list[Reading] = []
+        self.cancelled = False
+        self.deleted = False
+        self.refused = False
+        """It was told an error in place of an answer."""
+        self.answer: Line | None = None
+        """The full answer."""
+
+    @property
+    def whole(self) -> bool:
+        """The engine does not fail."""
+        return KINDS[self.kind][2] is None
+
+    def reading(self, after: int, *, live: bool) -> Reading:
+        """A stream that begins now."""
+        reading = Reading(after, live=live)
+        reading.response_id = self.response_id
+        self.readings.append(reading)
+        return reading
+
+
+class Client:
+    """One client with a key. `name` is whose it is."""
+
+    def __init__(self, world: "World", name: str, key: str) -> None:
+        self._world = world
+        self._rng: Random = world.rng
+        self._name = name
+        self._key = key
+
+    async def run(self) -> None:
+        """Do a few things, one after the other."""
+        await asyncio.sleep(self._rng.random() * 3)
+        for _ in range(self._rng.randint(1, 3)):
+            await self._rng.choice(_ACTIONS)(self)
+            await asyncio.sleep(self._rng.random())
+
+    # What it does
+
+    async def chat(self) -> None:
+        """A chat completion, a message or a completion, whole or as a stream."""
+        kind = self._kind()
+        path, body = self._rng.choice(_OTHERS)(f"{kind} for {self._name}")
+        streamed = self._rng.random() < 0.5
+        asked = f"chat {self._world.number()}"
+        if "store" in body:
+            body["metadata"] = {"asked": asked}
+        exchange = await self._post(path, {**body, "stream": streamed}, leaves=0.3)
+        failed = exchange.whole and b'"error"' in exchange.body
+        if exchange.whole and exchange.status == 200:
+            self._check_other(bytes(exchange.body), kind, failed=failed, streamed=streamed)
+        else:
+            self._check_failure(exchange, kind)
+        if "store" in body:
+            self._world.chats[asked] = None if not exchange.whole else not failed
+
+    async def respond(self) -> None:
+        """A response that it waits for, whole or as a stream."""
+        asked = self._asked(background=False)
+        if asked.streamed:
+            await self._stream(asked, "POST", "/v1/responses", self._body(asked), live=True)
+        else:
+            exchange = await self._post("/v1/responses", self._body(asked), leaves=0.3)
+            if exchange.whole and exchange.status == 200:
+                asked.answer = msgspec.json.decode(exchange.body)
+                asked.response_id = asked.answer["id"]
+            else:
+                asked.refused = exchange.whole
+                self._check_failure(exchange, asked.kind)
+        if asked.response_id is not None and self._rng.random() < 0.3:
+            await self._look(asked)
+
+    async def background(self) -> None:
+        """A response in the background: it reads, leaves, comes back, cancels, deletes."""
+        asked = self._asked(background=True)
+        if asked.streamed:
+            await self._stream(asked, "POST", "/v1/responses", self._body(asked), live=False)
+        else:
+            exchange = await self._post("/v1/responses", self._body(asked), leaves=0.1)
+            if exchange.whole and exchange.status == 200:
+                asked.response_id = msgspec.json.decode(exchange.body)["id"]
+        if asked.response_id is None:
+            return
+        cancels, deletes = self._rng.random() < 0.2, self._rng.random() < 0.15
+        for _ in range(60):
+            await asyncio.sleep(self._rng.random())
+            if cancels and self._rng.random() < 0.5:
+                asked.cancelled = True
+                await self._post(f"/v1/responses/{asked.response_id}/cancel", {})
+            if deletes and self._rng.random() < 0.3:
+                await self._delete(asked)
+                return
+            if self._rng.random() < 0.6:
+                after = self._rng.choice([-1, *(reading.last for reading in asked.readings)])
+                query = "?stream=true" + (f"&starting_after={after}" if after >= 0 else "")
+                await self._stream(asked, "GET", f"/v1/responses/{asked.response_id}{query}", None, after)
+            else:
+                await self._look(asked)
+            if self._world.histories[asked.response_id].status not in RUNNING:
+                return
+
+    async def spy(self) -> None:
+        """Look at what belongs to another key."""
+        others = [asked for asked in self._world.asked if asked.response_id and asked.name != self._name]
+        for asked in others[:3]:
+            path = f"/v1/responses/{asked.response_id}"
+            exchange = await self._request("GET", path + self._rng.choice(("", "?stream=true")))
+            law(exchange.status in (0, 404, 503), f"{asked.response_id} is shown to another key")
+            for method, end in (("DELETE", ""), ("POST", "/cancel")):
+                exchange = await self._request(method, path + end)
+                law(exchange.status in (0, 404, 503), f"{asked.response_id} is changed by another key")
+
+    async def _look(self, asked: Asked) -> None:
+        exchange = await self._request("GET", f"/v1/responses/{asked.response_id}")
+        history = self._world.histories.get(str(asked.response_id))
+        if exchange.status == 404:
+            law(history is None or history.deleted, f"{asked.response_id} is not found, but it is there")
+        elif exchange.status == 200 and exchange.whole:
+            shown = msgspec.json.decode(exchange.body)
+            assert history is not None
+            ended = shown["status"] not in RUNNING
+            law(not ended or shown["status"] == history.status, f"{asked.response_id} is shown otherwise")
+        else:
+            self._check_failure(exchange, asked.kind)
+
+    async def _delete(self, asked: Asked) -> None:
+        asked.deleted = True
+        exchange = await self._request("DELETE", f"/v1/responses/{asked.response_id}")
+        if exchange.status == 200 and exchange.whole:
+            history = self._world.histories[str(asked.response_id)]
+            law(history.deleted, f"{asked.response_id} is said to be deleted, but it is there")
+
+    # How
+
+    def _kind(self) -> str:
+        return self._rng.choice(("short", "short", "steady", "steady", "slow", "breaks", "never"))
+
+    def _asked(self, *, background: bool) -> Asked:
+        streamed = self._rng.random() < 0.6
+        asked = Asked(self._name, self._kind(), background=background, streamed=streamed)
+        self._world.asked.append(asked)
+        return asked
+
+    def _body(self, asked: Asked) -> Line:
+        given = f"{asked.kind} for {self._name}"
+        return {
+            "model": "scripted",
+            "input": given,
+            "stream": asked.streamed,
+            "background": asked.background,
+            "store": True,
+            "metadata": {"asked": str(self._world.asked.index(asked))},
+        }
+
+    async def _post(self, path: str, body: Line, leaves: float = 0.0) -> Exchange:
+        leaves_after = None
+        if self._rng.random() < leaves:
+            leaves_after = self._rng.random() * 2
+        return await self._request("POST", path, body, leaves_after=leaves_after)
+
+    async def _stream(
+        self, asked: Asked, method: str, path: str, body: Line | None, after: int = -1, *, live: bool = False
+    ) -> None:
+        """Read a stream: to its end, or some of it; at once, or with pauses."""
+        reading = asked.reading(after, live=live)
+        leaves = self._rng.randint(1, 40) if self._rng.random() < 0.3 else None
+        holds = self._rng.randint(1, 20) if self._rng.random() < 0.15 else None
+
+        def read(exchange: Exchange, data: bytes) -> None:
+            nonlocal holds
+            if exchange.status != 200:
+                return
+            reading.take(data, self._world.histories)
+            if leaves is not None and len(reading.lines) >= leaves:
+                reading.left = True
+                exchange.leave()
+            elif holds is not None and len(reading.lines) >= holds:
+                holds = None
+                exchange.hold()
+                self._world.loop.call_later(self._rng.random() * 4, exchange.read_on)
+
+        exchange = await self._request(method, path, body, on_body=read)
+        asked.response_id = asked.response_id or reading.response_id
+        if exchange.status not in (0, 200):
+            asked.readings.remove(reading)
+            self._check_failure(exchange, asked.kind)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Line | None = None,
+        on_body: Callable[[Exchange, bytes], None] | None = None,
+        leaves_after: float | None = None,
+    ) -> Exchange:
+        server = await self._world.server()
+        exchange = Exchange(server.connect(self._world.delay))
+        if on_body is not None:
+            exchange.on_data = on_body
+        exchange.request(method, path, self._key, b"" if body is None else msgspec.json.encode(body))
+        if leaves_after is not None:
+            self._world.loop.call_later(leaves_after, exchange.leave)
+        await asyncio.wait([exchange.over], timeout=PATIENCE)
+        law(exchange.over.done(), f"{method} {path} is not answered")
+        self._check_own(exchange)
+        return exchange
+
+    # What it expects
+
+    def _check_own(self, exchange: Exchange) -> None:
+        for name in self._world.names:
+            law(name == self._name or name.encode() not in exchange.body, f"{self._name} sees data of {name}")
+
+    def _check_failure(self, exchange: Exchange, kind: str) -> None:
+        """An error, or no answer, must have a reason."""
+        if not exchange.whole:
+            return  # a server died, or the client has left
+        error = msgspec.json.decode(exchange.body)["error"]
+        code = error.get("code") or error.get("details", {}).get("error_code") or error["type"]
+        if code == "engine_error":
+            law(KINDS[kind][2] is not None, f"the engine does not fail, but a client is told so: {error}")
+        else:
+            law(
+                code in TROUBLE and self._world.trouble, f"a client is told {exchange.status} {code}: {error}"
+            )
+
+    def _check_other(self, body: bytes, kind: str, *, failed: bool, streamed: bool) -> None:
+        """The answer is whole, or it says that it is not."""
+        fails = KINDS[kind][2] is not None
+        law(failed or not fails, "an answer that broke off is told as whole")
+        law(fails or not failed or self._world.trouble, f"an answer fails without a reason: {body[-300:]!r}")
+        if not failed and not streamed:
+            law(whole_text(self._name, kind).encode() in body, "an answer is not whole")
+
+
+def _chat(text: str) -> tuple[str, Line]:
+    return "/v1/chat/completions", {"model": "scripted", "messages": [{"role": "user", "content": text}]}
+
+
+def _stored_chat(text: str) -> tuple[str, Line]:
+    path, body = _chat(text)
+    return path, {**body, "store": True}
+
+
+def _message(text: str) -> tuple[str, Line]:
+    messages = [{"role": "user", "content": text}]
+    return "/v1/messages", {"model": "scripted", "max_tokens": 1000, "messages": messages}
+
+
+def _completion(text: str) -> tuple[str, Line]:
+    return "/v1/completions", {"model": "scripted", "prompt": text, "max_tokens": 1000}
+
+
+_OTHERS = (_chat, _stored_chat, _message, _completion)
+_ACTIONS = (
+    Client.chat,
+    Client.respond,
+    Client.respond,
+    Client.background,
+    Client.background,
+    Client.background,
+    Client.spy,
+)

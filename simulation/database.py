@@ -1,0 +1,168 @@
+"""One database that all servers share, and the laws that it checks after every transaction.
+
+The store above it is the real one: its statements, its group commit, its schema by its migrations. Only
+the hundred lines that hand transactions to threads are replaced: a transaction runs here, whole, at a moment
+that is chosen from the seed, on SQLite in memory. Before and after it something may go wrong, as it does with
+a database over a network or on a full disk.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from sqlalchemy import StaticPool, create_engine
+
+from antiphon.core.errors import StoreError
+from antiphon.store.database import Read, as_store_errors
+from antiphon.store.migrate import migrate
+from antiphon.store.records import Limits
+from antiphon.store.sql import SqlStore
+from antiphon.store.transaction import Rows, Transaction
+from antiphon.store.watch import Notifier
+from simulation.laws import Histories
+from simulation.loop import Process, SimulatedLoop
+
+R = TypeVar("R")
+
+TRIP = 0.01
+"""Seconds to the database, and back, at most."""
+NEWS = 0.3
+"""Seconds until another server notices a transaction, at most."""
+
+
+class Weather:
+    """What is wrong with the database, for one server. Times are when it is over."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is wrong."""
+        self.away = self.slow = self.full = 0.0
+        self.unsure = 0.0
+        """The share of transactions whose success is not told."""
+
+
+class Memory:
+    """SQLite in memory, emptied for each simulation: opening one takes longer than many simulations."""
+
+    def __init__(self) -> None:
+        self._driver = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        engine = create_engine("sqlite://", creator=lambda: self._driver, poolclass=StaticPool)
+        self.connection = engine.connect()
+        with self.connection.begin():
+            migrate(self.connection)
+        self._empty = self._driver.serialize()
+        self.execute_many = self._driver.executemany
+
+    @property
+    def changes(self) -> int:
+        """How many rows were ever changed."""
+        return self._driver.total_changes
+
+    def reset(self) -> None:
+        """Empty all tables."""
+        self._driver.deserialize(self._empty)
+
+    def execute(self, sql: str, *values: Any) -> list[Any]:
+        """The rows of a query."""
+        return self._driver.execute(sql, values).fetchall()
+
+    def fetch_many(self, sql: str, rows: Rows) -> Sequence[Any]:
+        """See `transaction.Driver`."""
+        return [found for row in rows for found in self._driver.execute(sql, row)]
+
+
+class SharedDatabase:
+    """The database of one simulation."""
+
+    def __init__(self, memory: Memory, rng: Random, loop: SimulatedLoop) -> None:
+        memory.reset()
+        self.memory = memory
+        self.rng = rng
+        self.loop = loop
+        self.histories = Histories(memory.execute)
+        self.transactions = 0
+        self._changes = memory.changes
+        self._servers: dict[Notifier, Process] = {}
+
+    def store(self, process: Process, weather: Weather) -> SqlStore:
+        """The store, as the server in this process sees it."""
+        limits = Limits()
+        return SqlStore(_Connection(self, process, weather), limits)
+
+    def join(self, notifier: Notifier, process: Process) -> None:
+        """Wake it when another server has written."""
+        self._servers[notifier] = process
+
+    def transact(self, process: Process, work: Callable[[Transaction], R], full: bool) -> tuple[R, list[str]]:
+        """Run a transaction; all laws hold after it."""
+        execute = self.memory.execute
+        execute("BEGIN IMMEDIATE")
+        transaction = Transaction(self.memory.connection, self.memory)
+        try:
+            result = work(transaction)
+            if full:
+                raise sqlite3.OperationalError("database or disk is full")  # noqa: TRY301 - as SQLite does
+        except BaseException:
+            execute("ROLLBACK")
+            raise
+        execute("COMMIT")
+        self.transactions += 1
+        if self.memory.changes == self._changes:  # nobody can notice it
+            return result, list(transaction.topics)
+        self._changes = self.memory.changes
+        self.histories.check(process)
+        for notifier, other in self._servers.items():
+            if other is not process and other.alive:
+                self.loop.call_later(self.rng.random() * NEWS, notifier.wake_all, context=other.context())
+        return result, list(transaction.topics)
+
+
+class _Connection:
+    """The backend of one server. See `antiphon.store.database.Backend`."""
+
+    def __init__(self, shared: SharedDatabase, process: Process, weather: Weather) -> None:
+        self._shared = shared
+        self._process = process
+        self._weather = weather
+        self._notifier = Notifier()
+
+    async def open(self, notifier: Notifier) -> None:
+        self._notifier = notifier
+        self._shared.join(notifier, self._process)
+
+    async def read(self, work: Read[R]) -> R:
+        await self._trip()
+        with as_store_errors(sqlite3.Error):
+            found = work(self._shared.memory.connection)
+        await self._trip()
+        return found
+
+    async def transact(self, work: Callable[[Transaction], R]) -> R:
+        await self._trip()
+        full = self._weather.full > self._shared.loop.time()
+        with as_store_errors(sqlite3.Error):
+            result, topics = self._shared.transact(self._process, work, full)
+        if self._shared.rng.random() < self._weather.unsure:
+            raise StoreError("The connection was lost.") from OSError()
+        await self._trip()
+        self._notifier.wake(topics)
+        return result
+
+    def refuses(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.OperationalError)
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    async def _trip(self) -> None:
+        """One way. Raises StoreError while the database is away."""
+        rng, now = self._shared.rng, self._shared.loop.time()
+        slow = 100 if self._weather.slow > now else 1
+        await asyncio.sleep(rng.random() * TRIP * slow)
+        if self._weather.away > now:
+            await asyncio.sleep(rng.random() * rng.choice((0, 5)))  # refused at once, or not answered
+            raise StoreError("The database is away.") from OSError()

@@ -1,0 +1,142 @@
+"""What must be true of a server, whatever happens: checked after each transaction, and by clients.
+
+A history is the log of one response as it grew. It knows nothing of how the store works: it is read from
+the tables, and compared with what they said before.
+"""
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from simulation.loop import Process, simulated_time
+
+Execute = Callable[..., list[Any]]
+
+RUNNING = ("queued", "in_progress")
+
+
+class LawError(AssertionError):
+    """Something that must never happen."""
+
+
+class History:
+    """The log of one response. `worker` holds its lease until `until`; `process` is whose that is."""
+
+    def __init__(self, owner: str, background: bool) -> None:
+        self.owner = owner
+        self.background = background
+        self.status = "queued"
+        self.worker: str | None = None
+        self.until = 0.0
+        self.cancel_requested = False
+        self.lines: list[bytes] = []
+        self.body = b""
+        self.deleted = False
+
+
+class Histories:
+    """Of all responses that were ever stored."""
+
+    def __init__(self, execute: Execute) -> None:
+        self._execute = execute
+        self.by_id: dict[str, History] = {}
+        self._workers: dict[str, Process] = {}
+
+    def check(self, process: Process) -> None:
+        """A transaction of this process was committed: compare the tables with what they said before."""
+        rows = self._execute(
+            "SELECT id, owner, background, status, worker, lease_until, last_seq, cancel_requested, body"
+            " FROM responses"
+        )
+        there = {row[0] for row in rows}
+        for response_id, history in self.by_id.items():
+            if response_id not in there:
+                history.deleted = True
+        for row in rows:
+            self._check(process, *row)
+        self._check_orphans()
+
+    def _check(
+        self,
+        process: Process,
+        response_id: str,
+        owner: str,
+        background: bool,
+        status: str,
+        worker: str | None,
+        until: float | None,
+        last: int,
+        cancel: bool,
+        body: bytes,
+    ) -> None:
+        history = self.by_id.get(response_id)
+        new = history is None
+        if history is None:
+            history = self.by_id[response_id] = History(owner, bool(background))
+        before = history.worker
+        if history.status not in RUNNING and not new:
+            _law(status == history.status and body == history.body, response_id, "changed after its end")
+        if worker is not None and worker != before:
+            self._check_claim(process, history, response_id, worker)
+        wrote = last + 1 > len(history.lines) or status != history.status
+        if wrote and not new and before is not None:
+            mine = self._workers.get(before) is process
+            _law(mine, response_id, "was written by a server that does not hold its lease")
+        if last + 1 != len(history.lines):
+            self._read(response_id, history, last)
+        history.status, history.worker, history.until = status, worker, until or 0.0
+        history.cancel_requested, history.body = bool(cancel), body
+
+    def _check_claim(self, process: Process, history: History, response_id: str, worker: str) -> None:
+        """A server has taken a response: nobody else may hold it."""
+        _law(self._workers.setdefault(worker, process) is process, response_id, "was taken for another")
+        if history.worker is not None:
+            now = simulated_time()
+            _law(history.until <= now, response_id, "was taken while another server held it")
+
+    def _read(self, response_id: str, history: History, last: int) -> None:
+        """The log goes on where it ended."""
+        rows = self._execute(
+            "SELECT first_seq, last_seq, events FROM log WHERE response_id = ? AND last_seq >= ?"
+            " ORDER BY last_seq",
+            response_id,
+            len(history.lines),
+        )
+        for first, end, events in rows:
+            _law(first == len(history.lines), response_id, f"event {first} follows {len(history.lines) - 1}")
+            history.lines += events.split(b"\n")
+            _law(end == len(history.lines) - 1, response_id, "an entry has not all of its events")
+        _law(last == len(history.lines) - 1, response_id, f"{last} events are counted")
+
+    def _check_orphans(self) -> None:
+        for table, column in (("log", "response_id"),):
+            orphans = self._execute(
+                f"SELECT {column} FROM {table} WHERE {column} NOT IN (SELECT id FROM responses) LIMIT 1"  # noqa: S608
+            )
+            _law(not orphans, str(orphans), f"is deleted, but its rows in '{table}' are not")
+
+    def check_stored(self) -> None:
+        """What was stored of every log is there still, as it was written, and numbered."""
+        for response_id, history in self.by_id.items():
+            for number, line in enumerate(history.lines):
+                event = msgspec.json.decode(line)
+                _law(event["sequence_number"] == number, response_id, f"event {number} has another number")
+            if not history.deleted:
+                rows = self._execute(
+                    "SELECT events FROM log WHERE response_id = ? ORDER BY last_seq", response_id
+                )
+                stored = list(chain.from_iterable(events.split(b"\n") for (events,) in rows))
+                _law(stored == history.lines, response_id, "has another log than was written")
+
+
+def _law(holds: bool, response_id: str, what: str) -> None:
+    if not holds:
+        raise LawError(f"{response_id} {what}")
+
+
+def law(holds: bool, what: str) -> None:
+    """Raise LawError unless it holds."""
+    if not holds:
+        raise LawError(what)

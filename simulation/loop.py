@@ -1,0 +1,238 @@
+"""An event loop whose time is virtual, and whose order is chosen from a seed.
+
+Time passes only when the simulation says so: a little for each round of callbacks, and at once up to the
+next timer when nothing is left to do. So an hour takes milliseconds, and nothing depends on the machine.
+Callbacks run in the order that asyncio promises; tasks that can go on at the same time go on in any order.
+
+Each callback belongs to a process, which its context names. A process can be killed: nothing of it ever runs
+again, not even what is in a `finally`. It can be held: it knows nothing of the time that passes meanwhile.
+"""
+
+import asyncio
+import heapq
+import time
+from collections import deque
+from collections.abc import Coroutine
+from contextvars import Context, ContextVar
+from random import Random
+from typing import Any
+
+EPOCH = 1_700_000_000.0
+"""When a simulation begins."""
+ROUND = 0.0004
+"""Seconds that a round of callbacks takes at most."""
+HOP = 0.003
+"""Seconds that work in a thread takes at most."""
+ROUNDS = 200_000
+"""So many rounds are enough for any schedule: what needs more goes round in circles."""
+
+_real_time = time.time
+
+
+class Process:
+    """What runs on one machine. `skew` is how much its clock is wrong, in seconds."""
+
+    def __init__(self, name: str, skew: float = 0.0) -> None:
+        self.name = name
+        self.skew = skew
+        self.alive = True
+        self.held_until = 0.0
+        self.waiting: list[asyncio.Handle] = []
+        """What it does when it is held no more, or would do if it were not dead."""
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """Those that have not ended, in the order of their beginning."""
+
+    def context(self) -> Context:
+        """A context in which everything belongs to this process."""
+        context = Context()
+        context.run(PROCESS.set, self)
+        return context
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+class StuckError(AssertionError):
+    """Somebody waits for what never comes."""
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """Runs callbacks in an order that depends on `rng` alone."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._now = 0.0
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.Handle]] = []
+        self._made = 0
+        self.rounds = 0
+        self.failures: list[dict[str, Any]] = []
+        """What nobody caught."""
+
+    def time(self) -> float:
+        return self._now
+
+    # What asyncio asks of a loop
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._wait(when, handle)
+        return handle
+
+    def _wait(self, when: float, handle: asyncio.Handle) -> None:
+        self._made += 1  # what is due at the same time keeps its order
+        heapq.heappush(self._timers, (when, self._made, handle))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """See `asyncio.TimerHandle`. It is left where it is, and not run."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> Any:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        process = context.get(PROCESS) if context is not None else PROCESS.get()
+        if process is not None:
+            process.tasks[task] = None
+            task.add_done_callback(lambda done: process.tasks.pop(done, None))
+        return task
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        """Run it here, a moment later."""
+        future = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:
+                future.set_exception(error)
+
+        self.call_later(self._rng.random() * HOP, work)
+        return future
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.failures.append(context)
+
+    default_exception_handler = call_exception_handler
+
+    # Running
+
+    def run(self, main: Coroutine[Any, Any, Any]) -> Any:
+        """What `main` returns."""
+        asyncio.events._set_running_loop(self)
+        try:
+            task = self.create_task(main)
+            while not task.done():
+                self._round()
+            return task.result()
+        finally:
+            asyncio.events._set_running_loop(None)
+
+    def _round(self) -> None:
+        self.rounds += 1
+        if self.rounds > ROUNDS:
+            raise StuckError(f"more than {ROUNDS} rounds")
+        if self._ready:
+            self._now += self._rng.random() * ROUND
+        else:
+            self._skip()
+        while self._timers and self._timers[0][0] <= self._now:
+            self._ready.append(heapq.heappop(self._timers)[2])
+        batch, self._ready = self._ready, deque()
+        for handle in self._shuffled(batch) if len(batch) > 1 else batch:
+            self._run(handle)
+        if self.failures:
+            failure = self.failures[0]
+            raise failure.get("exception") or AssertionError(failure["message"])
+
+    def _skip(self) -> None:
+        """Nothing is left to do now."""
+        while self._timers and self._timers[0][2].cancelled():
+            heapq.heappop(self._timers)
+        if not self._timers:
+            raise StuckError("everybody waits for somebody else")
+        self._now = max(self._now, self._timers[0][0])
+
+    def _shuffled(self, batch: deque[asyncio.Handle]) -> list[asyncio.Handle]:
+        """The same callbacks, with the tasks among them in any order."""
+        handles = [*batch]
+        places = [place for place, handle in enumerate(handles) if _is_task(handle)]
+        if len(places) > 1:
+            order = places[:]
+            self._rng.shuffle(order)
+            tasks = [handles[place] for place in order]
+            for place, handle in zip(places, tasks, strict=True):
+                handles[place] = handle
+        return handles
+
+    def _run(self, handle: asyncio.Handle) -> None:
+        if handle.cancelled():
+            return
+        process: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+        if process is not None:
+            if not process.alive:
+                process.waiting.append(handle)
+                return
+            if process.held_until > self._now or process.waiting:
+                self._hold(process, handle)
+                return
+        handle._run()
+
+    def _hold(self, process: Process, handle: asyncio.Handle) -> None:
+        """Keep what a process would do, in order, until it goes on."""
+        process.waiting.append(handle)
+        if len(process.waiting) == 1:
+            self.call_at(process.held_until, self._go_on, process, context=Context())
+
+    def bury(self, process: Process) -> None:
+        """Let what a dead process has left run on, so that it can be ended."""
+        process.alive, process.held_until = True, 0.0
+        self._ready.extend(process.waiting)
+        process.waiting.clear()
+
+    def _go_on(self, process: Process) -> None:
+        if not process.alive:
+            return
+        if process.held_until > self._now:
+            self.call_at(process.held_until, self._go_on, process, context=Context())
+        else:
+            self._ready.extendleft(reversed(process.waiting))
+            process.waiting.clear()
+
+
+def _is_task(handle: asyncio.Handle) -> bool:
+    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
+
+
+def simulated_time() -> float:
+    """What a clock shows: that of the process which looks, if there is a simulation."""
+    loop = asyncio.events._get_running_loop()
+    if not isinstance(loop, SimulatedLoop):
+        return _real_time()
+    process = PROCESS.get()
+    return EPOCH + loop.time() + (process.skew if process else 0.0)
