@@ -190,6 +190,25 @@ async def test_a_database_that_stays_away_stops_the_work(
     await until_written(store, 1, "resp_2")
 
 
+async def test_an_answer_that_was_given_up_does_not_wait_for_the_store_again(
+    store: Outage, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STORE_TIMEOUT", 0.02)
+    monkeypatch.setattr(module, "FOREGROUND_TICK", module.TICK)
+    answer = await begun(writer)
+    store.away = True
+    answer.say("ab")
+    await until(lambda: len(store.calls) > 1)
+    answer.say("c")  # while the writer waits for the store
+    await until(lambda: bool(answer.stops))
+    monkeypatch.setattr(module, "STORE_TIMEOUT", 3600)
+    answer.say("d")
+    await asyncio.sleep(4 * module.TICK)
+    async with asyncio.timeout(1):
+        await answer.journal.release()
+    assert isinstance(answer.stops[0], StoreError)
+
+
 @pytest.mark.parametrize("verdict", [Verdict.LOST, Verdict.GONE, Verdict.ENDED])
 async def test_a_response_that_is_not_ours_any_more(
     store: Outage, writer: LogWriter, verdict: Verdict

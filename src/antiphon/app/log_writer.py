@@ -86,8 +86,7 @@ class LogWriter:
         """Wait until nothing of the journal is being written, and write no more of it."""
         if self.open.get(journal.response_id) is journal:
             async with self._writing:
-                self._ready.pop(journal, None)
-                del self.open[journal.response_id]
+                self._drop(journal)
 
     @contextmanager
     def registered(self, journal: Writable) -> Iterator[None]:
@@ -96,8 +95,12 @@ class LogWriter:
         try:
             yield
         finally:
-            self.open.pop(journal.response_id, None)
-            self._ready.pop(journal, None)
+            self._drop(journal)
+
+    def _drop(self, journal: Writable) -> None:
+        """Write no more of it: whoever waits for its end does not wait for the store once more."""
+        self.open.pop(journal.response_id, None)
+        self._ready.pop(journal, None)
 
     def fresh(self, response_id: str, after: int) -> list[bytes]:
         """The events behind `after`, if this server has just stored them: they need not be read."""
@@ -138,6 +141,7 @@ class LogWriter:
             verdicts = await self.retried(lambda: self.store.log.append(*appends.values()))
         except Exception as error:  # it ends those that it is about; the writer continues
             for journal in appends:
+                self._drop(journal)
                 journal.stop(error)
             return
         for (journal, append), verdict in zip(appends.items(), verdicts, strict=True):

@@ -17,7 +17,7 @@ from antiphon.core.errors import RequestError
 KIB, MIB = 1024, 1024 * 1024
 
 CLIENT: ContextVar[str] = ContextVar("client", default="")
-"""Whose request is worked on: the identity of its key or, where there are none, its connection."""
+"""Whose request is worked on: the identity of its key or, where there are none, its address."""
 
 LIMIT_EXCEEDED = "limit_exceeded"
 """The code of every error that names a limit."""

@@ -17,7 +17,7 @@ MAX_WAITING = 1024
 """Requests that may wait for a slot before new ones are refused."""
 
 MAX_WAITING_EACH = 256
-"""Those of one client: of a key or, where there are none, of a connection. Background work is one client."""
+"""Those of one client: of a key or, where there are none, of an address. Background work is one client."""
 
 
 class Ticket:

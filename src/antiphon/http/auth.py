@@ -60,7 +60,7 @@ class KeyMiddleware:
             return
         owner = found
         scope.setdefault("state", {})["owner"] = owner
-        CLIENT.set(owner if self._digests else "{}:{}".format(*scope.get("client") or ("", "")))
+        CLIENT.set(owner if self._digests else (scope.get("client") or ("",))[0])
         await self._app(scope, receive, send)
 
 
