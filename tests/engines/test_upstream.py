@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Candidate, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
+from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Load, Prompt
 from antiphon.engines.scripted import TEMPLATE as CHATML
@@ -189,6 +190,16 @@ async def test_log_probabilities_name_tokens_whose_text_is_asked_for():
     top = (Candidate(49, " text", -1.2), Candidate(504, " text", -1.6))
     assert chunks[0].tokens == (Token(504, "The", -1.6, top),)
     assert text_of(chunks) == 'The phrase "The'  # what came while it was asked is not lost
+
+
+async def test_a_trace_goes_on_to_the_server():
+    OBSERVATION.set(Observation(trace={"traceparent": "00-1-2-01", "tracestate": "a=b"}))
+    async with canned(completing(LAST, DONE)) as server:
+        engine = await started(server)
+        await generated(engine, REQUEST)
+        await engine.stop()
+    headers = server.asked[-1].headers
+    assert (headers["traceparent"], headers["tracestate"]) == ("00-1-2-01", "a=b")
 
 
 async def test_what_is_asked_for():

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 
 from antiphon.app.tracing import OpenTelemetryTracing
+from antiphon.core.observation import NoTracing, Observation
 from antiphon.log import configure
 from tests.acting import TakingTurns
 from tests.http.test_toy_tool import Dice
@@ -35,6 +36,7 @@ SCRIPT: list[Mapping[str, Any]] = [
     {"output": "Hello there"},
 ]
 CHAT = "/v1/chat/completions"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 KEY = "a-key-of-the-tests"
 
 
@@ -280,8 +282,7 @@ async def test_a_request_is_a_span_with_its_generations_in_it(
     http: httpx.AsyncClient, spans: InMemorySpanExporter, lines: list[Line]
 ) -> None:
     spans.clear()
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    response = await http.post(CHAT, json=chat("Hi"), headers={"traceparent": parent})
+    response = await http.post(CHAT, json=chat("Hi"), headers={"traceparent": PARENT})
     await line_of(lines, response.headers["x-request-id"])
     found = tree(spans)
     request, generation = found[f"POST {CHAT}"], found["chat scripted"]
@@ -312,6 +313,33 @@ async def test_a_failure_is_an_error_of_its_span(
         assert span.attributes is not None
         assert not span.status.is_ok
         assert span.attributes["error.type"] == "engine_error"
+
+
+@pytest.mark.parametrize(
+    ("given", "passed_on"),
+    [
+        ({"traceparent": PARENT, "tracestate": "a=b"}, {"traceparent": PARENT, "tracestate": "a=b"}),
+        ({"traceparent": PARENT, "tracestate": "a" * 513}, {"traceparent": PARENT}),
+        ({"traceparent": PARENT.replace("0af", "0AF")}, {}),
+        ({"traceparent": "00-" + "0" * 32 + "-b7ad6b7169203331-01"}, {}),
+        ({"tracestate": "a=b"}, {}),
+    ],
+)
+async def test_without_a_collector_valid_headers_of_a_trace_go_on_as_they_came(
+    given: dict[str, str], passed_on: dict[str, str]
+) -> None:
+    traces = []
+
+    class Keeping(NoTracing):
+        def begin(self, observation: Observation, name: str) -> None:
+            traces.append(observation.trace)
+
+    async with (
+        running(SCRIPT, tracing=Keeping()) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
+    ):
+        await http.get("/v1/models", headers=given)
+    assert traces == [passed_on]
 
 
 # The form of lines

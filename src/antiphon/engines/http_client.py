@@ -23,6 +23,8 @@ from antiphon import __version__
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a body that is read whole, and of a line of a stream. More is a failure."""
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
 _OK = 200
 
 
@@ -134,10 +136,14 @@ class HttpClient:
         """A response is waited for on some connection."""
         return len(self._connections) > len(self._idle)
 
-    def encode(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """The request, as an `Exchange` has it."""
-        content = "" if body is None else f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        return f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}{content}\r\n".encode() + (body or b"")
+    def encode(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> bytes:
+        """The request, as an `Exchange` has it. Names and values of `headers` have no line breaks."""
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        if body is not None:
+            more += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        return f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}{more}\r\n".encode() + (body or b"")
 
     async def request(self, method: str, path: str, body: Any = None) -> Response:
         """The response, read whole. `body` is sent as JSON. Raises HttpError."""

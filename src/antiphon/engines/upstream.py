@@ -17,6 +17,7 @@ from cyclopts.types import PositiveFloat, PositiveInt
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
+from antiphon.core.observation import observed
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Receiver, Work, check_size
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines
@@ -215,7 +216,7 @@ class UpstreamEngine:
             body = server.body(request)
             if request.max_tokens < 1:  # servers would give one token, or refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
-            encoded = self._client.encode("POST", server.path, body)
+            encoded = self._client.encode("POST", server.path, body, observed().trace)
             generation = _Generation(
                 encoded, server.reader(request), receiver, self._generations, self._options.upstream_key
             )

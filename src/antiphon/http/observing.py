@@ -8,6 +8,8 @@ any other. The line is written when the response is over, and says what came of 
 """
 
 import asyncio
+import re
+from collections.abc import Mapping
 from time import perf_counter
 
 from starlette.datastructures import Headers
@@ -17,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.app.app import App
 from antiphon.app.chat import MAX_REQUEST_ID
-from antiphon.app.observing import begin, end
+from antiphon.app.observing import NO_TRACE, begin, end
 from antiphon.core.observation import Observation
 from antiphon.decode.ids import random_id
 from antiphon.http.auth import ANYONE
@@ -32,8 +34,12 @@ _ANTHROPIC_REQUEST_ID = b"request-id"
 UNROUTED = "none"
 """The route of a request that has none: what clients make up is no label."""
 INTERNAL_ERROR = 500
+MAX_TRACESTATE = 512
+"""Characters that have to be passed on (W3C Trace Context)."""
 WEBSOCKET = "WEBSOCKET"
 """Stands for the method of a turn on a WebSocket."""
+
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class ObservingMiddleware:
@@ -72,8 +78,15 @@ class ObservingMiddleware:
 
 def observe(app: App, headers: Headers, name: str) -> Observation:
     """Observe what is done for a request with these headers; `name` is that of its span."""
-    trace = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
-    return begin(app, id_of(headers), name, trace)
+    return begin(app, id_of(headers), name, _trace(headers))
+
+
+def _trace(headers: Headers) -> Mapping[str, str]:
+    """The headers of the trace that the request is in, if they are valid: they go on to other servers."""
+    parent, state = headers.get("traceparent", ""), headers.get("tracestate", "")
+    if not _TRACEPARENT.fullmatch(parent):
+        return NO_TRACE
+    return {"traceparent": parent} | ({"tracestate": state} if 0 < len(state) <= MAX_TRACESTATE else {})
 
 
 def report(app: App, scope: Scope, status: int, observation: Observation) -> None:
