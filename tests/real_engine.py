@@ -1,6 +1,7 @@
 """An engine with a real model: SmolLM2, on llama.cpp, or on vLLM where `make test-vllm` runs the tests."""
 
 import os
+from collections.abc import Sequence
 
 from antiphon.engines import llama_cpp
 from antiphon.engines.engine import Engine
@@ -15,9 +16,9 @@ VLLM_ARGUMENTS = ("dtype=bfloat16", "enforce_eager=true", "gpu_memory_utilizatio
 """What makes vLLM start soon, and leave memory to others."""
 
 
-def real_engine(*, context: int, slots: int, threads: int | None = None) -> Engine:
-    """An engine that answers so many requests at a time."""
+def real_engine(*, context: int, slots: int, more: Sequence[str] = ()) -> Engine:
+    """An engine that answers so many requests at a time; vLLM gets `more` arguments."""
     if VLLM_MODEL:
-        return Options(VLLM_MODEL, context=context, parallel=slots, vllm=VLLM_ARGUMENTS).build()
-    options = llama_cpp.Options(context=context, parallel=slots, threads=threads)
+        return Options(VLLM_MODEL, context=context, parallel=slots, vllm=(*VLLM_ARGUMENTS, *more)).build()
+    options = llama_cpp.Options(context=context, parallel=slots)
     return LlamaCppEngine(resolve(None), options)

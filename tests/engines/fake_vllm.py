@@ -74,6 +74,12 @@ class SamplingParams(SimpleNamespace):
     stop_token_ids: Sequence[int] = ()
 
 
+class LoRARequest(NamedTuple):
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
 class StructuredOutputsParams(SimpleNamespace):
     pass
 
@@ -135,7 +141,7 @@ class AsyncLLM:
         )
         slots = args.max_num_seqs or 256  # type: ignore[attr-defined]
         self.vllm_config = SimpleNamespace(
-            scheduler_config=SimpleNamespace(max_num_seqs=slots), kv_transfer_config=None
+            scheduler_config=SimpleNamespace(max_num_seqs=slots), kv_transfer_config=None, lora_config=None
         )
         self.input_processor = InputProcessor()
         self.engine_core = EngineCore(self.renderer.tokenizer)
@@ -160,6 +166,7 @@ class InputProcessor:
         params: SamplingParams,
         supported_tasks: Sequence[str],
         priority: int = 0,
+        lora_request: Any = None,
         data_parallel_rank: int | None = None,
     ) -> SimpleNamespace:
         if params.temperature > 2:
@@ -175,6 +182,7 @@ class InputProcessor:
             cache_salt=prompt.get("cache_salt"),
             sampling_params=params,
             priority=priority,
+            lora_request=lora_request,
             data_parallel_rank=data_parallel_rank,
         )
         self.seen.append(request)
@@ -192,6 +200,7 @@ class EngineCore:
         self._params: dict[str, Any] = {}
         self.script: list[EngineCoreOutput] = []
         self.aborted: list[str] = []
+        self.adapters: dict[int, str] = {}
         self.dies = False
         self.end = os.pipe()
         self.resources = SimpleNamespace(engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]]))
@@ -204,6 +213,15 @@ class EngineCore:
         self.aborted += request_ids
         for request_id in request_ids:
             self._requests.pop(request_id, None)
+
+    async def add_lora_async(self, lora_request: Any) -> bool:
+        if lora_request.lora_path == "nowhere":
+            raise RuntimeError("Call to add_lora method failed: No adapter found for nowhere")
+        self.adapters[lora_request.lora_int_id] = lora_request.lora_name
+        return True
+
+    async def remove_lora_async(self, lora_id: int) -> bool:
+        return self.adapters.pop(lora_id, None) is not None
 
     async def get_output_async(self) -> SimpleNamespace:
         await asyncio.sleep(0)
@@ -253,6 +271,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
             "SamplingParams": SamplingParams,
             "StructuredOutputsParams": StructuredOutputsParams,
         },
+        "vllm.lora": {},
+        "vllm.lora.request": {"LoRARequest": LoRARequest},
         "vllm.exceptions": {"VLLMClientError": VLLMClientError},
     }
     for name, contents in modules.items():

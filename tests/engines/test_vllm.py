@@ -10,7 +10,7 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import GenerationRequest, Load, Prompt
+from antiphon.engines.engine import Adapters, GenerationRequest, Load, Prompt
 from antiphon.engines.vllm import Options
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
 from tests.contracts.engine import (
@@ -235,6 +235,38 @@ async def test_what_is_not_wanted_any_more_is_ended_in_vllm(engine):
     await until(lambda: bool(llm_of(engine).engine_core.aborted))
     await chunks_of(engine, "a", 2)
     assert len(llm_of(engine).engine_core.aborted) == 1  # not what vLLM ended itself
+
+
+# Adapters
+
+
+async def test_adapters_are_loaded_by_name_and_stay_when_it_is_started_again(engine):
+    assert isinstance(engine, Adapters)
+    with pytest.raises(RequestError, match="enable_lora") as raised:
+        await engine.load_adapter("poet", "/poet")
+    assert (raised.value.param, engine.adapters) == ("lora_path", {})
+    llm_of(engine).vllm_config.lora_config = object()
+    await engine.load_adapter("poet", "/poet")
+    assert engine.adapters == {"poet": "/poet"}
+    await engine.load_adapter("poet", "/poet")  # once more: it may have changed
+    assert [*llm_of(engine).engine_core.adapters.values()] == ["poet"]
+    assert (await asked(engine, adapter="poet")).lora_request.lora_path == "/poet"
+    assert (await asked(engine)).lora_request is None
+    with pytest.raises(RequestError, match="No adapter found") as raised:
+        await engine.load_adapter("other", "nowhere")
+    assert raised.value.param == "lora_path"
+    await engine.unload_adapter("poet")
+    assert (engine.adapters, llm_of(engine).engine_core.adapters) == ({}, {})
+    with pytest.raises(EngineError, match="no adapter 'poet'"):
+        await asked(engine, adapter="poet")
+
+
+async def test_adapters_may_be_loaded_before_it_starts(monkeypatch):
+    engine = made()
+    await engine.load_adapter("poet", "/poet")
+    with pytest.raises(RequestError, match="enable_lora"):
+        await engine.start()
+    await engine.stop()
 
 
 # Failures

@@ -11,9 +11,10 @@ outputs.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,6 +81,9 @@ class VllmEngine:
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._adapters: dict[str, str] = {}  # by name: the path
+        self._loaded: dict[str, Any] = {}  # by name: as vLLM knows it
+        self._numbers = count(1)  # a number is never used again: vLLM takes it for the adapter
         self._loading: asyncio.Future[VllmCore] | None = None
         self._core: VllmCore | None = None
         self._card: ModelCard | None = None
@@ -109,6 +113,8 @@ class VllmEngine:
         core = await asyncio.shield(self._loading)
         if self._loading is None:  # stopped meanwhile
             return
+        for name, path in self._adapters.items():
+            self._loaded[name] = await core.load_adapter(name, next(self._numbers), path)
         self._card = _card(core)
         self._admission = Admission(core.slots)
         self._core = core
@@ -156,6 +162,35 @@ class VllmEngine:
         """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
         return self._alive().vocabulary.decode(ids)
 
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """See `Adapters`."""
+        return self._adapters
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """See `Adapters`."""
+        if self._core is not None:
+            before = self._loaded.get(name)
+            self._loaded[name] = await self._core.load_adapter(name, next(self._numbers), path)
+            if before is not None:
+                await self._core.unload_adapter(before)
+        self._adapters[name] = path
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `Adapters`."""
+        self._adapters.pop(name, None)
+        adapter = self._loaded.pop(name, None)
+        if adapter is not None and self._core is not None:
+            await self._core.unload_adapter(adapter)
+
+    def _adapter(self, name: str | None) -> Any:
+        """The adapter of a request; None if it wants none. Raises EngineError for one that is not loaded."""
+        if name is None:
+            return None
+        if name not in self._loaded:
+            raise EngineError(f"There is no adapter '{name}' any more. Load it again.")
+        return self._loaded[name]
+
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Begin one generation. Text comes whole characters at a time."""
         loop = asyncio.get_running_loop()
@@ -175,10 +210,11 @@ class VllmEngine:
     async def _begin(self, core: VllmCore, generation: "_Generation", request: GenerationRequest) -> None:
         """There is a slot: ask vLLM for it."""
         try:
+            adapter = self._adapter(request.adapter)
             if request.constraint is None:
-                made = core.request(request)
+                made = core.request(request, adapter)
             else:  # it compiles the grammar to check it
-                made = await asyncio.to_thread(core.request, request)
+                made = await asyncio.to_thread(core.request, request, adapter)
             if generation.over:
                 return
             self._waiting.pop(generation, None)

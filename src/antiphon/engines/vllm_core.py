@@ -206,7 +206,7 @@ class VllmCore:
         """Where the model's files are, if it is a folder."""
         return Path(self._config.model)
 
-    def request(self, request: GenerationRequest) -> Any:
+    def request(self, request: GenerationRequest, adapter: Any = None) -> Any:
         """The request to the core; its `request_id` is what outputs name. Raises RequestError."""
         sampling = request.sampling
         prompt = {"type": "token", "prompt_token_ids": [*request.prompt.ids]}
@@ -218,6 +218,7 @@ class VllmCore:
                 prompt,
                 self._sampling(request),
                 supported_tasks=("generate",),
+                lora_request=adapter,
                 priority=sampling.priority or 0,
                 data_parallel_rank=sampling.data_parallel_rank,
             )
@@ -265,6 +266,23 @@ class VllmCore:
         if sampling.ignore_eos:
             raise RequestError("`ignore_eos` cannot be combined with structured output.", param="ignore_eos")
         return self._params.StructuredOutputsParams(structural_tag=tag.text)
+
+    async def load_adapter(self, name: str, number: int, path: str) -> Any:
+        """Load a LoRA adapter; what a request for it has as `lora_request`. Raises RequestError."""
+        if self._llm.vllm_config.lora_config is None:
+            message = "vLLM takes no adapters here: it wants --vllm enable_lora=true."
+            raise RequestError(message, param="lora_path")
+        adapter = imported("vllm.lora.request").LoRARequest(name, number, path)
+        try:
+            await self._llm.engine_core.add_lora_async(adapter)
+        except Exception as error:  # the core says what was raised there as text
+            why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise RequestError(f"vLLM cannot load the adapter at {path}: {why}", param="lora_path") from error
+        return adapter
+
+    async def unload_adapter(self, adapter: Any) -> None:
+        """Free an adapter. Requests for it that run go on: vLLM loads it again for them."""
+        await self._llm.engine_core.remove_lora_async(adapter.lora_int_id)
 
     async def add(self, made: Any) -> None:
         """Have the core begin with a request."""
