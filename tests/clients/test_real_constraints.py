@@ -23,7 +23,7 @@ from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver
 from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
-from tests.real_engine import real_engine
+from tests.real_engine import VLLM_MODEL, real_engine
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module"), pytest.mark.no_cover]
 
@@ -200,7 +200,8 @@ async def test_a_call_that_the_client_begins_is_held_from_there_on(model: Model,
 
     assert all(output.text == "" for output in held)
     assert all(fits(output.calls[0]) for output in held)
-    assert not all(fits(call) for output in free for call in output.calls)
+    # What it writes where nothing holds it is another on vLLM, and may happen to fit.
+    assert VLLM_MODEL or not all(fits(call) for output in free for call in output.calls)
 
 
 async def test_a_call_that_the_client_begins_must_fit(model: Model) -> None:
@@ -210,8 +211,8 @@ async def test_a_call_that_the_client_begins_must_fit(model: Model) -> None:
 
 
 def fits(call: FunctionCall) -> bool:
-    """The arguments are JSON, and valid."""
+    """It is a call of one of the functions, whose arguments are JSON, and valid."""
     try:
-        return jsonschema_rs.is_valid(SCHEMAS[call.name], json.loads(call.arguments))
+        return call.name in SCHEMAS and jsonschema_rs.is_valid(SCHEMAS[call.name], json.loads(call.arguments))
     except ValueError:
         return False
