@@ -172,6 +172,7 @@ ENGINE_SAMPLES = {
     "flash_attention": ("llama_cpp", "on", "on"),
     "draft": ("llama_cpp", "ngram", "ngram"),
     "draft_tokens": ("llama_cpp", "5", 5),
+    "mmproj": ("llama_cpp", "none", "none"),
     "script": ("scripted", "s.toml", Path("s.toml")),
     "upstream_kind": ("upstream", "vllm", "vllm"),
     "upstream_model": ("upstream", "qwen", "qwen"),

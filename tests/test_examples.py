@@ -18,6 +18,7 @@ SCRIPT = [
         "when": "weather in Rome",
         "output": '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>',
     },
+    {"when": "picture?\n<image>", "output": "A red dot."},
     {"when": "What is my name?", "output": "Ann."},
     {"when": "What is my cat called?", "output": "Tom."},
     {"when": "And another one.", "output": "Blue."},
@@ -40,6 +41,11 @@ CATS = "Cats sleep for sixteen hours a day, and purr when they are content."
 
 PRINTED = {
     "stream.py": "Because of the air.\n",
+    "image.py": """\
+takes text, audio, image, video
+A red dot.
+1 tokens of the prompt are the image's
+""",
     "tools.py": '-> get_weather({"city": "Rome"})\nSunny, in Rome.\n',
     "responses_state.py": """\
 What is my name? Ann.

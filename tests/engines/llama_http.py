@@ -13,16 +13,18 @@ KEY = "llama-key"
 
 
 @contextmanager
-def serving(model: Path, *, slots: int, context: int) -> Iterator[str]:
-    """The URL of a server, which is killed in the end."""
-    with running(model, slots=slots, context=context) as (url, _):
+def serving(model: Path, *, slots: int, context: int, eyes: Path | None = None) -> Iterator[str]:
+    """The URL of a server, which is killed in the end. `eyes` is the file that makes it see images."""
+    with running(model, slots=slots, context=context, eyes=eyes) as (url, _):
         yield url
 
 
 @contextmanager
-def running(model: Path, *, slots: int, context: int) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+def running(
+    model: Path, *, slots: int, context: int, eyes: Path | None = None
+) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """The URL of a server and its process, which is killed in the end."""
-    command = [sys.executable, __file__, str(model), str(slots), str(context)]
+    command = [sys.executable, __file__, str(model), str(slots), str(context), str(eyes or "")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
         try:
             assert process.stdout is not None
@@ -33,9 +35,10 @@ def running(model: Path, *, slots: int, context: int) -> Iterator[tuple[str, "su
             process.kill()
 
 
-def main(model: str, slots: int, context: int) -> None:
+def main(model: str, slots: int, context: int, eyes: str) -> None:
     params = xllamacpp.CommonParams()
     params.model.path = model
+    params.mmproj.path = eyes
     settings = {
         "n_ctx": context * slots,
         "n_parallel": slots,
@@ -53,4 +56,4 @@ def main(model: str, slots: int, context: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

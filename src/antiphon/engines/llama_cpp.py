@@ -26,7 +26,7 @@ from antiphon.engines import upstream
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work
 from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of
 from antiphon.engines.llama_process import LlamaProcess, LoadError
-from antiphon.engines.models import generation_config, resolve, response_template
+from antiphon.engines.models import encoder_beside, generation_config, resolve, response_template
 from antiphon.engines.upstream import UpstreamEngine
 from antiphon.engines.upstreams import llama_server
 
@@ -48,6 +48,7 @@ SILENCE_SECONDS = 24 * 60 * 60.0
 """How long llama.cpp may say nothing: it reports each prompt batch, and if its process ends, that shows."""
 
 NGRAM = "ngram"
+NO_ENCODER = "none"
 
 _KV_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5}
 _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
@@ -89,12 +90,20 @@ class Options:
     draft_tokens: PositiveInt | None = None
     """How many tokens are guessed at a time. Without it, llama.cpp's own number."""
 
+    mmproj: str | None = None
+    """What makes the model see, or hear: a GGUF file, hf:ORG/REPO:FILE.gguf, or none. Without it, the file
+    with mmproj in its name that lies beside the model, where there is one of each."""
+
     def build(self) -> "LlamaCppEngine":
         """Find the files, which may have to be downloaded."""
         if find_spec("xllamacpp") is None:
             raise EngineError(missing_extra("GGUF models", "llama-cpp"))
         draft = None if self.draft in (None, NGRAM) else resolve(self.draft)
-        return LlamaCppEngine(resolve(self.model), self, draft=draft)
+        path = resolve(self.model)
+        encoder = encoder_beside(path) if self.mmproj is None else None
+        if self.mmproj not in (None, NO_ENCODER):
+            encoder = resolve(self.mmproj)
+        return LlamaCppEngine(path, self, draft=draft, encoder=encoder)
 
 
 class _Instance(Struct, frozen=True):
@@ -117,9 +126,16 @@ class LlamaCppEngine:
     """
 
     def __init__(
-        self, path: Path, options: Options = Options(), *, name: str | None = None, draft: Path | None = None
+        self,
+        path: Path,
+        options: Options = Options(),
+        *,
+        name: str | None = None,
+        draft: Path | None = None,
+        encoder: Path | None = None,
     ) -> None:
         self._path = path
+        self._encoder = encoder
         self._options = options
         self._name = name
         self._draft = draft
@@ -148,7 +164,8 @@ class LlamaCppEngine:
         if self._running is not None:
             return self._running.process.memory
         facts = read_metadata(self._path)
-        return parts_size(self._path) + self._kv_bytes(facts)
+        encoder = self._encoder.stat().st_size if self._encoder is not None else 0
+        return parts_size(self._path) + encoder + self._kv_bytes(facts)
 
     def _kv_bytes(self, facts: Mapping[str, Value]) -> int:
         """What keys and values take, if no layer is special."""
@@ -248,6 +265,8 @@ class LlamaCppEngine:
             "endpoint_slots": False,
             "sse_ping_interval": -1,
         }
+        if self._encoder is not None:
+            settings["mmproj.path"] = str(self._encoder)
         if options.draft == NGRAM:
             settings["speculative.types"] = ["NGRAM_SIMPLE"]
             if options.draft_tokens:

@@ -83,6 +83,19 @@ def _import_hub() -> ModuleType:
         raise EngineError(missing_extra("Models named `hf:…`", "hub")) from error
 
 
+def encoder_beside(path: Path) -> Path | None:
+    """The file that encodes images or sounds for a model, if it lies beside it, and no other model does."""
+    files = {each.name for each in path.parent.glob("*.gguf")} - {path.name}
+    encoders = {name for name in files if "mmproj" in name.lower()}
+    others = {name for name in files - encoders if not _same_model(name, path.name)}
+    return path.parent / encoders.pop() if len(encoders) == 1 and not others else None
+
+
+def _same_model(name: str, other: str) -> bool:
+    """Both files are parts of one model."""
+    return _PART.sub("", name) == _PART.sub("", other) != other
+
+
 def response_template(path: Path) -> str | None:
     """The `response_template` of a tokenizer whose config lies beside a model or template, as JSON text."""
     try:

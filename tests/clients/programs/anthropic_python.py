@@ -24,6 +24,7 @@ WEATHER: Any = {
 }
 REQUEST: dict[str, Any] = {"model": MODEL, "max_tokens": 1000, "tools": [WEATHER]}
 Fact = dict[str, Any]
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 client = Anthropic(
     base_url=URL.removesuffix("/v1"), api_key=os.environ["OPENAI_API_KEY"], max_retries=0, timeout=20
@@ -117,7 +118,19 @@ def others() -> Fact:
     }
 
 
+def image() -> Fact:
+    source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
+    blocks: Any = [{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}]
+    message = client.messages.create(
+        model=MODEL, max_tokens=99, messages=[{"role": "user", "content": blocks}]
+    )
+    counted = client.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": blocks}])
+    block: Any = message.content[0]
+    return {"text": block.text, "image_tokens": message.usage.input_tokens - counted.input_tokens}
+
+
 WAYS: dict[str, Any] = {
+    "image": image,
     "create": lambda: round_trip(create),
     "stream": lambda: round_trip(streamed),
     "tool_runner": tool_runner,

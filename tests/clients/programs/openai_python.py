@@ -24,6 +24,10 @@ WEATHER: dict[str, Any] = {
 CHAT: dict[str, Any] = {"model": MODEL, "tools": [{"type": "function", "function": WEATHER}]}
 RESPONSES: dict[str, Any] = {"model": MODEL, "tools": [{"type": "function", **WEATHER}]}
 Fact = dict[str, Any]
+PICTURE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 client = OpenAI(base_url=URL, max_retries=0, timeout=20)
 
@@ -77,6 +81,17 @@ class Chat:
                 calls.append([call.function.name, arguments])
                 result = get_weather(**arguments)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+
+    def image(self) -> Fact:
+        text, image = (
+            {"type": "text", "text": "What is this?"},
+            {"type": "image_url", "image_url": {"url": PICTURE}},
+        )
+        messages: Any = [{"role": "user", "content": [text, image]}]
+        completion = client.chat.completions.create(model=MODEL, messages=messages)
+        usage: Any = completion.usage
+        tokens = usage.prompt_tokens_details.image_tokens
+        return {"text": completion.choices[0].message.content, "image_tokens": tokens}
 
     def parse(self) -> Fact:
         messages: Any = [{"role": "user", "content": CITY}]
@@ -145,6 +160,18 @@ class Responses:
                 output = get_weather(**arguments)
                 results.append({"type": "function_call_output", "call_id": item.call_id, "output": output})
         return results
+
+    def image(self) -> Fact:
+        """The second question is about an image that the server keeps."""
+        image = {"type": "input_image", "image_url": PICTURE, "detail": "auto"}
+        content: Any = [{"type": "input_text", "text": "What is this?"}, image]
+        asked: Any = [{"role": "user", "content": content}]
+        counted = client.responses.input_tokens.count(model=MODEL, input=asked)
+        first = client.responses.create(model=MODEL, input=asked)
+        assert first.usage is not None
+        second = client.responses.create(model=MODEL, input="Sure?", previous_response_id=first.id)
+        tokens = first.usage.input_tokens - counted.input_tokens
+        return {"text": second.output_text, "image_tokens": tokens}
 
     def parse(self) -> Fact:
         city = client.responses.parse(model=MODEL, input=CITY, text_format=City).output_parsed

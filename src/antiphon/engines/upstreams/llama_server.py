@@ -4,19 +4,26 @@ What is asked and answered is nearly the same as in the process (`llama_request`
 that answers are the same, too. Only its native endpoint gives tokens to every client, and tells how
 many slots there are: it is never sent more requests than those, because what waits in there keeps
 its place until it had its turn.
+
+A prompt with media is sent as text, with its marker in their places: with tokens it takes none. So that no
+text of a client becomes a special token there, a word joiner parts what looks like one.
 """
 
 import time
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError
-from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
+from antiphon.core.items import MediaKind
+from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_stream import ChunkReader, Piece, reader_of
@@ -24,6 +31,12 @@ from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, ask
 from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
+
+WORD_JOINER = "\u2060"
+"""A character without width or meaning. It stands where a prompt of tokens would be cut."""
+
+_MODALITIES = {"vision": MediaKind.IMAGE, "audio": MediaKind.AUDIO}
+"""Not here: video, which needs programs beside the server."""
 
 
 class _Tokens(Struct, frozen=True):
@@ -37,8 +50,11 @@ class LlamaServer:
     kind = NAME
     path = "/completion"
 
-    def __init__(self, client: HttpClient, card: ModelCard, slots: int, vocabulary: int) -> None:
+    def __init__(
+        self, client: HttpClient, card: ModelCard, slots: int, vocabulary: int, marker: str = ""
+    ) -> None:
         self.card = card
+        self._marker = marker
         self.slots = slots
         self._client = client
         self._vocabulary = vocabulary
@@ -68,11 +84,23 @@ class LlamaServer:
     def body(self, request: GenerationRequest) -> bytes:
         """See `Server`."""
         check(request, self._vocabulary)
-        return request_of(request)
+        body = request_of(request)
+        if not request.prompt.media:
+            return body
+        return msgspec.json.encode(msgspec.json.decode(body) | {"prompt": self._multimodal(request.prompt)})
+
+    def _multimodal(self, prompt: Prompt) -> Mapping[str, Any]:
+        """The prompt as text, with the media. The token that it begins with is added there."""
+        texts = [WORD_JOINER.join(filter(None, pieces)).replace(self._marker, "") for pieces in prompt.around]
+        if self.card.opening is not None:
+            texts[0] = texts[0].removeprefix(self.card.bos)
+        data = [b64encode(part.data).decode() for part in prompt.media]
+        return {"prompt_string": self._marker.join(texts), "multimodal_data": data}
 
     def reader(self, request: GenerationRequest) -> "_Reader":
         """See `Server`."""
-        return _Reader(reader_of(request.sampling, self._tokenizer))
+        messages = reader_of(request.sampling, self._tokenizer)
+        return _MediaReader(messages, request.prompt) if request.prompt.media else _Reader(messages)
 
 
 class _Reader:
@@ -95,6 +123,35 @@ class _Reader:
     def end(self) -> Chunk | None:
         """See `Reader`."""
         return None
+
+
+class _Total(Struct, frozen=True):
+    total: int
+
+
+class _Progress(Struct, frozen=True):
+    prompt_progress: _Total | None = None
+
+
+class _MediaReader(_Reader):
+    """Reads an answer to a prompt with media: the first chunk has the number of their tokens."""
+
+    def __init__(self, messages: ChunkReader, prompt: Prompt) -> None:
+        super().__init__(messages)
+        self._prompt = prompt
+        self._tokens = 0  # not yet told
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`."""
+        if line.startswith(b"data:") and b'"prompt_progress"' in line:
+            progress = msgspec.json.decode(line[5:], type=_Progress).prompt_progress
+            if progress is not None:
+                self._tokens = max(0, progress.total - len(self._prompt.ids))
+        chunk = super().read(line)
+        if chunk is None or not self._tokens:
+            return chunk
+        tokens, self._tokens = self._tokens, 0
+        return replace(chunk, media_tokens=tokens)
 
 
 async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> LlamaServer | None:
@@ -121,11 +178,19 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Lla
             await _tokenize(client, {"content": "a"}),
             await _tokenize(client, {"content": "a", "add_special": True}),
         ),
-        capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,)),
+        capabilities=Capabilities(
+            token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,), media=_media_of(props)
+        ),
         defaults=defaults_of(props["default_generation_settings"].get("params", {})),
     )
     slots = min(props["total_slots"], wanted.parallel or 2**31)
-    return LlamaServer(client, card, slots, model["meta"]["n_vocab"])
+    return LlamaServer(client, card, slots, model["meta"]["n_vocab"], props.get("media_marker", ""))
+
+
+def _media_of(props: Mapping[str, Any]) -> frozenset[MediaKind]:
+    """The media that the model takes: none, if the server does not say what marks their places."""
+    able = props.get("modalities") if props.get("media_marker") else None
+    return frozenset(kind for name, kind in _MODALITIES.items() if (able or {}).get(name))
 
 
 async def _tokenize(client: HttpClient, body: Any) -> list[int]:
