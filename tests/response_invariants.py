@@ -65,7 +65,10 @@ _STAGES = {
         ("web_search_call", "searching"),
         ("file_search_call", "searching"),
     )
-} | {"mcp_call": ["response.mcp_call.in_progress", "response.mcp_call.completed"]}
+} | {
+    type_: [f"response.{type_}.in_progress", f"response.{type_}.completed"]
+    for type_ in ("mcp_call", "mcp_list_tools")
+}
 _SERVED = (*_STAGES, "shell_call", "shell_call_output")
 """The items of tools that the server runs: they may be cut without being the last."""
 _CALLS = ("function_call", "custom_tool_call")
@@ -168,7 +171,7 @@ class _Item:
         if type_ in _STAGES.get(self.value["type"], ()):
             self.stages.append(type_)
             return
-        if type_ == "response.mcp_call.failed":
+        if type_ in ("response.mcp_call.failed", "response.mcp_list_tools.failed"):
             self.failed = True
             return
         assert not self.waits, "it goes on while it waits"
@@ -216,7 +219,9 @@ class _Item:
     def _check_stages(self, final: Event) -> None:
         stages = _STAGES.get(final["type"], [])
         assert self.stages == stages[: len(self.stages)], "stages are missing"
-        if stages:
+        if final["type"] == "mcp_list_tools":
+            assert self.failed == (final["error"] is not None) == (self.stages != stages)
+        elif stages:
             assert (final["status"] == "completed") == (self.stages == stages), "it ended otherwise"
         if final["type"] == "mcp_call":
             assert self.failed == (final["status"] == "failed") == (final["error"] is not None)

@@ -118,6 +118,7 @@ async def running(
     limits: Limits = DEFAULTS,
     tracing: Tracing = NO_TRACING,
     attachments: AttachmentReader | None = None,
+    default_tools: tuple[Mapping[str, Any], ...] = (),
     **given: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not.
@@ -142,6 +143,7 @@ async def running(
         Sealer(secrets),
         options,
         presenters,
+        default_tools,
         tracing=tracing,
         attachments=attachments or AttachmentReader(limits),
     )

@@ -141,6 +141,7 @@ SAMPLES = {
     "reasoning_field": ("reasoning", "reasoning"),
     "reasoning_events": ("open-responses", "open-responses"),
     "code_interpreter": ("true", True),
+    "mcp_host": ("a b:1", ("a", "b:1")),
     "web_search": ("http://127.0.0.1:8888", "http://127.0.0.1:8888"),
     "shell": ("bwrap sh", "bwrap sh"),
     "default_model": ("a", "a"),
@@ -187,7 +188,8 @@ ENGINE_SAMPLES = {
 REQUIRED = {"upstream": ["http://127.0.0.1:1"], "vllm": ["org/model"]}
 """What is on the command line of an engine that cannot do without."""
 
-NAMES = [field.name for field in fields(Settings) if field.name not in ("config", "engine", "models")]
+_TABLES = ("config", "engine", "models", "mcp_servers")
+NAMES = [field.name for field in fields(Settings) if field.name not in _TABLES]
 
 
 def test_every_option_of_an_engine_is_tested() -> None:
@@ -400,3 +402,22 @@ def test_a_key_that_no_client_can_send_is_refused(
 
 def test_settings_do_not_show_keys() -> None:
     assert "secret" not in repr(Settings(api_key=("secret",)))
+
+
+def test_mcp_servers_are_tables_of_the_file(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[[mcp_servers]]\nlabel = "files"\ncommand = "npx files"\nkeys = ["k"]\n')
+
+    [server] = serve("--config", str(file)).mcp_servers
+
+    assert (server.label, server.words, server.keys) == ("files", ("npx", "files"), ["k"])
+
+
+def test_mcp_servers_that_make_no_sense_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[[mcp_servers]]\nlabel = "files"\n')
+
+    assert main(["serve", "--config", str(file)]) == 2
+    assert "either a url or a command" in capsys.readouterr().err

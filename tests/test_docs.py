@@ -252,6 +252,13 @@ def test_the_formats_of_strings_are_in_the_docs() -> None:
 
 
 def test_every_limit_is_in_the_docs_with_its_value() -> None:
-    headings = ("Requests", "Schemas", "Histories and answers", "Work that may not end", "Connections")
+    headings = (
+        "Requests",
+        "Schemas",
+        "Histories and answers",
+        "Work that may not end",
+        "Tools of MCP servers",
+        "Connections",
+    )
     found = {name: int(value) for heading in headings for name, value, *_ in rows("limits.md", heading)}
     assert found == structs.asdict(DEFAULTS)

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.core.limits import DEFAULTS
 from antiphon.tools.code_interpreter import CodeInterpreter
+from antiphon.tools.mcp.open import open_mcp
 from tests.server import running
+from tests.tools.mcp_servers import serving
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = [
@@ -29,6 +32,11 @@ SCRIPT = [
     {
         "when": "my parcel",
         "output": '<tool_call>{"name": "file_ticket", "arguments": {"topic": "delivery", "urgent": true}}</tool_call>',
+    },
+    {"when": "50001", "output": "It is 50001."},
+    {
+        "when": "20000 + 30001",
+        "output": '<tool_call>{"name": "add", "arguments": {"a": 20000, "b": 30001}}</tool_call>',
     },
     {"when": "121932631112635269", "output": "It has eighteen digits."},
     {
@@ -58,6 +66,7 @@ assistant: Blue.
     "background_resume.py": "Once upon a time it rained.\nat first queued, then cancelled\n",
     "server_tools.py": "123456789 * 987654321\n-> 121932631112635269\nIt has eighteen digits.\n",
     "search_files.py": f"completed 2\ncats.md {CATS}\n",
+    "mcp_tools.py": 'add({"a": 20000, "b": 30001}): approved\n-> 50001\nIt is 50001.\n',
     "structured_output.py": "name='Rome' country='Italy' inhabitants=2750000\n",
     "required_tool.py": "file_ticket {'topic': 'delivery', 'urgent': True}\n",
 }
@@ -79,8 +88,11 @@ async def run(*command: str, url: str) -> str:
 
 @pytest.mark.parametrize("example", PRINTED)
 async def test_example(example: str) -> None:
-    async with running(SCRIPT, tools=[CodeInterpreter()]) as server:
-        assert await run(str(ROOT / "examples" / example), url=server.url) == PRINTED[example]
+    mcp = open_mcp((), ("127.0.0.1",), DEFAULTS, str)
+    async with serving() as sums, running(SCRIPT, tools=[CodeInterpreter(), mcp]) as server:
+        arguments = [sums.url] if example == "mcp_tools.py" else []
+        printed = await run(str(ROOT / "examples" / example), *arguments, url=server.url)
+    assert printed == PRINTED[example]
 
 
 def test_every_example_is_tested() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -21,7 +22,7 @@ from antiphon.app.app import DAY, App, Options
 from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
-from antiphon.config import Settings, read_keep_loaded
+from antiphon.config import Settings, identity_of, read_keep_loaded
 from antiphon.core.errors import AntiphonError, StoreError, missing_extra
 from antiphon.core.limits import read_limits
 from antiphon.core.observation import NoTracing, Tracing
@@ -39,18 +40,24 @@ from antiphon.tools.file_search import FileSearch
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool
 
+if TYPE_CHECKING:
+    from antiphon.tools.mcp.tool import Mcp
+
 _REASONING_FIELDS = {"both": ("reasoning_content", "reasoning")}
 _REASONING_FORMS = {"openai": RAW, "open-responses": RAW_OPEN_RESPONSES}
 
 
 class Runtime(Struct, frozen=True):
-    """What runs beside the web server: the use cases, and the worker on background responses."""
+    """What runs beside the web server: the use cases, the worker on background responses, MCP servers."""
 
     app: App
     worker: Worker
+    mcp: "Mcp | None" = None
 
     async def start(self) -> None:
         """Load the model and open the store. Work on stored responses begins when both are there."""
+        if self.mcp is not None:
+            await self.mcp.start()
         await self.app.models.start()
         await self.app.storage.start()
         await self.worker.start()
@@ -67,16 +74,19 @@ class Runtime(Struct, frozen=True):
 def compose(settings: Settings) -> Runtime:
     """The parts of a server with these options. Raises AntiphonError for options that cannot be used."""
     storage = Storage(_open_store(settings), settings.lease_seconds)
-    tools = by_type((*_tools(settings), FileSearch(search.FileSearcher(storage))))
+    mcp = _mcp(settings)
+    own = (*_tools(settings), FileSearch(search.FileSearcher(storage)))
+    tools = by_type([*own, *([mcp] if mcp else [])])
     app = App(
         _models(settings, tools),
         storage,
         Sealer(_secrets(settings)),
         _options(settings),
+        default_tools=mcp.defaults if mcp else (),
         tracing=_tracing(settings),
         attachments=_attachments(settings),
     )
-    return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds))
+    return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds), mcp)
 
 
 def _models(settings: Settings, tools: Tools) -> Models:
@@ -148,6 +158,15 @@ def _attachments(settings: Settings) -> AttachmentReader:
 
         downloader = fetch.Downloader(Domains(allowed=settings.media_domain))
     return AttachmentReader(read_limits(settings.limit), settings.media_fallback, downloader)
+
+
+def _mcp(settings: Settings) -> "Mcp | None":
+    """What connects to MCP servers, if any may be named."""
+    if not (settings.mcp_host or settings.mcp_servers):
+        return None
+    with _extra("mcp-host", "mcp"):
+        from antiphon.tools.mcp.open import open_mcp  # noqa: PLC0415
+    return open_mcp(settings.mcp_servers, settings.mcp_host, read_limits(settings.limit), identity_of)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +34,7 @@ from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import engine_for, names, options_of
 from antiphon.model_tables import PARSING, ModelSettings, read_tables
+from antiphon.tools.mcp.tables import McpServer, read_servers
 
 
 def read_keys(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
@@ -44,6 +46,11 @@ def read_keys(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
     for token in tokens:
         keys += _key_file(token.value[1:]) if token.value.startswith("@") else [_checked(token.value)]
     return tuple(keys)
+
+
+def identity_of(key: str) -> str:
+    """The identity of those who send a key: a digest."""
+    return sha256(key.encode()).hexdigest()[:32]
 
 
 def _checked(key: str, where: str = "") -> str:
@@ -100,6 +107,7 @@ def are_domains(_type: object, given: tuple[str, ...]) -> None:
             raise ValueError(f"a domain is written example.com, not '{domain}'.")
 
 
+MCP_SERVERS = "mcp_servers"
 _SIZE = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[KMGT]i?B)?")
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -222,6 +230,14 @@ class Settings:
     """A domain of the web that images and files may be fetched from, subdomains included; repeat it for
     several. Without any, all that is public; none for nothing at all (needs the extra `media`)."""
 
+    mcp_host: tuple[str, ...] = ()
+    """A host whose MCP servers requests may name, as in tools.example.com or 127.0.0.1:9000; repeat it for
+    several. * in a name stands for anything, and alone for all public servers with https. Others are
+    trusted (needs the extra `mcp`)."""
+
+    mcp_servers: Annotated[tuple[McpServer, ...], Parameter(parse=False)] = ()
+    """The [[mcp_servers]] of the TOML file."""
+
     exclude_tools_when_tool_choice_none: bool = False
     """Where a request says tool_choice none, leave its tools out of the prompt, and hide a call that
     the model writes all the same. Without it, they stay in the prompt, and such a call is text."""
@@ -282,6 +298,7 @@ def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     """Fill in what is still open from the TOML file that `config` names, if it does."""
     for path, data in _files(arguments):
         data.pop("models", None)  # see `_models`
+        data.pop(MCP_SERVERS, None)  # see `_with_servers`
         known = _keys(arguments) - {"config"}
         for key in data:
             if key.replace("-", "_") not in known:
@@ -292,6 +309,7 @@ def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
 def _engine_from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     for path, data in _files(arguments):
         data.pop("models", None)
+        data.pop(MCP_SERVERS, None)
         Dict(data, source=path, use_commands_as_keys=False, allow_unknown=True)(app, commands, arguments)
 
 
@@ -321,7 +339,7 @@ def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | 
     group = Group(f"Options of the engine {name}", help="Others have their own: --engine NAME --help")
 
     def serve(engine_options: Any, settings: Any, engine: Any) -> None:
-        run(_with_models(replace(settings, engine=engine_options), engine))
+        run(_with_servers(_with_models(replace(settings, engine=engine_options), engine)))
 
     # cyclopts reads the options from the signature: these are known only now. It wants a default for
     # a table whose fields all have one; that of an engine with a required option cannot have it.
@@ -393,6 +411,17 @@ def _with_models(settings: Settings, engine: str) -> Settings:
     if given:
         raise CycloptsError(msg=f"{path} has [[models]], so give {given[0]} there, in the table of a model.")
     return replace(settings, models=read_tables(str(path), text, tables))
+
+
+def _with_servers(settings: Settings) -> Settings:
+    """The settings with the MCP servers of the file. Raises CycloptsError."""
+    if settings.config is None:
+        return settings
+    tables = tomllib.loads(settings.config.read_text(encoding="utf-8")).get(MCP_SERVERS, ())
+    try:
+        return replace(settings, mcp_servers=read_servers(tables))
+    except ValueError as error:
+        raise CycloptsError(msg=f"{settings.config}: {error}") from error
 
 
 def _unknown(key: str, known: set[str], path: str) -> str:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import EngineError, EngineNotReadyError
 from antiphon.core.events import CallStarted, Event, Finished, ToolCallsPending, ToolResultReceived
@@ -294,7 +295,7 @@ async def test_what_was_used_before_a_failure_is_counted_once() -> None:
 
     engine, heard = Forgetful(RUN, "Never."), Breaking()
     model = await ServedModel(engine, dialect="hermes", tools=by_type([ActingTool()])).load()
-    loop = ToolLoop(await model.prepare(asking()), 0, ReplayContext())
+    loop = ToolLoop(await model.prepare(asking()), 0, ReplayContext(), Accumulator())
     with pytest.raises(EngineError):
         await loop.run(heard, 0)
     [end] = loop.abandon()
@@ -311,7 +312,7 @@ async def test_a_failure_in_the_second_generation_keeps_what_the_first_has_said(
 
     heard = Heard()
     served = ServedModel(Failing(RUN, "It is 42."), dialect="hermes", tools=by_type([ActingTool()]))
-    loop = ToolLoop(await (await served.load()).prepare(asking()), 0, ReplayContext())
+    loop = ToolLoop(await (await served.load()).prepare(asking()), 0, ReplayContext(), Accumulator())
     with pytest.raises(EngineError, match="The script says"):
         await loop.run(heard, 0)
     output = fold([*heard.events, *loop.abandon()])

@@ -7,11 +7,12 @@ from typing import Any
 
 import structlog
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageReports
 from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
-from antiphon.apis.responses.sealing import Sealer
+from antiphon.apis.responses.sealing import Sealer, Signer
 from antiphon.app.attachments import AttachmentReader
 from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
@@ -63,6 +64,7 @@ class App(Struct, frozen=True):
     sealer: Sealer
     options: Options
     presenters: Presenters = DEFAULT_PRESENTERS
+    default_tools: tuple[Mapping[str, Any], ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     tracing: Tracing = NoTracing()
     attachments: AttachmentReader = AttachmentReader()
@@ -78,7 +80,11 @@ class App(Struct, frozen=True):
         Raises NotFoundError, EngineNotReadyError, RequestError, ToolError.
         """
         served = await self.models.model(model)
-        return await discover(served.tools, requested, served.native_tools, asking)
+        remote = sum(settings.get("type") == "mcp" for settings in requested.values())
+        self.options.limits.check("mcp_servers", remote, "tools")
+        return await discover(
+            served.tools, requested, served.native_tools, replace(asking, defaults=self.default_tools)
+        )
 
     @staticmethod
     def log_notes(notes: Sequence[Note]) -> None:
@@ -91,6 +97,10 @@ class App(Struct, frozen=True):
         """How chat answers and completions are shown, unless a request says otherwise."""
         usage = UsageReports.LAST if self.options.force_usage else UsageReports.NONE
         return PresentationOptions(usage=usage, reasoning=self.options.reasoning_fields)
+
+    def signer(self, owner: str) -> Signer:
+        """Signs what this owner is asked to approve."""
+        return Signer(partial(self.sealer.sign, owner), partial(self.sealer.signed, owner))
 
     def seal(self, owner: str) -> Callable[[str], str]:
         """Makes text unreadable for a client, and for every other owner."""

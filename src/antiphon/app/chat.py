@@ -22,7 +22,7 @@ from antiphon.decode.ids import random_id
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
 from antiphon.store.records import CompletionRecord, ItemRecord
-from antiphon.tools.discovery import Asking
+from antiphon.tools.discovery import Asking, client_names
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,9 @@ async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
 
 async def defaults(app: App, request: ChatOptions, owner: str) -> ServerDefaults:
     """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
-    hosts = await app.hosts(request.model, requested_tools(request), Asking(owner))
+    hosts = await app.hosts(
+        request.model, requested_tools(request), Asking(owner, names=client_names(request.tools))
+    )
     return ServerDefaults(app.presentation, hosts)
 
 

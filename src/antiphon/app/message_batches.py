@@ -7,6 +7,7 @@ results in the log. Batches are stored under an owner of their own, so that they
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 
 import msgspec
 from msgspec import Raw
@@ -28,6 +29,7 @@ from antiphon.apis.messages.batch import (
     result_of,
     timestamp,
 )
+from antiphon.apis.messages.mcp import kept
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.wire import decode
 from antiphon.app import messages
@@ -61,6 +63,8 @@ _NOT_NOW = (EngineNotReadyError, EngineBusyError, StoreError)
 async def create(app: App, wire: CreateBatch, owner: str) -> ResponseRecord:
     """Store a batch for some worker to answer. Raises RequestError."""
     check_ids(wire)
+    for request in wire.requests:
+        request.params = kept(request.params, app.seal(owner))
     now = time.time()
     record = ResponseRecord(
         id=random_id(PREFIX, 24),
@@ -217,10 +221,11 @@ class BatchSource:
 
     async def _answer(self, request: BatchRequest) -> bytes:
         """The body of the full answer. Raises AntiphonError."""
-        wire = decode(msgspec.json.encode(request.params), CreateMessage)
+        owner = self._record.owner.removeprefix(_OWNER)
+        params = kept(request.params, partial(self._app.sealer.unseal, owner))
+        wire = decode(msgspec.json.encode(params), CreateMessage)
         wire.stream = None
         client = _Collecting()
-        owner = self._record.owner.removeprefix(_OWNER)
         observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")
         try:
             await (await messages.create(self._app, wire, owner)).run(client)

@@ -8,16 +8,18 @@ from msgspec import UNSET
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.accept import Context, accept, prompting
 from antiphon.apis.messages.answer import MessageBuilder
+from antiphon.apis.messages.mcp import rename
 from antiphon.apis.messages.resource import TokenCount
 from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tools import requested_tools
 from antiphon.app.app import App
 from antiphon.app.chat import answer_id
+from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
-from antiphon.tools.discovery import Asking
+from antiphon.tools.discovery import Asking, client_names
 
 PREFIX = "msg_"
 
@@ -45,6 +47,9 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
 async def _context(app: App, request: CountTokens, owner: str) -> Context:
     """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
     model = await app.models.model(request.model)
-    requested = requested_tools(request.tools, model.tools)
-    hosts = await app.hosts(request.model, requested, Asking(owner))
+    requested = requested_tools(request.tools, request.mcp_servers, model.tools)
+    try:
+        hosts = await app.hosts(request.model, requested, Asking(owner, names=client_names(request.tools)))
+    except RequestError as error:
+        raise rename(error) from error
     return Context(owner, hosts, partial(app.sealer.unseal, owner))

@@ -39,6 +39,10 @@ class Listing(Struct, frozen=True):
     known: bool = False
 
 
+DEFAULTS = "default tools"
+"""The place of tools that no request has to name."""
+
+
 class Hosts(Struct, frozen=True):
     """What `tools.discovery.discover` found.
 
@@ -51,6 +55,12 @@ class Hosts(Struct, frozen=True):
     types: Mapping[str, str] = {}
     notes: tuple[Note, ...] = ()
     listings: tuple[Listing, ...] = ()
+
+    @property
+    def defaults(self) -> tuple[Function, ...]:
+        """What is offered of tools that the request does not name."""
+        found = (functions for where, functions in self.functions.items() if where.startswith(DEFAULTS))
+        return tuple(function for functions in found for function in functions)
 
     def type_of(self, name: str) -> str:
         """The type of a tool that may go by several names."""

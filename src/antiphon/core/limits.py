@@ -65,6 +65,14 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     work_processes: int = 2
     work_waiting: int = 16
 
+    # Tools of MCP servers
+    mcp_servers: int = 16
+    mcp_tools: int = 256
+    mcp_bytes: int = 4 * MIB
+    mcp_connect_seconds: int = 15
+    mcp_seconds: int = 60
+    mcp_characters: int = 32_000
+
     # Connections
     header_bytes: int = 32 * KIB
     header_seconds: int = 10

@@ -1,6 +1,6 @@
 """The result of a call that the server ran: text for the model, and details for the client."""
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -53,13 +53,23 @@ class FilesSearched(Struct, frozen=True, tag="files_searched"):
     results: tuple[FileResult, ...]
 
 
+class RemoteFailure(Struct, frozen=True, tag="remote_failure"):
+    """A remote server was not reached (`http`, with the status), or did not keep to its protocol."""
+
+    kind: Literal["protocol", "http"]
+    code: int
+    message: str
+
+
 class OtherDetails(Struct, frozen=True, tag="other"):
     """What any other tool gives its presenter: values that JSON can hold."""
 
     fields: dict[str, Any]
 
 
-ToolResultDetails = Printed | Searched | Opened | Found | Executed | FilesSearched | OtherDetails
+ToolResultDetails = (
+    Printed | Searched | Opened | Found | Executed | FilesSearched | RemoteFailure | OtherDetails
+)
 
 
 class ToolResult(Struct, frozen=True):

@@ -7,13 +7,14 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.core.constraint import Format
-from antiphon.core.items import Item
+from antiphon.core.items import FunctionCall, Item
 
 
 class Hosted(Struct, frozen=True):
     """Who runs a function on the server: the tool of this `type`, which knows the function as `action`.
 
-    `settings` is the tool as the request gave it. A `native` one is a tool that the model's family was
+    `settings` is the tool as the request gave it. Of calls that need an `approval` the client is asked: the
+    server runs them in the answer to its reply. A `native` one is a tool that the model's family was
     trained with, under this very name. Where a request may have several tools of a type, such as
     MCP servers, `label` tells them apart.
     """
@@ -23,6 +24,7 @@ class Hosted(Struct, frozen=True):
     settings: Mapping[str, Any] = {}
     native: bool = False
     label: str = ""
+    approval: bool = False
 
     @property
     def server(self) -> str:
@@ -175,7 +177,8 @@ class Turn(Struct, frozen=True):
     behind the request: what is stored belongs to it. `media_fallback` is what becomes of media that the
     model does not take, `error` or `note`, None for what the server does. `parameters` is what the
     request calls what errors blame, where that has another name there:
-    conversation, format, prefix, reasoning_limit, template.
+    conversation, format, prefix, reasoning_limit, template. `approved` are calls among the items that
+    the client has approved: they are run before the model answers.
     """
 
     model: str
@@ -199,6 +202,7 @@ class Turn(Struct, frozen=True):
     owner: str = ""
     media_fallback: str | None = None
     parameters: Mapping[str, str] = {}
+    approved: tuple[FunctionCall, ...] = ()
 
     def parameter(self, name: str) -> str:
         """What the request calls this."""

@@ -18,7 +18,7 @@ from antiphon.run.endings import ClientLeftError
 from antiphon.run.generation import GenerationRun
 from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import ReplayContext
-from antiphon.run.tool_loop import ToolLoop, hosts_tools
+from antiphon.run.tool_loop import ApprovedCalls, ToolLoop, hosts_tools
 
 Choice = GenerationRun | ToolLoop
 """What generates one choice of an answer."""
@@ -40,7 +40,7 @@ class AnswerSource:
         self._turns = turns
         self._model = model
         self._context = context
-        self._choices: list[Choice] = []
+        self._choices: Sequence[Choice | ApprovedCalls] = []
 
     async def run(self, output: Driver) -> None:
         """See `Source`. A choice that fails ends alone, at once if the answer has begun.
@@ -53,15 +53,19 @@ class AnswerSource:
 
     async def _run(self, output: Driver) -> None:
         choices = sum(turn.choices for turn in self._turns)
+        if self._turns[0].approved:
+            await self._run_approved(output)
+            return
         prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
         output.prompted([each.prompt for each in prepared])
-        self._choices = [
+        choosing = [
             _choice(each, index, self._context) for each in prepared for index in range(each.turn.choices)
         ]
-        if len(self._choices) == 1:
-            await self._choices[0].run(output, 0)
+        self._choices = choosing
+        if len(choosing) == 1:
+            await choosing[0].run(output, 0)
             return
-        tasks = [asyncio.create_task(choice.run(output, index)) for index, choice in enumerate(self._choices)]
+        tasks = [asyncio.create_task(choice.run(output, index)) for index, choice in enumerate(choosing)]
         failures: dict[int, Exception] = {}
         try:
             async for index, failure in _failures(tasks):
@@ -76,6 +80,19 @@ class AnswerSource:
             raise failures[0]
         self._tell(output, failures)
 
+    async def _run_approved(self, output: Driver) -> None:
+        """Run what the client has approved, then answer. There is one turn, with one choice."""
+        calls = ApprovedCalls(self._turns[0], self._model, self._context)
+        self._choices = [calls]
+        turn = await calls.run(output, 0)
+        prepared = await self._model.prepare(turn, self._context.prompt)
+        output.prompted([prepared.prompt])
+        if self._context.log is not None:
+            self._context.log.next_generation()
+        choice = _choice(prepared, 0, self._context, calls.items)
+        self._choices = [choice]
+        await choice.run(output, 0)
+
     def _tell(self, output: Driver, failures: Mapping[int, Exception]) -> None:
         """End the choices that failed, if that was not done."""
         for index, failure in failures.items():
@@ -89,13 +106,14 @@ class AnswerSource:
                 yield index, events
 
 
-def _choice(first: Prepared, index: int, context: ReplayContext) -> Choice:
-    """One of the answers to a turn. Most take one generation."""
+def _choice(first: Prepared, index: int, context: ReplayContext, begun: Accumulator | None = None) -> Choice:
+    """One of the answers to a turn. Most take one generation. `begun` has the items that it has already."""
+    items = begun or Accumulator()
     if hosts_tools(first.turn):
-        return ToolLoop(first, index, context)
-    if context.log is not None and context.log.has_results:
+        return ToolLoop(first, index, context, items)
+    if begun is None and context.log is not None and context.log.has_results:
         raise EngineError("This answer was begun with tools that this server does not run.")
-    return first.generation(index, context, Accumulator())
+    return first.generation(index, context, items)
 
 
 async def _failures(choices: Sequence[asyncio.Task[None]]) -> AsyncIterator[tuple[int, Exception]]:

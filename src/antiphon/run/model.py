@@ -123,7 +123,7 @@ class Prepared(Struct, frozen=True):
             _filter(self.turn),
             self.reasoning,
             OutputCheck(self.turn, self.plan, self.pool) if self.plan.loose else None,
-            frozenset(tool.name for tool in self.turn.tools if tool.hosted),
+            frozenset(tool.name for tool in self.turn.tools if tool.hosted and not tool.hosted.approval),
             self.plan,
             self.pool,
         )

@@ -91,8 +91,12 @@ class ReplayLog:
         """The prompt of the next generation, if it was recorded: that generation is under way now."""
         entry = self._later.popleft() if self._later else None
         assert entry is None or isinstance(entry, PromptEntry)
-        self.chunks = self._next_chunks()
+        self.next_generation()
         return None if entry is None else entry.ids
+
+    def next_generation(self) -> None:
+        """A generation is under way: the one whose chunks come next."""
+        self.chunks = self._next_chunks()
 
     def write(self, entry: ToolResultEntry | PromptEntry) -> None:
         """Record what happens between two generations."""

@@ -13,12 +13,21 @@ from msgspec.structs import replace
 from antiphon.core.accumulator import PARAGRAPH, Accumulator
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import RequestError
-from antiphon.core.events import Event, Finished, ToolCallsPending, ToolResultReceived, Usage
+from antiphon.core.events import (
+    ArgumentsDelta,
+    CallEnded,
+    CallStarted,
+    Event,
+    Finished,
+    ToolCallsPending,
+    ToolResultReceived,
+    Usage,
+)
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, TextPart
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Calling, Ending, ToolChoice, Turn
 from antiphon.run.drive import Driver
-from antiphon.run.model import Prepared
+from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import PromptEntry, ReplayContext, ToolResultEntry
 from antiphon.run.tool_sessions import ToolSessions
 
@@ -33,14 +42,73 @@ def hosts_tools(turn: Turn) -> bool:
     return turn.tool_choice.calling is not Calling.NONE and any(tool.hosted for tool in turn.tools)
 
 
-class ToolLoop:
-    """Generates one answer. Not for reuse."""
+class ApprovedCalls:
+    """Runs the calls of a turn that its client has approved, before the model answers. Not for reuse.
 
-    def __init__(self, first: Prepared, index: int, context: ReplayContext) -> None:
+    `items` numbers their items, and those of the answer after them.
+    """
+
+    def __init__(self, turn: Turn, model: Model, context: ReplayContext) -> None:
+        self.items = Accumulator()
+        self._turn = turn
+        self._context = context
+        self._sessions = ToolSessions(model.tools, turn.tools, model.stopping, turn.owner)
+        self._over = False
+
+    async def run(self, output: Driver, choice: int) -> Turn:
+        """Run them; the turn with their results, each behind its call."""
+        results: dict[str, FunctionOutput] = {}
+        async with self._sessions:
+            for call in self._turn.approved:
+                output.push(choice, self.items.extend(_written(call)))
+            output.push(choice, [ToolCallsPending()])
+            for call in self._turn.approved:
+                result = await _recorded_or_run(call, self._sessions, self._context)
+                output.push(choice, [self.items.push(ToolResultReceived(call.call_id, result))])
+                results[call.call_id] = FunctionOutput(call.call_id, (TextPart(result.text),), call.name)
+        self._over = True
+        items: list[Item] = []
+        for item in self._turn.items:
+            items.append(item)
+            if isinstance(item, FunctionCall) and item.call_id in results:
+                items.append(results.pop(item.call_id))
+        return replace(self._turn, items=tuple(items), approved=())
+
+    def abandon(self) -> list[Event]:
+        """The last event of an answer that came to nothing."""
+        return [] if self._over else [self.items.push(Finished(FinishReason.ERROR, Usage()))]
+
+
+def _written(call: FunctionCall) -> list[Event]:
+    """The events of a call, as if the model wrote it now."""
+    return [
+        CallStarted(call.call_id, call.name, hosted=True),
+        ArgumentsDelta(call.arguments, ""),
+        CallEnded(complete=True),
+    ]
+
+
+async def _recorded_or_run(call: FunctionCall, sessions: ToolSessions, context: ReplayContext) -> ToolResult:
+    """The result of a call: as it was recorded, or else of running it."""
+    log = context.log
+    result = log.next_result() if log else None
+    if result is not None:
+        await sessions.recall(call, result)
+        return result
+    result = await sessions.run(call)
+    if log is not None:
+        log.write(ToolResultEntry(result))
+    return result
+
+
+class ToolLoop:
+    """Generates one answer. Not for reuse. `items` are those of the answer so far."""
+
+    def __init__(self, first: Prepared, index: int, context: ReplayContext, items: Accumulator) -> None:
         self._index = index
         self._context = context
-        self._items = Accumulator()
-        self._first = 0  # number of the first item of the generation that is under way
+        self._items = items
+        self._first = len(items.items)  # number of the first item of the generation that is under way
         self._prepared = first
         self._generation = first.generation(index, context, self._items)
         self._end: Finished | None = None  # of the generation that is under way, once it is over

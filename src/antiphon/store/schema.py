@@ -272,6 +272,17 @@ vector_chunks = Table(
     Index("vector_chunks_by_parent", "parent", "position"),
 )
 
+# Requests for an approval that were answered, and for which response: each is answered once.
+approvals = Table(
+    "approvals",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("response_id", Text, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index("approvals_expiring", "expires_at"),
+)
+
 # The same pairs as in completions.metadata, to look for.
 completion_metadata = Table(
     "completion_metadata",

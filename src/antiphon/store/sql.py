@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 
+from antiphon.store.approvals import SqlApprovals
 from antiphon.store.blobs import SqlBlobs
 from antiphon.store.completions import SqlCompletions
 from antiphon.store.conversations import SqlConversations
@@ -29,6 +30,7 @@ class SqlStore:
         self.blobs = SqlBlobs(self._database)
         self.files = SqlFiles(self._database)
         self.vector_stores = SqlVectorStores(self._database)
+        self.approvals = SqlApprovals(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date; raises StoreError."""

@@ -1,4 +1,4 @@
-"""The store's contract: eight parts, each a few async methods, behind one object that `open_store` returns.
+"""The store's contract: nine parts, each a few async methods, behind one object that `open_store` returns.
 
     store.responses      responses and the items that went in and came out
     store.log            the events of a response, as appended by the worker that holds its lease
@@ -8,6 +8,7 @@
     store.blobs          content by its digest, kept while something holds it
     store.files          files that clients have uploaded
     store.vector_stores  files that are indexed, and searched by their terms
+    store.approvals      requests for an approval that were answered
 
 A background response is its row: there is no queue beside it.
 
@@ -455,6 +456,17 @@ class VectorStores(Protocol):
         ...
 
 
+class Approvals(Protocol):
+    """Requests for an approval that were answered."""
+
+    async def claim(self, owner: str, request_id: str, response_id: str, expires_at: float) -> bool:
+        """Note that a request is answered for this response; false if it was, for another one.
+
+        It is forgotten when it has expired.
+        """
+        ...
+
+
 class Store(Protocol):
     """Everything that lasts."""
 
@@ -474,6 +486,8 @@ class Store(Protocol):
     def files(self) -> Files: ...
     @property
     def vector_stores(self) -> VectorStores: ...
+    @property
+    def approvals(self) -> Approvals: ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         """Watch for changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, true, tuple_
 
+from antiphon.store.approvals import sweep_approvals
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import (
     delete_completions,
@@ -49,6 +50,7 @@ _VECTOR_STORES = _Kind(vector_stores, true(), delete_vector_stores)
 async def sweep(database: Database, now: float) -> Swept:
     """Delete until nothing is left to delete; how much it was."""
     limits = database.limits
+    await sweep_approvals(database, now)
     ended = await _sweep(database, _RESPONSES, now, limits.responses)
     answered = await _sweep(database, _COMPLETIONS, now, limits.completions)
     uploaded = await _sweep(database, _FILES, now, None)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Hosts, Listing, Note
+from antiphon.core.hosts import DEFAULTS, Hosts, Listing, Note
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import Offer, ServerTool, Wanted
 
@@ -27,6 +27,9 @@ Tools = Mapping[str, ServerTool]
 
 MAX_NAMED = 64
 """Characters of an unknown type that are said again."""
+
+MAX_NAME = 64
+"""Characters of a function's name with the label of its tool."""
 
 _OWN = "Give the model a function of your own."
 _SEARCH = "Start it with --web-search URL."
@@ -46,7 +49,7 @@ REMEDIES: Mapping[str, str] = {
     "computer_use_preview": _SCREEN,
     "tool_search": "The model is shown all tools at once: leave it out.",
     "programmatic_tool_calling": "The model calls tools itself: leave it out.",
-    "mcp": _OWN,
+    "mcp": "Start it with --mcp-host HOST, or with [[mcp_servers]] in its file of options.",
     "container": "Use 'code_interpreter' or 'shell'.",
 }
 """Type → what would make such tools run, or stands for them."""
@@ -56,12 +59,32 @@ class Asking(Struct, frozen=True):
     """Who asks for tools, and what else counts.
 
     `optional` are the types of tools that need not be run. `listings` are those of remote servers in its
-    conversation, by label.
+    conversation, by label. `names` are those of the client's own functions. With `items` the API shows
+    listings, and asks for approvals, as items of their own. `defaults` are the settings of tools that every
+    request has.
     """
 
     owner: str = ""
     optional: frozenset[str] = frozenset()
     listings: Mapping[str, Listing] = {}
+    names: frozenset[str] = frozenset()
+    items: bool = False
+    defaults: tuple[Mapping[str, Any], ...] = ()
+
+    def absent(self, requested: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The tools that every request has, but for those that this one names itself, by their places."""
+        named = [str(settings.get("server_label")) for settings in requested.values()]
+        for index, settings in enumerate(self.defaults):
+            if settings["server_label"] not in named:
+                yield f"{DEFAULTS}[{index}]", settings
+
+
+def client_names(tools: Iterable[Any] | None) -> frozenset[str]:
+    """What a client's own tools are called, in any API."""
+    own = (tool if isinstance(tool, dict) else {} for tool in tools or ())
+    named = (value for tool in own for value in (tool, tool.get("function"), tool.get("custom")))
+    names = (value.get("name") for value in named if isinstance(value, dict))
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 NO_FUNCTIONS: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
@@ -96,24 +119,40 @@ async def discover(
     found: dict[str, tuple[Function, ...]] = {}
     notes: list[Note] = []
     listings: list[Listing] = []
-    for where, settings in requested.items():
+    for where, settings in (*requested.items(), *asking.absent(requested)):
         name = settings["type"]
         if name in RESERVED:
             continue
         type_, offer = types.get(name), Offer()
         if type_ is not None:
-            listing = asking.listings.get(settings.get("server_label", ""))
+            listing = asking.listings.get(str(settings.get("server_label")))
             offer = await tools[type_].offer(Wanted(settings, where, asking.owner, listing))
         functions = offer.functions
+        if not asking.items and any(_hosted(function).approval for function in functions):
+            raise _unapproved(where)
         if type_ is not None and functions and type_ in trained:
             functions = tuple(_described(trained[type_], functions))
         if offer.listing is not None:
+            if offer.listing.label in {listing.label for listing in listings}:
+                message = f"There are two servers of the label '{offer.listing.label}'. Rename one."
+                raise RequestError(message, param=f"{where}.server_label")
             listings.append(offer.listing)
+            if offer.listing.error is not None and not asking.items:
+                message = f"The MCP server '{offer.listing.label}' has no tools now: {offer.listing.error}"
+                notes.append(Note(where, message))
         elif not functions:
             notes.append(_not_offered(name, where, types, asking.optional))
         notes += offer.notes
         found[where] = tuple(_placed(function, where, settings) for function in functions)
-    return Hosts(_labelled(found), types, tuple(notes), tuple(listings))
+    return Hosts(_labelled(found, asking.names), types, tuple(notes), tuple(listings))
+
+
+def _unapproved(where: str) -> RequestError:
+    message = (
+        "Calls that have to be approved can be made in the Responses API only. "
+        "Use 'require_approval': 'never', if the operator's own policy allows it."
+    )
+    return RequestError(message, param=f"{where}.require_approval")
 
 
 def _not_offered(name: str, where: str, types: Mapping[str, str], optional: Container[str]) -> Note:
@@ -144,15 +183,17 @@ def _placed(function: Function, where: str, settings: Mapping[str, Any]) -> Func
     return replace(function, source=where, hosted=replace(_hosted(function), settings=settings))
 
 
-def _labelled(found: Mapping[str, tuple[Function, ...]]) -> Mapping[str, tuple[Function, ...]]:
-    """The functions, each tool's label before names that several tools share."""
+def _labelled(
+    found: Mapping[str, tuple[Function, ...]], names: frozenset[str]
+) -> Mapping[str, tuple[Function, ...]]:
+    """The functions, each tool's label before names that several tools share, or that the client has, too."""
     tools: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     for function in chain.from_iterable(found.values()):
         tools[function.name].add(_hosted(function).key)
     return {
         where: tuple(
-            replace(function, name=f"{_hosted(function).server}__{function.name}")
-            if len(tools[function.name]) > 1
+            replace(function, name=f"{_hosted(function).server}__{function.name}"[:MAX_NAME])
+            if len(tools[function.name]) > 1 or (function.name in names and _hosted(function).label)
             else function
             for function in functions
         )

@@ -59,7 +59,7 @@ def accepted(messages: Any = "Hi", context: Context = Context("", unseal=unseal)
     """What a request asks for, of a server that runs no tools but those that the context has."""
     wanted = decode(json.dumps(request(messages, **fields)).encode(), CreateMessage)
     if not context.hosts.functions:
-        hosts_for(NO_FUNCTIONS, requested_tools(wanted.tools, ()))
+        hosts_for(NO_FUNCTIONS, requested_tools(wanted.tools, wanted.mcp_servers, ()))
     return accept(wanted, context)
 
 

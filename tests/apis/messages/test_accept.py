@@ -430,7 +430,6 @@ REFUSED = [
     ("output_config.effort", {"output_config": {"effort": "much"}}),
     ("output_config.format.type", {"output_config": {"format": {"type": "xml", "schema": {}}}}),
     ("container", {"container": "container_1"}),
-    ("mcp_servers", {"mcp_servers": [{"type": "url", "url": "u:1", "name": "x"}]}),
     ("thread", {"thread": {"type": "create"}}),
 ]  # fmt: skip
 

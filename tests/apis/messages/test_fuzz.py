@@ -119,7 +119,7 @@ def understood(given: Any) -> RequestError | None:
     """Why a request is refused, if it is."""
     try:
         wire = decode(json.dumps(given).encode(), CreateMessage)
-        requested_tools(wire.tools, ("web_search", "shell"))
+        requested_tools(wire.tools, wire.mcp_servers, ("web_search", "shell"))
         accept(wire, Context("", HOSTS, unseal))
     except RequestError as error:
         return error

@@ -77,6 +77,10 @@ FROM_CLIENTS: dict[str, dict[str, Any]] = {
     "program_output": {"type": "program_output", "call_id": "c", "result": "1", "status": "completed"},
     "compaction": {"type": "compaction", "encrypted_content": SEALER.seal(OWNER, "We met.")},
 }  # fmt: skip
+APPROVED = (
+    {"type": "mcp_approval_request", "id": "r", "server_label": "s", "name": "n", "arguments": "{}"},
+    {"type": "mcp_call", "server_label": "s", "name": "n", "arguments": "{}", "approval_request_id": "r"},
+)
 OUTPUTS = {
     "function_call_output": {"type": "function_call_output", "call_id": "call_1", "output": "21"},
     "custom_tool_call_output": {"type": "custom_tool_call_output", "call_id": "call_2", "output": "22"},
@@ -116,7 +120,7 @@ def test_there_is_a_case_for_every_type_of_item() -> None:
 def test_every_type_is_accepted_completed_and_known_to_the_sdk(type_: str) -> None:
     item = FROM_CLIENTS.get(type_) or OUTPUTS[type_]
 
-    kept = stored(CALLED, CUSTOM_CALLED, item)[-1]
+    kept = stored(CALLED, CUSTOM_CALLED, *APPROVED, item)[-1]
 
     assert kept["type"] == type_
     assert kept["id"].startswith(KINDS[type_].prefix + "_") or kept["id"] == item["id"]

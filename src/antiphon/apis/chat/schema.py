@@ -150,9 +150,11 @@ class AllowedTools(Struct):
 
 
 class ToolChoiceObject(Struct):
-    """One tool that must be called, or several that may be."""
+    """One tool that must be called, or several that may be. A tool of a remote server also has its label."""
 
     type: str
+    server_label: str | None = None
+    name: str | None = None
     function: NamedTool | None = None
     custom: NamedTool | None = None
     allowed_tools: AllowedTools | None = None

@@ -3,7 +3,7 @@
 A tool that the server runs is named by its type; the model may know it as several functions.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ from antiphon.apis.tool_schemas import check_schema
 from antiphon.apis.wire import invalid
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Hosts, Note, unread
+from antiphon.core.hosts import DEFAULTS, Hosts, Note, unread
 from antiphon.core.turn import Calling, Function, ToolChoice
 
 WEB_SEARCH = "web_search"
@@ -51,12 +51,19 @@ _UNKNOWN_CHOICE = (
 class _Names:
     """What the model knows tools by: the client's, and those of the server by their type."""
 
-    def __init__(self, offered: Iterable[Function]) -> None:
+    def __init__(self, offered: Collection[Function]) -> None:
         self.clients = set[str]()
         self.hosted: dict[str, set[str]] = {}
         for tool in offered:
             names = self.hosted.setdefault(tool.hosted.type, set()) if tool.hosted else self.clients
             names.add(tool.name)
+        self._remote = [(tool.name, tool.hosted) for tool in offered if tool.hosted and tool.hosted.label]
+
+    def remote(self, label: str, action: str | None) -> Iterator[str]:
+        """What the model knows the tools of a remote server by: all, or the one that is named."""
+        for name, hosted in self._remote:
+            if hosted.label == label and action in (None, hosted.action):
+                yield name
 
 
 class Tools(Struct, frozen=True):
@@ -157,6 +164,7 @@ def _offered(request: ChatOptions, given: Iterable[RequestTool], hosts: Hosts) -
     for where, functions in [
         *((where, _functions(tool, where, hosts)) for where, tool in offers),
         (WEB_SEARCH_OPTIONS, hosts.functions.get(WEB_SEARCH_OPTIONS, ())),
+        (DEFAULTS, hosts.defaults),
     ]:
         for function in functions:
             if function.name in seen:
@@ -237,6 +245,8 @@ def _named(wanted: ToolChoiceObject, offered: _Names, hosts: Hosts) -> frozenset
             param = f"tool_choice.{wanted.type}"
             raise RequestError(f"Missing required parameter: '{param}'.", param=param)
     hosted = _hosted(wanted.type, offered, hosts)
+    if wanted.server_label is not None:
+        hosted = frozenset(offered.remote(wanted.server_label, wanted.name))
     if not hosted:
         raise RequestError(_UNKNOWN_CHOICE, param="tool_choice.type")
     return hosted

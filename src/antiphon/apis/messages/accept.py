@@ -21,7 +21,6 @@ from antiphon.core.turn import Ending, Turn
 
 REFUSED: Mapping[str, str] = {
     "container": "Sandboxes are not kept, and there are no skills. Leave it out.",
-    "mcp_servers": "This server does not connect to MCP servers. Give the model tools of your own.",
     "thread": "Conversations are not stored. Send all messages.",
 }
 """Parameter → what to do instead."""
@@ -50,7 +49,7 @@ class Accepted(Struct, frozen=True):
 
 def accept(request: CreateMessage, context: Context) -> Accepted:
     """The request as a turn. Raises RequestError."""
-    tools = tools_of(request.tools, context.hosts)
+    tools = tools_of(request.tools, request.mcp_servers, context.hosts)
     turn = replace(
         _turn(request, context, tools),
         sampling=shared_sampling(request, max_tokens=request.max_tokens, logprobs=None),
@@ -67,7 +66,7 @@ def accept(request: CreateMessage, context: Context) -> Accepted:
 
 def prompting(request: CountTokens, context: Context) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
-    return _turn(request, context, tools_of(request.tools, context.hosts))
+    return _turn(request, context, tools_of(request.tools, request.mcp_servers, context.hosts))
 
 
 def _turn(request: CountTokens, context: Context, tools: Tools) -> Turn:

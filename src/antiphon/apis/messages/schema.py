@@ -67,6 +67,7 @@ class CountTokens(SamplingParams, kw_only=True):
     chat_template_kwargs: Object | None = None
     context_management: Object | None = None
     media_fallback: MediaFallback | None = None
+    mcp_servers: list[Any] | None = None
 
     # Hints
     betas: Any = None
@@ -78,7 +79,6 @@ class CountTokens(SamplingParams, kw_only=True):
 
     # Refused: see `accept.REFUSED`
     container: Any = None
-    mcp_servers: Any = None
     thread: Any = None
 
 

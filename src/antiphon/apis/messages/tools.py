@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from antiphon.apis.given import Given, Object, given
 from antiphon.apis.messages.client_tools import CLIENT_TOOLS
+from antiphon.apis.messages.mcp import TOOLSET, is_enabled, mcp_settings, toolset_places
 from antiphon.apis.messages.schema import ToolChoiceObject
 from antiphon.apis.messages.server_tools import SERVER_TOOLS, own_settings
 from antiphon.core.errors import RequestError
@@ -29,6 +30,7 @@ _READ = {
     CUSTOM: (*_EVERY, "description", "input_schema", "input_examples", "strict"),
     **dict.fromkeys(CLIENT_TOOLS, _EVERY),
     **dict.fromkeys(TOOL_SEARCH, _EVERY),
+    TOOLSET: ("type", "mcp_server_name", "default_config", "configs", "cache_control"),
     "web_search": _WEB,
     "web_fetch": _WEB,
     "code_execution": (*_EVERY, "max_uses"),
@@ -56,27 +58,30 @@ class Tools(Struct, frozen=True):
         return None
 
 
-def requested_tools(tools: Sequence[Any] | None, served: Container[str]) -> dict[str, Object]:
+def requested_tools(
+    tools: Sequence[Any] | None, servers: Sequence[Any] | None, served: Container[str]
+) -> dict[str, Object]:
     """The settings of tools that the server may run, by their place in the request. Raises RequestError."""
-    requested: dict[str, Object] = {}
+    requested: dict[str, Object] = mcp_settings(tools, servers)
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
         kind = _kind(where)
         if kind in SERVER_TOOLS:
             requested[where.where] = own_settings(where, kind, served)
-        elif kind != CUSTOM and kind not in CLIENT_TOOLS and kind not in TOOL_SEARCH:
+        elif kind not in (CUSTOM, TOOLSET, *CLIENT_TOOLS, *TOOL_SEARCH):
             requested[where.where] = {**where.value, "type": kind}
     return requested
 
 
-def tools_of(tools: Sequence[Any] | None, hosts: Hosts) -> Tools:
+def tools_of(tools: Sequence[Any] | None, servers: Sequence[Any] | None, hosts: Hosts) -> Tools:
     """The request's tools; `hosts` are those of the server. Raises RequestError."""
     functions: dict[str, Function] = {}
     names: dict[str, frozenset[str]] = {}
     notes = [*hosts.notes]
+    places = toolset_places(tools, servers)
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
-        offered = [*_offered(where, hosts)]
+        offered = [*_offered(where, places, hosts)]
         notes += unread(where.value, where.where, _READ.get(_kind(where), where.value))
         for function in offered:
             twin = functions.setdefault(function.name, function)
@@ -85,6 +90,11 @@ def tools_of(tools: Sequence[Any] | None, hosts: Hosts) -> Tools:
                 raise RequestError(message, param=where.place("name"))
         if offered:
             names[where.text_or_none("name") or offered[0].name] = frozenset(each.name for each in offered)
+    others = (hosts.functions.get(f"mcp_servers[{index}]", ()) for index in range(len(servers or ())))
+    for functions_of_one in (*others, hosts.defaults):
+        for function in functions_of_one:
+            if not _in_toolset(function, places):
+                functions.setdefault(function.name, function)
     return Tools(tuple(functions.values()), names, _limit(tools or (), hosts), tuple(notes))
 
 
@@ -110,13 +120,21 @@ def _kind(tool: Given) -> str:
     return _DATE.sub("", tool.text_or_none("type") or CUSTOM)
 
 
-def _offered(tool: Given, hosts: Hosts) -> Iterator[Function]:
+def _in_toolset(function: Function, places: Mapping[str, str]) -> bool:
+    """Whether a toolset decides about it."""
+    return function.source in places.values()
+
+
+def _offered(tool: Given, places: Mapping[str, str], hosts: Hosts) -> Iterator[Function]:
     """What the model is offered of a tool."""
     kind = _kind(tool)
     if kind == CUSTOM:
         yield _custom(tool)
     elif kind in CLIENT_TOOLS:
         yield Function(tool.named("name"), *CLIENT_TOOLS[kind], source=tool.where)
+    elif kind == TOOLSET:
+        functions = hosts.functions.get(places[tool.where], ())
+        yield from (each for each in functions if each.hosted and is_enabled(tool, each.hosted.action))
     elif kind not in TOOL_SEARCH:
         functions = hosts.functions.get(tool.where, ())
         actions = SERVER_TOOLS[kind].actions if kind in SERVER_TOOLS else None

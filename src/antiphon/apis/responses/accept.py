@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from antiphon.apis.formats import answer_format
 from antiphon.apis.given import Given
+from antiphon.apis.responses.approvals import Answered, Approvals, approvals
 from antiphon.apis.responses.conversation import Unseal, check_outputs, to_core
 from antiphon.apis.responses.echo import settings, summary_of
 from antiphon.apis.responses.formats import text_format
@@ -18,6 +19,7 @@ from antiphon.apis.responses.presenters.web_search import SOURCES
 from antiphon.apis.responses.previous import PARAMETER, previous_items
 from antiphon.apis.responses.resource import Settings
 from antiphon.apis.responses.schema import CreateResponse, Prompting
+from antiphon.apis.responses.sealing import Signer
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
 from antiphon.apis.sampling import check, shared_sampling, stops, token_limit, variables
@@ -45,6 +47,10 @@ def _sealed_elsewhere(_: str) -> None:
     """Nothing was sealed by a server without keys."""
 
 
+NO_SIGNER = Signer(str, lambda _text, _signature: False)
+"""Of a server without keys: nothing is signed."""
+
+
 class Context(Struct, frozen=True):
     """What a request is read with, beside itself.
 
@@ -61,6 +67,7 @@ class Context(Struct, frozen=True):
     history: Sequence[bytes] = ()
     referred: Mapping[str, bytes] = {}
     unseal: Unseal = _sealed_elsewhere
+    signer: Signer = NO_SIGNER
     raw_reasoning: ReasoningForm = RAW
     hosts: Hosts = Hosts()
     presenters: Presenters = DEFAULT_PRESENTERS
@@ -105,6 +112,8 @@ class Accepted(Struct, frozen=True):
     reasoning: ReasoningForm | None
     messages: bool = False
     compacts: bool = False
+    signer: Signer = NO_SIGNER
+    answered: tuple[Answered, ...] = ()
     compact_from: int | None = None
 
 
@@ -113,10 +122,12 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
     _refuse(request)
     conversation = parse_conversation(request, context)
     tools, include = toolbox(request.tools, context.hosts), _include(request)
+    asked = approvals(conversation.history, conversation.items, tools, context.signer)
     logprobs = (request.top_logprobs or 0) if LOGPROBS in include else None
     max_tokens = token_limit(request.max_output_tokens)
     turn = msgspec.structs.replace(
-        _turn(request, context, conversation, tools),
+        _turn(request, context, conversation, tools, asked),
+        approved=asked.approved,
         sampling=shared_sampling(request, max_tokens=max_tokens, logprobs=logprobs),
         stop=stops(request),
         stop_shown=bool(request.include_stop_str_in_output),
@@ -134,6 +145,8 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
         _reasoning_form(request, context),
         messages=bool(request.enable_response_messages),
         compacts=conversation.triggered,
+        signer=context.signer,
+        answered=asked.answered,
         compact_from=_compact_from(request),
     )
 
@@ -141,7 +154,9 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
 def prompting(request: Prompting, context: Context) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
     tools = toolbox(request.tools, context.hosts)
-    return _turn(request, context, parse_conversation(request, context), tools)
+    conversation = parse_conversation(request, context)
+    asked = approvals(conversation.history, conversation.items, tools, context.signer)
+    return _turn(request, context, conversation, tools, asked)
 
 
 def parse_conversation(request: Prompting, context: Context) -> Conversation:
@@ -159,10 +174,13 @@ def parse_conversation(request: Prompting, context: Context) -> Conversation:
     return Conversation(history, items, len(items) < len(given))
 
 
-def _turn(request: Prompting, context: Context, conversation: Conversation, tools: Toolbox) -> Turn:
+def _turn(
+    request: Prompting, context: Context, conversation: Conversation, tools: Toolbox, asked: Approvals
+) -> Turn:
+    given = [*conversation.history, *conversation.items]
     shown = (
         *_instructions(request),
-        *to_core([*conversation.history, *conversation.items], context.unseal, tools, context.presenters),
+        *to_core(given, context.unseal, tools, context.presenters, asked.shown),
     )
     if not shown:
         message = "There is nothing to answer. Send 'input' with at least one message."

@@ -6,7 +6,8 @@ tool by, if it is offered one. Items without text (screenshots, images) are not 
 and neither is what stands before a compaction, except for messages to the model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.given import Given, json_text
@@ -40,13 +41,19 @@ def to_core(
     unseal: Unseal,
     tools: Toolbox = NO_TOOLS,
     presenters: Presenters = DEFAULT_PRESENTERS,
+    asked: Mapping[str, tuple[Item, ...]] = MappingProxyType({}),
 ) -> tuple[Item, ...]:
-    """What a model with these tools is shown of the items. Raises RequestError, naming the item."""
+    """What a model with these tools is shown of the items. Raises RequestError, naming the item.
+
+    `asked` is what it is shown of requests for an approval, by their ids.
+    """
     shown: list[Item] = []
     for item in items:
         type_ = item.value["type"]
         if type_ == "compaction":
             shown = summarized(shown, _opened(item, item.text("encrypted_content"), unseal))
+        elif type_ == "mcp_approval_request":
+            shown += asked.get(item.text("id"), ())
         elif type_ in presenters.readers:
             shown += presenters.readers[type_].read(item, tools)
         elif type_ in _READERS:

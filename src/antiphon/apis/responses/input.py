@@ -9,11 +9,13 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from antiphon.apis.given import Given, Object, given, json_text
 from antiphon.apis.responses.kinds import KINDS, REFERENCE, item_id, kind_of
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import NotFoundError
+from antiphon.core.hosts import ListedTool, Listing
 
 MAX_ID = 256
 """Characters in the id that a client gives to an item: databases keep ids in an index."""
@@ -78,6 +80,32 @@ def resolved(items: list[Given], referred: Mapping[str, bytes]) -> Iterator[Give
             message = f"Item with id '{item.text('id')}' not found. Send the item itself."
             raise NotFoundError(message, param=item.place("id"))
         yield Given(msgspec.json.decode(payload), item.where)
+
+
+def known_listings(history: Sequence[bytes], given: str | list[Any] | None) -> Mapping[str, Listing]:
+    """What remote servers listed earlier in a conversation, by label: they are not asked again."""
+    payloads = [payload for payload in history if b'"mcp_list_tools"' in payload]
+    items = [msgspec.json.decode(payload) for payload in payloads]
+    items += [item for item in given or () if isinstance(item, dict)]
+    listings = [listing for item in items if (listing := listing_of(item, known=True)) is not None]
+    return {listing.label: listing for listing in listings if listing.error is None}
+
+
+def listing_of(item: Object, *, known: bool) -> Listing | None:
+    """The listing that an item is, if it is a sound one."""
+    if item.get("type") != "mcp_list_tools":
+        return None
+    try:
+        listed = msgspec.convert(item, _ListedItem)
+    except msgspec.ValidationError:
+        return None
+    return Listing(listed.server_label, tuple(listed.tools), listed.error, known)
+
+
+class _ListedItem(Struct):
+    server_label: str
+    tools: list[ListedTool]
+    error: str | None = None
 
 
 def complete(items: list[Given], owner: str) -> list[Given]:

@@ -5,7 +5,7 @@ Fields that only one of them knows, and knows no null for, are left out when
 there is nothing to say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -14,7 +14,7 @@ from antiphon.apis.given import Object
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core import events
 from antiphon.core.chunks import FinishReason
-from antiphon.core.hosts import Note
+from antiphon.core.hosts import ListedTool, Note
 
 # Parts
 
@@ -96,6 +96,29 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
     name: str
     input: str
     namespace: str | UnsetType = UNSET
+
+
+class ListedToolEntry(Struct):
+    """A tool of a remote server."""
+
+    name: str
+    description: str | None
+    input_schema: Mapping[str, Any]
+    annotations: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, tool: ListedTool) -> "ListedToolEntry":
+        """The tool, as it was listed."""
+        return cls(tool.name, tool.description, tool.input_schema, tool.annotations)
+
+
+class ListToolsItem(Struct, tag_field="type", tag="mcp_list_tools"):
+    """What a remote server says that it has, or why it does not."""
+
+    id: str
+    server_label: str
+    tools: tuple[ListedToolEntry, ...] = ()
+    error: str | None = None
 
 
 # The response

@@ -15,6 +15,7 @@ output is that of their beginning.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 import msgspec
@@ -22,6 +23,7 @@ from msgspec import UNSET, Raw
 
 from antiphon.apis.responses import events as wire
 from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, Accepted
+from antiphon.apis.responses.approvals import REQUEST, OpenApproval, is_approved
 from antiphon.apis.responses.errors import ErrorEvent, error_fields, response_error_code
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.calls import OpenCustomCall, OpenFunctionCall
@@ -42,6 +44,8 @@ from antiphon.apis.responses.resource import (
     CANCELLED_DETAILS,
     INCOMPLETE_REASONS,
     IncompleteDetails,
+    ListedToolEntry,
+    ListToolsItem,
     RawMessage,
     Response,
     ResponseError,
@@ -70,6 +74,7 @@ from antiphon.core.events import (
     ToolResultReceived,
     Usage,
 )
+from antiphon.core.hosts import Listing
 from antiphon.core.items import Message, Role, TextPart
 
 
@@ -116,6 +121,7 @@ class ResponseProjection:
         self._written: list[tuple[Token, ...]] = []  # the tokens since the last item was whole
         self._running: list[Presenter] = []  # calls without a result
         self._citations = Citations()
+        self._before = 0  # items that no model wrote, before the answer
         self.status = ""
         """One of the statuses of a response, empty before there is one."""
 
@@ -158,6 +164,9 @@ class ResponseProjection:
         lines.append(self._response_event(wire.InProgress))
         if self._compaction is not None:
             lines += self._add("compaction", self._compaction)
+        for listing in self._accepted.tools.listings:
+            lines += self._list(listing)
+        self._before = len(self._output)
         return lines
 
     # Events
@@ -216,9 +225,13 @@ class ResponseProjection:
                 form = accepted.reasoning
                 return form and OpenReasoning(numbers, self._position("reasoning"), form, self._seal)
         tool = accepted.tools.find(event.name)
-        if tool.function.hosted is not None:
+        hosted = tool.function.hosted
+        if hosted is not None and not event.hosted:
+            return OpenApproval(numbers, self._position(REQUEST), hosted, self._created_at, accepted.signer)
+        if hosted is not None:
             presenter = accepted.presenters.of(tool.type)
-            call = ToolCall(event.call_id, tool.function.hosted, accepted.id, accepted.include)
+            approved = is_approved(event.call_id)
+            call = ToolCall(event.call_id, hosted, accepted.id, accepted.include, approved)
             return presenter(numbers, self._position(presenter.type), call)
         if tool.type == CUSTOM:
             return OpenCustomCall(numbers, self._position("custom_tool_call"), event.call_id, tool)
@@ -286,7 +299,7 @@ class ResponseProjection:
         """An answer of nothing is an empty message: clients look for one. Calls get no result any more."""
         self._end = event
         self._count(event.usage)
-        if not self._output and event.reason is not FinishReason.ERROR:
+        if len(self._output) == self._before and event.reason is not FinishReason.ERROR:
             empty = OpenMessage(self._numbers, self._position("message"), None)
             self._start(empty, out)
             out += empty.end(Message(Role.ASSISTANT, (TextPart(""),)))
@@ -310,6 +323,24 @@ class ResponseProjection:
         self._tokens.append([])
         encode_event, item = self._numbers.encode, Raw(payload)
         return [encode_event(wire.ItemAdded, index, item), encode_event(wire.ItemDone, index, item)]
+
+    def _list(self, listing: Listing) -> list[bytes]:
+        """The item of a listing, and how it came to be: its server was asked before the answer began."""
+        type_, encode_event = "mcp_list_tools", self._numbers.encode
+        position = self._position(type_)
+        tools = tuple(map(ListedToolEntry.of, listing.tools))
+        payload = encode(ListToolsItem(position.id, listing.label, tools, listing.error))
+        self._output.append(StoredItem(position.id, type_, payload))
+        self._tokens.append([])
+        stages = ("in_progress", "failed" if listing.error else "completed")
+        return [
+            encode_event(wire.ItemAdded, position.output_index, ListToolsItem(position.id, listing.label)),
+            *(
+                encode_event(partial(wire.StageEvent, f"response.{type_}.{stage}"), *position)
+                for stage in stages
+            ),
+            encode_event(wire.ItemDone, position.output_index, Raw(payload)),
+        ]
 
     # After the last event
 

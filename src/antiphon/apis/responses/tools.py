@@ -7,9 +7,10 @@ the server runs are offered as the functions that they have for this model; what
 that it does not run is known to `tools/discovery.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -18,9 +19,13 @@ from antiphon.apis.given import Given, Object, given
 from antiphon.apis.tool_schemas import check_schema
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Hosts, Note, unread
+from antiphon.core.hosts import Hosts, Listing, Note, unread
 from antiphon.core.turn import Calling, Function, ToolChoice
 
+SECRET = frozenset({"authorization", "headers"})
+"""Members of a tool that only the server that it names may see."""
+SEALED = "sealed_secrets"
+"""The member that holds them, in a tool that is stored."""
 FUNCTION = "function"
 CUSTOM = "custom"
 NAMESPACE = "namespace"
@@ -73,6 +78,11 @@ class Toolbox:
             self._by_plain_name.setdefault((tool.type, tool.name), []).append(flat)
 
     @property
+    def listings(self) -> tuple[Listing, ...]:
+        """What remote servers say that they have, where the conversation does not have it already."""
+        return tuple(listing for listing in self._hosts.listings if not listing.known)
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         """As the model is offered them."""
         return tuple(tool.function for tool in self._tools.values())
@@ -84,6 +94,14 @@ class Toolbox:
     def hosted(self, type_: str) -> tuple[Function, ...]:
         """What the model is offered of a tool that the server runs."""
         return tuple(self._by_type.get(self._hosts.type_of(type_), ()))
+
+    def named_of(self, wanted: Given, type_: str) -> Iterator[str]:
+        """What the model knows a tool of the server by: of a remote server all, or the one that is named."""
+        label, name = wanted.text_or_none("server_label"), wanted.text_or_none("name")
+        for function in self.hosted(type_):
+            assert function.hosted is not None
+            if label in (None, function.hosted.server) and name in (None, function.hosted.action):
+                yield function.name
 
     def offered(self, type_: str) -> Function:
         """The function that the model knows a tool of the server by; without one, what others call it."""
@@ -128,6 +146,9 @@ def toolbox(tools: list[Any] | None, hosts: Hosts) -> Toolbox:
             if name in found:
                 raise RequestError(_twins(found[name], offered), param=where.where)
             found[name] = offered
+    for function in hosts.defaults:
+        assert function.hosted is not None
+        found.setdefault(function.name, Tool(function.hosted.type, function.name, UNSET, function))
     return Toolbox(found, hosts, tuple(notes))
 
 
@@ -158,6 +179,8 @@ def _twins(first: Tool, second: Tool) -> str:
             return f"There are two tools of the name '{name}'. Rename one."
         case [tool]:
             return f"The model knows '{tool.type}' as '{name}'. Rename the function of that name."
+    if second.function.hosted is not None and second.function.hosted.label:
+        return f"The model would know two tools as '{name}'. Allow one of them only."
     return f"There are two tools of the type '{second.type}'. Leave one out."
 
 
@@ -207,9 +230,37 @@ def _text_form(tool: Given) -> InputFormat | None:
 
 
 def echo(tools: list[Object] | None) -> list[Object]:
-    """The tools as the response returns them: functions with every field."""
+    """The tools as the response returns them: functions with every field, none with secrets."""
     nothing = {"description": None, "parameters": None, "strict": None}
-    return [nothing | tool if tool["type"] == FUNCTION else tool for tool in tools or ()]
+    return [nothing | tool if tool["type"] == FUNCTION else without_secrets(tool) for tool in tools or ()]
+
+
+def without_secrets(tool: Object) -> Object:
+    """The tool without what only its server may see."""
+    return {name: value for name, value in tool.items() if name not in (*SECRET, SEALED)}
+
+
+def kept_tools(tools: list[Any] | None, seal: Callable[[str], str] | None) -> list[Any] | None:
+    """The tools as they are stored: with their secrets sealed for who answers later, or without any."""
+    return tools and [_kept(tool, seal) if isinstance(tool, dict) else tool for tool in tools]
+
+
+def _kept(tool: Object, seal: Callable[[str], str] | None) -> Object:
+    secrets = {name: tool[name] for name in SECRET if tool.get(name)}
+    kept = without_secrets(tool)
+    if secrets and seal is not None:
+        kept[SEALED] = seal(msgspec.json.encode(secrets).decode())
+    return kept
+
+
+def opened_tools(tools: list[Any] | None, unseal: Callable[[str], str | None]) -> list[Any] | None:
+    """The tools that were stored, with their secrets."""
+    return tools and [_opened(tool, unseal) if isinstance(tool, dict) else tool for tool in tools]
+
+
+def _opened(tool: Object, unseal: Callable[[str], str | None]) -> Object:
+    sealed = unseal(str(tool[SEALED])) if SEALED in tool else None
+    return tool if sealed is None else without_secrets(tool) | msgspec.json.decode(sealed)
 
 
 # Tool choice
@@ -249,7 +300,7 @@ def _allowed(wanted: Given, tools: Toolbox) -> frozenset[str]:
     type_ = wanted.text("type")
     if type_ in (FUNCTION, CUSTOM):
         return frozenset({tools.named(wanted)})
-    names = frozenset(function.name for function in tools.hosted(type_))
+    names = frozenset(tools.named_of(wanted, type_))
     if not names:
         message = f"Tools of type '{type_}' are not offered to the model. Use one of those that are."
         raise wanted.wrong("type", message)

@@ -2,12 +2,15 @@
 
 import asyncio
 import time
+from functools import partial
 from random import Random
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
+from antiphon.apis.responses.tools import kept_tools, opened_tools
 from antiphon.app.app import App
 from antiphon.app.chat import answer_id
 from antiphon.app.journal import (
@@ -20,7 +23,7 @@ from antiphon.app.journal import (
 )
 from antiphon.app.responses.compaction import CompactedSource, recorded_summary
 from antiphon.app.responses.history import ResponseRequest, understand
-from antiphon.app.responses.record import log_of
+from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.core.observation import observed
 from antiphon.decode.ids import random_id
 from antiphon.run.drive import Driver
@@ -88,13 +91,15 @@ class Creation:
         """The row of the response, with this response object."""
         settings, app = self._request.accepted.settings, self._app
         conversation = settings.conversation
+        # Only a worker needs what is secret in them.
+        tools = kept_tools(self._wire.tools, self._seal if settings.background else None)
         return ResponseRecord(
             id=self.id,
             owner=self._request.accepted.turn.owner,
             created_at=self._created_at,
             status=ResponseStatus.QUEUED if settings.background else ResponseStatus.IN_PROGRESS,
             model=settings.model,
-            request=msgspec.json.encode(self._wire),
+            request=msgspec.json.encode(replace(self._wire, tools=tools)),
             body=body,
             background=settings.background,
             previous_id=settings.previous_response_id,
@@ -110,9 +115,11 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     Raises AntiphonError if it cannot be answered any more.
     """
     wire = msgspec.json.decode(record.request, type=CreateResponse)
-    request = await understand(app, wire, record.owner, record.id)
-    accepted, seal = request.accepted, app.seal(record.owner)
+    wire.tools = opened_tools(wire.tools, partial(app.sealer.unseal, record.owner))
     entries = await log_of(app.storage.store, record)
+    listed = recorded_listings(entries)
+    request = await understand(app, wire, record.owner, record.id, listed=listed)
+    accepted, seal = request.accepted, app.seal(record.owner)
     # Call ids must be those of the first time.
     log = ReplayLog(read_entries([entry.chunks for entry in entries]))
     context = ReplayContext(log, Random(record.id), unpacked(record.prompt_ids))  # noqa: S311

@@ -10,22 +10,25 @@ from msgspec.structs import replace
 
 from antiphon.apis.responses.accept import Accepted, accept, check_conflicts, prompting
 from antiphon.apis.responses.accept import Context as ReadContext
-from antiphon.apis.responses.input import references
+from antiphon.apis.responses.input import known_listings, references
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, Prompting
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
 from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.hosts import Listing
 from antiphon.decode.ids import random_id
 from antiphon.run.model import Model, PromptSize
 from antiphon.store.records import ItemRecord
 from antiphon.store.store import Store
-from antiphon.tools.discovery import Asking
+from antiphon.tools.discovery import Asking, client_names
 
 Earlier = Mapping[str, Sequence[bytes]]
 """Response id → the payloads of all items up to its end, for responses that are not stored."""
 
 
 NO_EARLIER: Earlier = MappingProxyType({})
+NO_LISTINGS: Mapping[str, Listing] = MappingProxyType({})
+"""Label of a remote server → what it listed before."""
 
 
 class ResponseRequest(Struct, frozen=True):
@@ -39,17 +42,26 @@ class ResponseRequest(Struct, frozen=True):
     history: Sequence[bytes]
 
 
-async def understand(
-    app: App, request: CreateResponse, owner: str, response_id: str, earlier: Earlier = NO_EARLIER
+async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood with
+    app: App,
+    request: CreateResponse,
+    owner: str,
+    response_id: str,
+    earlier: Earlier = NO_EARLIER,
+    listed: Mapping[str, Listing] = NO_LISTINGS,
 ) -> ResponseRequest:
-    """Understand a request. Raises RequestError."""
+    """Understand a request, whose answer may have `listed` servers before. Raises RequestError."""
     model = await app.models.model(request.model)
     check_conflicts(request)
     if request.conversation is not None and request.store is False:
         message = "A response of a conversation has to be stored. Leave out 'store' or 'conversation'."
         raise RequestError(message, param="conversation")
-    reading = await read_context(app, request, owner, response_id, earlier)
+    reading = await read_context(app, request, owner, response_id, earlier, listed)
     accepted = accept(request, reading)
+    for answer in accepted.answered:
+        if not await app.storage.store.approvals.claim(owner, answer.id, response_id, answer.until):
+            message = "This request was answered before. An approval is good for one call."
+            raise RequestError(message, param=answer.where)
     app.log_notes(accepted.tools.notes)
     if accepted.compacts and request.background:
         raise RequestError(
@@ -59,19 +71,33 @@ async def understand(
     return ResponseRequest(attached, model, reading.history)
 
 
-async def read_context(
-    app: App, request: Prompting, owner: str, response_id: str, earlier: Earlier = NO_EARLIER
+async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
+    app: App,
+    request: Prompting,
+    owner: str,
+    response_id: str,
+    earlier: Earlier = NO_EARLIER,
+    listed: Mapping[str, Listing] = NO_LISTINGS,
 ) -> ReadContext:
     """What a request is read with: the items that it continues, and those that it refers to."""
     app.check_template(request.chat_template)
+    history = await _history(app, request, owner, earlier) if _has_past(request) else ()
+    asking = Asking(
+        owner,
+        ALWAYS_SENT,
+        {**known_listings(history, request.input), **listed},
+        client_names(request.tools),
+        items=True,
+    )
     return ReadContext(
         response_id,
         owner,
-        await _history(app, request, owner, earlier) if _has_past(request) else (),
+        history,
         await referred(app, owner, request.input, "input"),
         partial(app.sealer.unseal, owner),
+        app.signer(owner),
         app.options.reasoning_form,
-        await app.hosts(request.model, requested_tools(request.tools), Asking(owner, ALWAYS_SENT)),
+        await app.hosts(request.model, requested_tools(request.tools), asking),
         app.presenters,
         (await app.models.model(request.model)).card.defaults,
     )

@@ -1,11 +1,12 @@
 """What can be made of a response's row and its log: the response as it is now, and its end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from antiphon.apis.responses.input import listing_of
 from antiphon.apis.responses.progress import output_so_far
 from antiphon.apis.responses.resource import CANCELLED_DETAILS, usage_of
 from antiphon.apis.responses.resource import Usage as WireUsage
@@ -14,11 +15,14 @@ from antiphon.app.log_writer import LogWriter
 from antiphon.core.chunks import Chunk
 from antiphon.core.errors import public_error
 from antiphon.core.events import Usage
+from antiphon.core.hosts import Listing
 from antiphon.log import log_failure
 from antiphon.run.endings import CancelRequestedError
 from antiphon.run.replay import PromptEntry, read_entries
 from antiphon.store.records import LogEntry, ResponseEnd, ResponseRecord, ResponseStatus
 from antiphon.store.store import Store
+
+_ITEM_DONE = b'{"type":"response.output_item.done"'
 
 
 async def log_of(store: Store, record: ResponseRecord) -> list[LogEntry]:
@@ -33,6 +37,14 @@ async def current_body(store: Store, record: ResponseRecord) -> bytes:
     entries = await log_of(store, record)
     # Of a long answer it takes too long for the event loop.
     return msgspec.json.encode(await asyncio.to_thread(_so_far, record, entries))
+
+
+def recorded_listings(entries: Sequence[LogEntry]) -> Mapping[str, Listing]:
+    """What remote servers had listed when a response was begun, by label: who continues it lists the same."""
+    lines = [line for entry in entries for line in entry.events.split(b"\n") if line.startswith(_ITEM_DONE)]
+    items = [msgspec.json.decode(line)["item"] for line in lines if b'"mcp_list_tools"' in line]
+    found = [listing for item in items if (listing := listing_of(item, known=False)) is not None]
+    return {listing.label: listing for listing in found}
 
 
 def _so_far(record: ResponseRecord, entries: Sequence[LogEntry]) -> dict[str, Any]:

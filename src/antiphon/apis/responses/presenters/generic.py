@@ -17,6 +17,7 @@ from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, f
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.items import FunctionCall, Item
+from antiphon.core.tool_result import RemoteFailure
 
 McpArgumentsDelta = event("response.mcp_call_arguments.delta", *CALL, "delta")
 McpArgumentsDone = event("response.mcp_call_arguments.done", *CALL, "arguments")
@@ -34,6 +35,17 @@ class McpError(Struct, tag_field="type", tag="mcp_tool_execution_error"):
     content: tuple[McpText, ...]
 
 
+class McpRemoteError(Struct):
+    """Why a server was not reached, or did not keep to its protocol. `type` says which."""
+
+    type: str
+    code: int
+    message: str
+
+
+_REMOTE = {"protocol": "mcp_protocol_error", "http": "http_error"}
+
+
 class McpCallItem(Struct, tag_field="type", tag="mcp_call"):
     """A call of any tool."""
 
@@ -43,7 +55,7 @@ class McpCallItem(Struct, tag_field="type", tag="mcp_call"):
     name: str
     arguments: str
     output: str | None = None
-    error: McpError | None = None
+    error: Struct | None = None
     approval_request_id: str | None = None
 
 
@@ -73,7 +85,11 @@ class GenericPresenter(Presenter):
         """The call, with what came of it."""
         hosted, result = self.call.hosted, self.result
         shown = McpCallItem(self.position.id, self.status_of(status), hosted.server, hosted.action, self.text)
-        if result is not None and result.failed:
+        if self.call.approved:
+            shown.approval_request_id = self.call.id
+        if result is not None and isinstance(failure := result.details, RemoteFailure):
+            shown.error = McpRemoteError(_REMOTE[failure.kind], failure.code, failure.message)
+        elif result is not None and result.failed:
             shown.error = McpError((McpText(result.text),))
         elif result is not None:
             shown.output = result.text
@@ -95,7 +111,9 @@ class GenericPresenter(Presenter):
 
 
 def _error_text(error: Any) -> Any:
-    """The text of an error as `McpError` has it; any other is shown as it is."""
+    """The text of an error as the items have it; any other is shown as it is."""
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        return error["message"]
     content = error.get("content") if isinstance(error, dict) else None
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         return error

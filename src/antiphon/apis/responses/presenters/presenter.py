@@ -25,12 +25,16 @@ FAILED = "failed"
 
 
 class ToolCall(Struct, frozen=True):
-    """A call, as its presenter needs to know it. `include` is what the request wants included."""
+    """A call, as its presenter needs to know it. `include` is what the request wants included.
+
+    One that the client has `approved` has the id of the request for it.
+    """
 
     id: str
     hosted: Hosted
     response_id: str
     include: frozenset[str] = frozenset()
+    approved: bool = False
 
 
 class Presenter(OpenItem):

@@ -1,0 +1,119 @@
+"""MCP servers as the Messages API has them: `mcp_servers`, and which of their tools `mcp_toolset`s enable.
+
+Its older form has no toolsets: there all tools of a server are enabled, or those of its `tool_configuration`.
+Nothing is approved in this API: whoever names a server allows its tools to be called.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from antiphon.apis.given import Given, Object, given
+from antiphon.core.errors import RequestError
+
+TOOLSET = "mcp_toolset"
+TOKEN = "authorization_token"  # noqa: S105 - the name of a parameter
+_NAMES = {"server_url": "url", "authorization": TOKEN, "server_label": "name"}
+"""What the tool `mcp` calls its settings → what they are called here."""
+
+
+def mcp_settings(tools: Sequence[Any] | None, servers: Sequence[Any] | None) -> dict[str, Object]:
+    """The settings of the tool `mcp`, by the places of servers, or of toolsets of the operator's servers.
+
+    Raises RequestError.
+    """
+    named = _servers(servers)
+    settings = {server.where: _settings(server) for server in named.values()}
+    for where, place in toolset_places(tools, servers).items():
+        toolset = _toolsets(tools)[where]
+        if place == where:
+            settings[where] = {"type": "mcp", "server_label": toolset.named("mcp_server_name")}
+        if not _flag(toolset.object_or_none("default_config")):
+            configs = toolset.object_or_none("configs") or Given({}, "")
+            settings[place]["allowed_tools"] = [name for name in configs.value if is_enabled(toolset, name)]
+    return settings
+
+
+def toolset_places(tools: Sequence[Any] | None, servers: Sequence[Any] | None) -> Mapping[str, str]:
+    """Place of each toolset → that of its server; its own, if that is the operator's. Raises RequestError."""
+    named, found = _servers(servers), dict[str, str]()
+    for where, toolset in _toolsets(tools).items():
+        server = named.get(toolset.named("mcp_server_name"))
+        place = server.where if server is not None else where
+        if place in found.values():
+            raise toolset.wrong("mcp_server_name", "There are two toolsets of this server. Leave one out.")
+        found[where] = place
+    return found
+
+
+def is_enabled(toolset: Given, name: str) -> bool:
+    """Whether the toolset lets a tool be called."""
+    configs = toolset.object_or_none("configs")
+    own = configs.object_or_none(name) if configs is not None else None
+    return _flag(own, _flag(toolset.object_or_none("default_config")))
+
+
+def rename(error: RequestError) -> RequestError:
+    """The error with the name of a setting that this API has for it."""
+    where, _, name = (error.param or "").rpartition(".")
+    if where.startswith("mcp_servers[") and name in _NAMES:
+        error.param = f"{where}.{_NAMES[name]}"
+        error.message = error.message.replace(f"{where}.{name}", error.param).replace("'server_url'", "'url'")
+    elif name == "server_label":
+        error.param = f"{where}.mcp_server_name"
+        error.message = error.message.replace(f"{where}.{name}", error.param)
+    return error
+
+
+def kept(params: Object, change: Callable[[str], str | None]) -> Object:
+    """The request with its tokens changed: sealed to be stored, or opened."""
+    servers = params.get("mcp_servers")
+    if not isinstance(servers, list):
+        return params
+    return {**params, "mcp_servers": [_changed(server, change) for server in servers]}
+
+
+def _changed(server: Any, change: Callable[[str], str | None]) -> Any:
+    token = server.get(TOKEN) if isinstance(server, dict) else None
+    return {**server, TOKEN: change(token)} if isinstance(token, str) else server
+
+
+def _servers(servers: Sequence[Any] | None) -> dict[str, Given]:
+    """The servers that the request names, by name."""
+    found: dict[str, Given] = {}
+    for index, each in enumerate(servers or ()):
+        server = given(each, f"mcp_servers[{index}]")
+        name = server.named("name")
+        if server.text("type") != "url":
+            raise server.wrong("type", "Use 'url'.")
+        if name in found:
+            raise server.wrong("name", "There are two servers of this name. Rename one.")
+        found[name] = server
+    return found
+
+
+def _toolsets(tools: Sequence[Any] | None) -> dict[str, Given]:
+    """The toolsets, by their places."""
+    places = (given(tool, f"tools[{index}]") for index, tool in enumerate(tools or ()))
+    return {tool.where: tool for tool in places if tool.text_or_none("type") == TOOLSET}
+
+
+def _settings(server: Given) -> Object:
+    settings: Object = {
+        "type": "mcp",
+        "server_label": server.named("name"),
+        "server_url": server.text("url"),
+        "require_approval": "never",
+    }
+    if (token := server.text_or_none(TOKEN)) is not None:
+        settings["authorization"] = token
+    if (older := server.object_or_none("tool_configuration")) is not None:
+        allowed = older.value.get("allowed_tools")
+        if older.flag_or_none("enabled") is False:
+            allowed = []
+        settings["allowed_tools"] = allowed
+    return settings
+
+
+def _flag(config: Given | None, default: bool = True) -> bool:
+    enabled = config.flag_or_none("enabled") if config is not None else None
+    return default if enabled is None else enabled

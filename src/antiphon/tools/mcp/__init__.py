@@ -1,0 +1,1 @@
+"""`mcp`: tools of MCP servers, which a request or the operator names."""

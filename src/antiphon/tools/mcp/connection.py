@@ -1,0 +1,387 @@
+"""A connection to an MCP server, over Streamable HTTP, SSE or the standard streams of a process.
+
+The SDK's client belongs to the task that opened it: left by another, or cancelled within, it takes that
+task down with it, and what went wrong is only found in the group of exceptions at its end. So one task owns
+each connection, and others call its methods. A connection whose transport failed is dead for good; who
+needs it makes a new one.
+
+Nothing that the SDK logs or raises is passed on as it is: it may quote URLs, and what the server has sent.
+"""
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from http import HTTPStatus
+from typing import Any, cast
+
+import httpx2
+import mcp_types as types
+import structlog
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.sse import sse_client
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from msgspec import Struct
+
+from antiphon import __version__
+from antiphon.core.errors import ToolError
+from antiphon.core.hosts import ListedTool
+from antiphon.core.limits import Limits
+from antiphon.core.tool_result import RemoteFailure
+
+CLOSING = 3.0
+"""Seconds until a connection that does not close is left."""
+MAX_MESSAGE = 300
+"""Characters of what a server says went wrong."""
+MAX_STDERR = 1000
+"""Characters of a line that a server writes to its standard error."""
+_INTERNAL, _CLOSED, _TIMEOUT = -32603, -32000, -32001
+
+log = structlog.get_logger(__name__)
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+logging.getLogger("mcp").propagate = False
+
+
+class FailureError(Exception):
+    """A server cannot be reached, or did not do what it was asked for."""
+
+    def __init__(self, failure: RemoteFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Target(Struct, frozen=True):
+    """An MCP server: a `url` with `headers`, or a `command` with its `environment`.
+
+    One that the operator names is `trusted`: it may be anywhere.
+    """
+
+    label: str
+    url: str = ""
+    headers: Mapping[str, str] = {}
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
+    trusted: bool = False
+
+    def hide(self, text: str) -> str:
+        """The text without what only the server may know."""
+        secrets = [*self.headers.values(), *self.environment.values()]
+        secrets += [secret.partition(" ")[2] for secret in secrets]
+        for secret in sorted(filter(None, secrets), key=len, reverse=True):
+            text = text.replace(secret, "…")
+        return text.replace(self.url, self.url.partition("?")[0]) if "?" in self.url else text
+
+
+class Network(Struct, frozen=True):
+    """How servers are reached: those that requests name, and those that the operator trusts."""
+
+    guarded: httpx2.AsyncBaseTransport
+    direct: httpx2.AsyncBaseTransport
+
+    async def close(self) -> None:
+        """Close what is open."""
+        await self.guarded.aclose()
+        await self.direct.aclose()
+
+
+class _Watched(httpx2.AsyncBaseTransport):
+    """Sends by another transport, which it does not close; remembers what went wrong, and bounds answers."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, most: int) -> None:
+        self._inner = inner
+        self._most = most
+        self.status: int | None = None
+        self.refusal: str | None = None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            response = await self._inner.handle_async_request(request)
+        except ToolError as error:
+            self.refusal = error.message
+            raise httpx2.ConnectError(error.message) from error
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
+            self.status = response.status_code
+        response.stream = _Bounded(cast("httpx2.AsyncByteStream", response.stream), self._most)
+        return response
+
+    async def aclose(self) -> None:
+        """The other transport serves others, too."""
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of an answer, which breaks off when it is too long."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, most: int) -> None:
+        self._inner = inner
+        self._left = most
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._inner:
+            self._left -= len(piece)
+            if self._left < 0:
+                raise httpx2.ReadError("The answer is too long.")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Connection:
+    """A connection to `target`: `open` it first, `close` it last. `changed`: its tools are others now."""
+
+    def __init__(self, target: Target, network: Network, limits: Limits) -> None:
+        self.target = target
+        self.changed = False
+        self._limits = limits
+        inner = network.direct if target.trusted else network.guarded
+        self._http = _Watched(inner, limits.mcp_bytes)
+        self._closing = asyncio.Event()
+        self._owner: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+        self._why: BaseException | None = None
+        self._broken = False
+
+    @property
+    def alive(self) -> bool:
+        """It can be used."""
+        running = self._owner is not None and not self._owner.done()
+        return self._client is not None and running and not self._broken
+
+    async def open(self) -> None:
+        """Connect. Raises FailureError."""
+        try:
+            async with asyncio.timeout(self._limits.mcp_connect_seconds):
+                for transport in self._transports():
+                    await self._try(transport)
+                    if self.alive:
+                        return
+        except TimeoutError as error:
+            await self.close()
+            raise FailureError(RemoteFailure("protocol", _TIMEOUT, "It did not answer in time.")) from error
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        raise FailureError(self._failure(self._why))
+
+    async def _try(self, transport: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        ready = asyncio.Event()
+        self._owner = asyncio.create_task(self._own(transport, ready))
+        self._owner.add_done_callback(lambda _: ready.set())
+        await ready.wait()
+
+    async def _own(
+        self, transport: Callable[[], AbstractAsyncContextManager[Any]], ready: asyncio.Event
+    ) -> None:
+        """Hold the connection until it is closed. Whatever ends it is kept as the reason."""
+        try:
+            async with Client(
+                transport(),
+                read_timeout_seconds=float(self._limits.mcp_connect_seconds),
+                message_handler=self._told,
+                client_info=types.Implementation(name="antiphon", version=__version__),
+                cache=None,
+            ) as self._client:
+                ready.set()
+                await self._closing.wait()
+        except asyncio.CancelledError:
+            if not self._closing.is_set() and (task := asyncio.current_task()) is not None:
+                task.uncancel()
+        except BaseException as error:
+            self._why = _first(error)
+            if not isinstance(self._why, Exception):
+                raise
+            log.debug("an MCP connection ended", server=self.target.label, why=type(self._why).__name__)
+
+    async def _told(self, message: object) -> None:
+        """The server tells something of itself."""
+        if isinstance(message, types.ToolListChangedNotification):
+            self.changed = True
+
+    async def tools(self) -> tuple[ListedTool, ...]:
+        """What the server has. Raises FailureError, also for more than is taken."""
+        found: list[ListedTool] = []
+        cursor, most, size = None, self._limits.mcp_tools, 0
+        with self._failing():
+            async with asyncio.timeout(self._limits.mcp_connect_seconds):
+                while True:
+                    page = await self._used().list_tools(cursor=cursor)
+                    found += map(_listed, page.tools)
+                    size += len(page.model_dump_json())
+                    if len(found) > most or size > self._limits.mcp_bytes:
+                        what = f"It lists too much: more than {most} tools, the limit 'mcp_tools', or"
+                        raise ToolError(f"{what} {self._limits.mcp_bytes} bytes, the limit 'mcp_bytes'.")
+                    cursor = page.next_cursor
+                    if not cursor:
+                        self.changed = False
+                        return tuple(found)
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> types.CallToolResult:
+        """Run a tool. Raises FailureError."""
+        seconds = float(self._limits.mcp_seconds)
+        with self._failing():
+            async with asyncio.timeout(seconds + 1):
+                return await self._used().call_tool(name, {**arguments}, read_timeout_seconds=seconds)
+
+    async def close(self) -> None:
+        """Close it. The process of a server that does not end is killed."""
+        self._closing.set()
+        owner, self._client = self._owner, None
+        if owner is None or owner.done():
+            return
+        await asyncio.wait((owner,), timeout=CLOSING)
+        if not owner.done():
+            owner.cancel()
+            await asyncio.wait((owner,), timeout=2 * CLOSING)
+
+    def _used(self) -> Client:
+        if not self.alive or self._client is None:
+            raise MCPError(_CLOSED, "The connection is closed.")
+        return self._client
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Tell what goes wrong as a FailureError."""
+        self._http.status = self._http.refusal = None
+        try:
+            yield
+        except (asyncio.CancelledError, FailureError):
+            raise
+        except BaseException as error:
+            first = _first(error)
+            if not isinstance(first, Exception):
+                raise
+            # The transport is gone; the client's task may not have noticed.
+            self._broken = isinstance(first, MCPError) and first.code == _CLOSED
+            raise FailureError(self._failure(first)) from error
+
+    def _failure(self, error: BaseException | None) -> RemoteFailure:  # noqa: PLR0911 - a table
+        """What a client may know of an error."""
+        status, refusal = self._http.status, self._http.refusal
+        if refusal is not None:
+            return RemoteFailure("protocol", _CLOSED, refusal)
+        if status is not None:
+            words = HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else ""
+            return RemoteFailure(
+                "http", status, f"It answered with the status {status} {words}".rstrip() + "."
+            )
+        match error:
+            case MCPError(code=code) if code == _TIMEOUT:
+                return RemoteFailure("protocol", _TIMEOUT, "It did not answer in time.")
+            case MCPError():
+                return RemoteFailure("protocol", error.code, self.target.hide(error.message[:MAX_MESSAGE]))
+            case ToolError():
+                return RemoteFailure("protocol", _INTERNAL, error.message)
+            case TimeoutError():
+                return RemoteFailure("protocol", _TIMEOUT, "It did not answer in time.")
+            case OSError() | httpx2.HTTPError() | None:
+                return RemoteFailure("protocol", _CLOSED, "It could not be reached, or it broke off.")
+        return RemoteFailure("protocol", _INTERNAL, "It answered what no MCP server should.")
+
+    # How it is reached
+
+    def _transports(self) -> Iterator[Callable[[], AbstractAsyncContextManager[Any]]]:
+        """The ways to connect, the likely one first."""
+        if self.target.command:
+            yield self._process
+            return
+        sse = httpx2.URL(self.target.url).path.rstrip("/").endswith("/sse")
+        yield self._events if sse else self._streamable
+        if self._http.status is not None and self._http.status not in (401, 403):
+            self._http.status = None
+            yield self._streamable if sse else self._events
+
+    @asynccontextmanager
+    async def _streamable(self) -> AsyncIterator[Any]:
+        async with (
+            self._http_client() as client,
+            streamable_http_client(
+                self.target.url, http_client=client, max_sse_event_size=self._limits.mcp_bytes
+            ) as streams,
+        ):
+            yield streams
+
+    @asynccontextmanager
+    async def _events(self) -> AsyncIterator[Any]:
+        def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:
+            return self._http_client()
+
+        async with sse_client(self.target.url, httpx_client_factory=factory) as streams:
+            yield streams
+
+    def _http_client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
+            transport=self._http,
+            headers={"User-Agent": f"antiphon/{__version__}", **self.target.headers},
+            timeout=httpx2.Timeout(self._limits.mcp_connect_seconds, read=self._limits.mcp_seconds),
+            trust_env=False,
+        )
+
+    @asynccontextmanager
+    async def _process(self) -> AsyncIterator[Any]:
+        command, *arguments = self.target.command
+        parameters = StdioServerParameters(
+            command=command, args=arguments, env={**self.target.environment}, encoding_error_handler="replace"
+        )
+        async with _logged_lines(self.target) as errors, stdio_client(parameters, errlog=errors) as streams:
+            yield streams
+
+
+@asynccontextmanager
+async def _logged_lines(target: Target) -> AsyncIterator[Any]:
+    """A file whose lines are logged, for the standard error of a server."""
+    reading, writing = os.pipe()
+    lines = asyncio.StreamReader(limit=MAX_STDERR)
+    loop = asyncio.get_running_loop()
+    with os.fdopen(writing, "w") as file:
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(reading, "rb")
+        )
+        logging_lines = asyncio.create_task(_log_lines(target, lines))
+        try:
+            yield file
+        finally:
+            file.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(logging_lines), 0.2)  # what it said last
+            logging_lines.cancel()
+            transport.close()
+
+
+async def _log_lines(target: Target, lines: asyncio.StreamReader) -> None:
+    while True:
+        try:
+            line = await lines.readuntil()
+        except asyncio.IncompleteReadError as error:
+            line = error.partial
+        except asyncio.LimitOverrunError:
+            line = await lines.read(MAX_STDERR)
+        if not line:
+            return
+        log.info("an MCP server said", server=target.label, line=target.hide(_plain(line)))
+
+
+def _plain(line: bytes) -> str:
+    """The line without what could be taken for another one."""
+    return re.sub(r"[\x00-\x1f\x7f]+", " ", line.decode(errors="replace")).strip()
+
+
+def _first(error: BaseException | None) -> BaseException | None:
+    """The first exception in a group, however deep."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _listed(tool: types.Tool) -> ListedTool:
+    annotations = tool.annotations
+    return ListedTool(
+        tool.name,
+        tool.description or tool.title,
+        tool.input_schema,
+        None
+        if annotations is None
+        else annotations.model_dump(mode="json", by_alias=True, exclude_none=True),
+    )

@@ -1,0 +1,239 @@
+"""The connections of a server to MCP servers: those that requests name, and those of the operator.
+
+A connection to a server that a request names serves one answer, and is closed with it. Those of the operator
+are opened at the start, serve all answers together (of one owner, where the server keeps something between
+calls), are looked after, and are opened again when they break, later each time.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from antiphon.core.hosts import Listing
+from antiphon.core.limits import Limits
+from antiphon.core.tool_result import RemoteFailure
+from antiphon.tools.mcp.connection import Connection, FailureError, Network, Target
+from antiphon.tools.mcp.settings import Policy
+
+LISTED = 60.0
+"""Seconds for which a listing is good."""
+MAX_LISTINGS = 256
+UNUSED = 600.0
+"""Seconds after which an owner's own connection to a server of the operator's is closed."""
+HEALTH = 30.0
+"""Seconds between two looks at a connection of the operator's."""
+FIRST_DELAY, LAST_DELAY = 1.0, 60.0
+"""Seconds until a connection that broke is opened again: twice as long each time."""
+
+log = structlog.get_logger(__name__)
+
+
+class Server(Struct, frozen=True):
+    """An MCP server of the operator's. Only the owners in `owners` may use it, if there are any.
+
+    A `stateful` one has a connection for each owner. A `default` one is offered to every request.
+    """
+
+    target: Target
+    policy: Policy = Policy(approval="never")
+    owners: frozenset[str] = frozenset()
+    stateful: bool = False
+    default: bool = False
+    description: str = ""
+
+    @property
+    def label(self) -> str:
+        """What clients know it by."""
+        return self.target.label
+
+    def admits(self, owner: str) -> bool:
+        """Whether this owner may use it."""
+        return not self.owners or owner in self.owners
+
+
+class _Kept(Struct):
+    """A connection of the operator's, or when to try again. `lock`: one at a time opens it."""
+
+    lock: asyncio.Lock
+    connection: Connection | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+    used_at: float = 0.0
+
+
+class Connections:
+    """All connections. `servers` are the operator's, by label."""
+
+    def __init__(self, servers: Mapping[str, Server], network: Network, limits: Limits) -> None:
+        self._servers = servers
+        self._network = network
+        self._limits = limits
+        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._listings: dict[str, tuple[float, Listing]] = {}
+        self._minding: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Open the connections of the operator's servers, without waiting for them, and look after all."""
+        self._minding = asyncio.create_task(self._mind())
+
+    async def close(self) -> None:
+        """Close all of them."""
+        if self._minding is not None:
+            self._minding.cancel()
+            await asyncio.gather(self._minding, return_exceptions=True)
+        kept = [each.connection for each in self._kept.values() if each.connection is not None]
+        await asyncio.gather(*(connection.close() for connection in kept), return_exceptions=True)
+        await self._network.close()
+
+    @asynccontextmanager
+    async def lease(self, target: Target, owner: str) -> AsyncIterator["Lease"]:
+        """The right to use a connection to the target."""
+        lease = Lease(self, target, owner)
+        try:
+            yield lease
+        finally:
+            await lease.close()
+
+    async def listing(self, target: Target, owner: str) -> Listing:
+        """What a server has, asked for or remembered. It never raises: a listing may have an error."""
+        key = self._key(target, owner)
+        until, known = self._listings.get(key, (0.0, None))
+        if known is not None and time.monotonic() < until:
+            return known
+        try:
+            async with self.lease(target, owner) as lease:
+                connection = await lease.connection()
+                found = Listing(target.label, await connection.tools())
+        except FailureError as error:
+            return Listing(target.label, error=error.failure.message)
+        self._listings[key] = time.monotonic() + LISTED, found
+        while len(self._listings) > MAX_LISTINGS:
+            del self._listings[next(iter(self._listings))]
+        return found
+
+    async def take(self, target: Target, owner: str) -> Connection:
+        """A connection that works. Raises FailureError."""
+        if (server := self._operators(target)) is not None:
+            return await self._shared(server, owner if server.stateful else "")
+        connection = Connection(target, self._network, self._limits)
+        await connection.open()
+        return connection
+
+    async def give(self, connection: Connection, owner: str) -> None:
+        """An answer does not need it any more."""
+        if connection.changed:
+            self._listings.pop(self._key(connection.target, owner), None)
+        if self._operators(connection.target) is None:
+            await connection.close()
+
+    def _operators(self, target: Target) -> Server | None:
+        server = self._servers.get(target.label)
+        return server if server is not None and server.target is target else None
+
+    def _key(self, target: Target, owner: str) -> str:
+        """Equal for those who may share what a server said to one of them. It holds no secret."""
+        if (server := self._operators(target)) is not None:
+            owner = owner if server.stateful else ""
+        return sha256(msgspec.msgpack.encode((owner, target))).hexdigest()
+
+    # The operator's
+
+    async def _shared(self, server: Server, owner: str) -> Connection:
+        kept = self._kept.setdefault((server.label, owner), _Kept(asyncio.Lock()))
+        kept.used_at = time.monotonic()
+        async with kept.lock:
+            if kept.connection is not None and kept.connection.alive:
+                return kept.connection
+            if time.monotonic() < kept.retry_at:
+                raise FailureError(
+                    RemoteFailure("protocol", -32000, "It does not run, and is started again soon.")
+                )
+            await self._open(server, owner, kept)
+            assert kept.connection is not None
+            return kept.connection
+
+    async def _open(self, server: Server, owner: str, kept: _Kept) -> None:
+        """Open a connection, or remember when to try again. Raises FailureError."""
+        if kept.connection is not None:
+            await kept.connection.close()
+        kept.connection = connection = Connection(server.target, self._network, self._limits)
+        self._listings.pop(self._key(server.target, owner), None)
+        try:
+            await connection.open()
+        except FailureError as error:
+            delay = min(LAST_DELAY, FIRST_DELAY * 2**kept.failures)
+            kept.failures += 1
+            kept.retry_at = time.monotonic() + delay
+            log.warning("an MCP server does not start", server=server.label, why=str(error), again_in=delay)
+            raise
+        kept.failures = 0
+        log.info("an MCP server is connected", server=server.label)
+
+    async def _mind(self) -> None:
+        """Open what is to be open, look whether it still works, and close what nobody uses."""
+        checked = time.monotonic()
+        while True:
+            with suppress(FailureError):
+                await asyncio.gather(*map(self._start_one, self._servers.values()), return_exceptions=True)
+            if time.monotonic() - checked > HEALTH:
+                checked = time.monotonic()
+                await asyncio.gather(*map(self._check, self._kept.values()), return_exceptions=True)
+            await self._close_unused()
+            await asyncio.sleep(FIRST_DELAY)
+
+    async def _start_one(self, server: Server) -> None:
+        if not server.stateful:
+            await self._shared(server, "")
+
+    async def _check(self, kept: _Kept) -> None:
+        """Close a connection that does not answer: it is opened again."""
+        connection = kept.connection
+        if connection is not None and connection.alive:
+            try:
+                await connection.tools()
+            except FailureError as error:
+                log.warning("an MCP server does not answer", server=connection.target.label, why=str(error))
+                await connection.close()
+
+    async def _close_unused(self) -> None:
+        """Close what owners had to themselves, and do not use any more."""
+        old = time.monotonic() - UNUSED
+        for key, kept in [*self._kept.items()]:
+            if key[1] and kept.used_at < old and not kept.lock.locked():
+                del self._kept[key]
+                if kept.connection is not None:
+                    await kept.connection.close()
+
+
+class Lease:
+    """A connection for one answer, opened when it is first needed, and again if it broke."""
+
+    def __init__(self, connections: Connections, target: Target, owner: str) -> None:
+        self._connections = connections
+        self._target = target
+        self._owner = owner
+        self._taken: Connection | None = None
+
+    async def connection(self) -> Connection:
+        """The connection. Raises FailureError."""
+        if self._taken is None or not self._taken.alive:
+            await self.close()
+            self._taken = await self._connections.take(self._target, self._owner)
+        return self._taken
+
+    async def close(self) -> None:
+        """Give it back."""
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            await self._connections.give(taken, self._owner)
+
+
+def labels(servers: Mapping[str, Server], owner: str) -> Sequence[str]:
+    """What an owner may name."""
+    return [label for label, server in servers.items() if server.admits(owner)]

@@ -1,0 +1,79 @@
+"""The operator's MCP servers, as tables `[[mcp_servers]]` of the TOML file. This imports nothing of MCP."""
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+VARIABLE = "$"
+"""What a value begins with that stands in a variable of this server's environment."""
+
+
+class ToolNames(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which tools need an approval always, and which never. Of others, all do."""
+
+    always: list[str] | None = None
+    never: list[str] | None = None
+
+
+class McpServer(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table: a `url`, or a `command` to start, which gets this `environment` beside PATH and the like.
+
+    Only those with one of the `keys` may use it, if there are any. A `stateful` one has a connection (a
+    process) for each key; a `default` one is offered to every request.
+    """
+
+    label: str
+    url: str = ""
+    command: str | list[str] = ""
+    headers: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    allowed_tools: list[str] | None = None
+    require_approval: Literal["always", "never"] | ToolNames = "never"
+    keys: list[str] = []
+    stateful: bool = False
+    default: bool = False
+    description: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command, in words."""
+        return tuple(shlex.split(self.command) if isinstance(self.command, str) else self.command)
+
+
+def read_servers(tables: Any) -> tuple[McpServer, ...]:
+    """The servers in these tables. Raises ValueError."""
+    try:
+        servers = msgspec.convert(tables, tuple[McpServer, ...])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"mcp_servers: {error}.") from error
+    labels = [server.label for server in servers]
+    for server in servers:
+        if not server.label.replace("-", "_").isidentifier() or len(server.label) > 64:
+            raise ValueError(f"mcp_servers: '{server.label}' is no label. Use letters, digits, '_' and '-'.")
+        if labels.count(server.label) > 1:
+            raise ValueError(f"mcp_servers: there are two of the label '{server.label}'. Rename one.")
+        if bool(server.url) == bool(server.words):
+            raise ValueError(f"mcp_servers: '{server.label}' needs either a url or a command.")
+        _expanded(server.headers, server.label)
+        _expanded(server.environment, server.label)
+    return servers
+
+
+def _expanded(values: Mapping[str, str], label: str) -> dict[str, str]:
+    """The values, those of variables in their place. Raises ValueError for a variable that is not set."""
+    found = {}
+    for name, value in values.items():
+        variable = value.removeprefix(VARIABLE) if value.startswith(VARIABLE) else None
+        if variable is not None and variable not in os.environ:
+            raise ValueError(f"mcp_servers: '{label}' wants the variable {variable}, which is not set.")
+        found[name] = value if variable is None else os.environ[variable]
+    return found
+
+
+def expanded(values: Mapping[str, str]) -> dict[str, str]:
+    """The same for values that were read before."""
+    return _expanded(values, "")

@@ -1,0 +1,135 @@
+"""The tool `mcp`: a request may have several, one for each MCP server.
+
+Which functions it has is what the server lists, unless the conversation has a listing already. Whatever a
+server does, slow, broken or lying, is the result of a call, or the error of a listing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from antiphon.core.errors import RequestError
+from antiphon.core.hosts import ListedTool, Note, unread
+from antiphon.core.limits import DEFAULTS, Limits, check_body
+from antiphon.core.tool_result import ToolResult
+from antiphon.core.turn import Function, Hosted
+from antiphon.tools.mcp.connection import FailureError, Network, Target
+from antiphon.tools.mcp.content import result_of
+from antiphon.tools.mcp.servers import Connections, Lease, Server, labels
+from antiphon.tools.mcp.settings import READ, Asked, Policy, missing, parse
+from antiphon.tools.tool import Offer, Wanted
+
+TYPE = "mcp"
+MAX_NAME = 64
+"""Characters of a function's name, as models and clients know them."""
+MAX_DESCRIPTION = 4000
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class Mcp:
+    """The tool. Requests may name servers on these `hosts`, and the operator's `servers`."""
+
+    type = TYPE
+    aliases = ()
+
+    def __init__(
+        self,
+        network: Network,
+        servers: Sequence[Server] = (),
+        hosts: Sequence[str] = (),
+        limits: Limits = DEFAULTS,
+    ) -> None:
+        self._servers = {server.label: server for server in servers}
+        self._hosts = hosts
+        self._limits = limits
+        self._connections = Connections(self._servers, network, limits)
+
+    @property
+    def defaults(self) -> tuple[Mapping[str, Any], ...]:
+        """The settings of the tools that every request has."""
+        return tuple(
+            {"type": TYPE, "server_label": server.label}
+            for server in self._servers.values()
+            if server.default
+        )
+
+    async def start(self) -> None:
+        """Connect to the operator's servers."""
+        await self._connections.start()
+
+    async def offer(self, wanted: Wanted) -> Offer:
+        """See `ServerTool`. What a server lists and cannot be offered is left out, with a note."""
+        asked = parse(wanted.settings, wanted.where, self._hosts)
+        target, policies, description = self._resolved(asked, wanted)
+        listing = wanted.listing or await self._connections.listing(target, wanted.owner)
+        notes = [*unread(wanted.settings, wanted.where, READ)]
+        functions = []
+        allowed = tuple(tool for tool in listing.tools if all(policy.allows(tool) for policy in policies))
+        for tool in allowed:
+            try:
+                check_body(tool.input_schema, self._limits)
+            except RequestError as error:
+                message = (
+                    f"The tool '{tool.name[:MAX_NAME]}' of '{asked.label}' is not offered: {error.message}"
+                )
+                notes.append(Note(wanted.where, message))
+                continue
+            functions.append(_function(tool, asked.label, policies, description))
+        return Offer(tuple(functions), tuple(notes), replace(listing, label=asked.label, tools=allowed))
+
+    def open(self, wanted: Wanted) -> "Session":
+        """See `ServerTool`."""
+        asked = parse(wanted.settings, wanted.where, self._hosts)
+        target, *_ = self._resolved(asked, wanted)
+        return Session(Lease(self._connections, target, wanted.owner), self._limits)
+
+    async def close(self) -> None:
+        """See `ServerTool`."""
+        await self._connections.close()
+
+    def _resolved(self, asked: Asked, wanted: Wanted) -> tuple[Target, tuple[Policy, ...], str]:
+        """Where the server is, what holds for its tools, and what it is for. Raises RequestError."""
+        if asked.target is not None:
+            return asked.target, (Policy(asked.allowed, asked.approval or "always"),), asked.description
+        server = self._servers.get(asked.name)
+        if server is None or not server.admits(wanted.owner):
+            raise missing(asked, f"{wanted.where}.server_label", labels(self._servers, wanted.owner))
+        own = Policy(asked.allowed, asked.approval or "never")
+        return server.target, (server.policy, own), asked.description or server.description
+
+
+class Session:
+    """An MCP server as one answer uses it: a `Session` of `tools.tool`."""
+
+    def __init__(self, lease: Lease, limits: Limits) -> None:
+        self._lease = lease
+        self._limits = limits
+
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """See `Session`."""
+        try:
+            connection = await self._lease.connection()
+            return result_of(await connection.call(action, arguments), self._limits.mcp_characters)
+        except FailureError as error:
+            return ToolResult(error.failure.message, error.failure, failed=True)
+
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
+        """See `Session`. What a server keeps it keeps itself: nothing is called again."""
+
+    async def close(self) -> None:
+        """See `Session`."""
+        await self._lease.close()
+
+
+def _function(tool: ListedTool, label: str, policies: Sequence[Policy], about: str) -> Function:
+    description = "\n".join(filter(None, (tool.description, about and f"({label}: {about})")))
+    schema = tool.input_schema if tool.input_schema.get("type") == "object" else {"type": "object"}
+    return Function(
+        _NOT_IN_NAMES.sub("_", tool.name)[:MAX_NAME] or "tool",
+        description[:MAX_DESCRIPTION] or tool.name[:MAX_NAME],
+        schema,
+        hosted=Hosted(TYPE, tool.name, label=label, approval=any(policy.asks(tool) for policy in policies)),
+    )

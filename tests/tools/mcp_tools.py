@@ -1,0 +1,93 @@
+"""Tools of an MCP server for tests, over the standard streams of a process that loads little else."""
+
+import asyncio
+import base64
+import os
+import sys
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp_types import ImageContent, TextContent, ToolAnnotations
+from msgspec import Struct
+
+LONG = "flood " * 50_000
+STDIO = [sys.executable, "-m", "tests.tools.mcp_tools"]
+"""The command of the server."""
+
+
+class Told(Struct):
+    """What a server was told: the names of the tools that were called, and the headers of its requests."""
+
+    calls: list[str]
+    headers: list[dict[str, str]]
+    hanging: asyncio.Event
+
+
+def server(told: Told | None = None) -> MCPServer:  # noqa: C901 - a list of tools
+    """Tools that answer, fail, hang and flood."""
+    made = MCPServer("test", instructions="For tests.")
+    calls = told.calls if told else []
+
+    @made.tool(annotations=ToolAnnotations(read_only_hint=True))
+    def add(a: int, b: int) -> str:
+        """Adds two numbers."""
+        calls.append("add")
+        return str(a + b)
+
+    @made.tool()
+    def fail() -> str:
+        """Fails."""
+        calls.append("fail")
+        raise ValueError("It broke.")
+
+    @made.tool()
+    async def hang() -> str:
+        """Never answers."""
+        calls.append("hang")
+        if told:
+            told.hanging.set()
+        await asyncio.sleep(600)
+        return "never"
+
+    @made.tool()
+    def flood() -> str:
+        """Says too much."""
+        return LONG
+
+    @made.tool(name="look.at")
+    def look() -> list[Any]:
+        """Shows a picture."""
+        data = base64.b64encode(b"png").decode()
+        return [TextContent(text="A cat:"), ImageContent(data=data, mime_type="image/png")]
+
+    counted: dict[str, int] = {}
+
+    @made.tool()
+    def count(ctx: Context) -> str:
+        """Counts its calls."""
+        counted["all"] = counted.get("all", 0) + 1
+        return str(counted["all"])
+
+    @made.tool()
+    async def learn(ctx: Context) -> str:
+        """Learns something new."""
+        made.add_tool(lambda: "new", name="fresh", description="Is new.")
+        return "learned"
+
+    @made.tool()
+    def environment(name: str) -> str:
+        """Tells a variable."""
+        return os.environ.get(name, "(none)")
+
+    @made.tool()
+    def crash() -> str:
+        """Ends the server."""
+        os._exit(3)
+
+    return made
+
+
+if __name__ == "__main__":
+    print("begun", file=sys.stderr, flush=True)
+    server().run()

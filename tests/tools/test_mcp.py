@@ -1,0 +1,227 @@
+"""`mcp` as models use it, with real servers: over HTTP for requests, over standard streams for the operator."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from antiphon.core.hosts import ListedTool, Listing
+from antiphon.core.limits import Limits
+from antiphon.core.tool_result import RemoteFailure
+from antiphon.tools.mcp import servers as operators
+from antiphon.tools.mcp.connection import Target
+from antiphon.tools.mcp.open import open_mcp
+from antiphon.tools.mcp.servers import Server
+from antiphon.tools.mcp.tables import McpServer, read_servers
+from antiphon.tools.mcp.tool import Mcp
+from antiphon.tools.tool import Offer, ServerTool, Session, Wanted
+from tests.contracts.tool import ToolContract, failure, functions_of, successful
+from tests.http.test_mcp import network
+from tests.tools.mcp_servers import serving
+from tests.tools.mcp_tools import STDIO
+
+LIMITS = Limits(mcp_seconds=2, mcp_connect_seconds=10)
+ENVIRONMENT = {"PYTHONPATH": ".", "TOKEN": "the-operators"}
+LOCAL = McpServer("local", command=STDIO, environment=ENVIRONMENT, stateful=True)
+
+
+class OfOneServer(Mcp):
+    """The tool, whose settings are those of one server unless they say otherwise."""
+
+    own: dict[str, Any] = {}  # noqa: RUF012 - set for each
+
+    async def offer(self, wanted: Wanted) -> Offer:
+        return await super().offer(self._whole(wanted))
+
+    def open(self, wanted: Wanted) -> Any:
+        return super().open(self._whole(wanted))
+
+    def _whole(self, wanted: Wanted) -> Wanted:
+        return Wanted({**self.own, **wanted.settings}, wanted.where, wanted.owner, wanted.listing)
+
+
+class TestContract(ToolContract):
+    call = ("add", {"a": 6, "b": 7})
+    endless = ("hang", {})
+    lengthy = ("flood", {})
+    sets = ("add", {"a": 1, "b": 1})
+    gets = ("add", {"a": 40, "b": 2})
+    left = "42"
+    keeps = details = False
+    settings = ("type", "server_label", "server_url", "headers", "allowed_tools", "require_approval")
+
+    @pytest.fixture
+    async def tool(self) -> AsyncIterator[ServerTool]:
+        async with serving() as there:
+            tool = OfOneServer(network(), (), ("127.0.0.1",), LIMITS)
+            url, allowed = there.url, ["add"]
+            tool.own = {"type": "mcp", "server_label": "t", "server_url": url, "allowed_tools": allowed}
+            await tool.start()
+            yield tool
+            await tool.close()
+
+
+@asynccontextmanager
+async def operated(*tables: McpServer) -> AsyncIterator[Mcp]:
+    tool = open_mcp(tables, (), LIMITS, str)
+    await tool.start()
+    try:
+        yield tool
+    finally:
+        await tool.close()
+
+
+def wanted(owner: str = "me", label: str = "local", **fields: Any) -> Wanted:
+    return Wanted({"type": "mcp", "server_label": label, **fields}, "tools[0]", owner)
+
+
+@asynccontextmanager
+async def session(tool: Mcp, owner: str = "me") -> AsyncIterator[Session]:
+    opened = tool.open(wanted(owner))
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def test_a_process_of_the_operators_for_each_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIDDEN", "of the server")
+    with capture_logs() as logs:
+        async with operated(LOCAL) as tool, session(tool) as mine, session(tool, "you") as yours:
+            counts = [(await each.run("count", {})).text for each in (mine, mine, yours)]
+            token = (await mine.run("environment", {"name": "TOKEN"})).text
+            hidden = (await mine.run("environment", {"name": "HIDDEN"})).text
+            crashed = await mine.run("crash", {})
+            again = await mine.run("count", {})
+
+    assert counts == ["1", "2", "1"]
+    assert (token, hidden) == ("the-operators", "(none)")
+    assert isinstance(crashed.details, RemoteFailure)
+    assert failure(crashed)
+    assert successful(again).text == "1"
+    assert {"event": "an MCP server said", "server": "local", "line": "begun", "log_level": "info"} in logs
+
+
+async def test_one_that_does_not_start_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "FIRST_DELAY", 30.0)
+    with capture_logs() as logs:
+        async with operated(McpServer("local", command=["/nowhere/at-all"])) as tool:
+            first, second = [(await tool.offer(wanted())).listing for _ in range(2)]
+
+    assert first is not None
+    assert second is not None
+    assert first.error
+    assert second.error == "It does not run, and is started again soon."
+    assert [log["again_in"] for log in logs if log["event"] == "an MCP server does not start"] == [30.0]
+
+
+async def test_one_that_hangs_is_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "HEALTH", 0.0)
+    monkeypatch.setattr(operators, "FIRST_DELAY", 0.01)
+    async with serving() as there, operated(McpServer("local", url=there.url)) as tool:
+        await tool.offer(wanted())
+        before = len(there.told.headers)
+        async with asyncio.timeout(10):
+            while len(there.told.headers) < before + 3:
+                await asyncio.sleep(0.01)
+        async with session(tool) as mine:
+            assert successful(await mine.run("add", {"a": 1, "b": 1})).text == "2"
+
+
+async def test_a_server_that_has_learned_something_is_listed_again() -> None:
+    async with serving() as there:
+        tool = Mcp(network(), (), ("127.0.0.1",), LIMITS)
+        await tool.start()
+        settings = {"type": "mcp", "server_label": "x", "server_url": there.url}
+        names = []
+        for _ in range(2):
+            offer = await tool.offer(Wanted(settings))
+            names.append([function.name for function in offer.functions])
+            opened = tool.open(Wanted(settings))
+            await opened.run("learn", {})
+            await opened.close()
+        await tool.close()
+
+    assert "fresh" not in names[0]
+
+
+async def test_listings_are_bounded() -> None:
+    async with serving() as there:
+        for limits, why in ((Limits(mcp_tools=2), "mcp_tools"), (Limits(mcp_bytes=500), "")):
+            tool = Mcp(network(), (), ("127.0.0.1",), limits)
+            offer = await tool.offer(Wanted({"type": "mcp", "server_label": "x", "server_url": there.url}))
+            assert offer.listing is not None
+            assert why in (offer.listing.error or "")
+            assert not offer.functions
+            await tool.close()
+
+
+async def test_a_known_listing_is_believed_and_what_is_not_sound_in_it_is_left_out() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"type": "object", "properties": {"a": deep}}
+    listing = Listing("x", (ListedTool("good"), ListedTool("deep", None, deep)), known=True)
+    tool = Mcp(network(), (), ("127.0.0.1",), LIMITS)
+    settings = {"type": "mcp", "server_label": "x", "server_url": "http://127.0.0.1:9/"}
+    offer = await tool.offer(Wanted(settings, listing=listing))
+    await tool.close()
+
+    assert [function.name for function in offer.functions] == ["good"]
+    assert "'deep'" in offer.notes[0].message
+
+
+def test_secrets_are_not_repeated() -> None:
+    target = Target("x", "https://a.example/mcp?key=K1", {"Authorization": "Bearer T0KEN"})
+
+    hidden = target.hide("https://a.example/mcp?key=K1 said T0KEN, Bearer T0KEN")
+
+    assert hidden == "https://a.example/mcp said …, …"
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"label": "a b", "url": "http://x"}, "no label"),
+        ({"label": "a"}, "either a url or a command"),
+        ({"label": "a", "url": "http://x", "command": "y"}, "either a url or a command"),
+        ({"label": "a", "url": "http://x", "wibble": 1}, "wibble"),
+        ({"label": "a", "url": "http://x", "headers": {"A": "$NOT_SET_AT_ALL"}}, "NOT_SET_AT_ALL"),
+    ],
+)
+def test_tables_that_make_no_sense_are_refused(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_servers([table])
+
+
+def test_a_table_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_TOKEN", "t")
+    table = {
+        "label": "a",
+        "url": "http://x",
+        "headers": {"Authorization": "$MCP_TOKEN"},
+        "allowed_tools": ["f"],
+        "require_approval": {"always": ["f"]},
+        "keys": ["k"],
+        "default": True,
+    }
+    tool = open_mcp(read_servers([table]), (), LIMITS, lambda key: f"owner of {key}")
+
+    assert tool.defaults == ({"type": "mcp", "server_label": "a"},)
+    with pytest.raises(ValueError, match="two of the label"):
+        read_servers([table, table])
+
+
+async def test_functions_have_names_that_models_can_write() -> None:
+    async with serving() as there:
+        tool = OfOneServer(network(), (), ("127.0.0.1",), LIMITS)
+        tool.own = {"type": "mcp", "server_label": "test", "server_url": there.url}
+        functions = {function.name: function for function in await functions_of(tool)}
+        await tool.close()
+
+    hosted = functions["look_at"].hosted
+    assert hosted is not None
+    assert hosted.action == "look.at"
+    assert Server(Target("x", "u")).admits("anyone")
