@@ -1,5 +1,6 @@
 """A real model that sees: SmolLM2 with a vision encoder of random weights, in llama.cpp's own server."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.models import resolve
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.engines.upstreams.llama_server import WORD_JOINER
+from antiphon.run.inspect_upstream import Feature, inspect_upstream
 from tests import eyes
 from tests.contracts.engine import EngineContract, generated
 from tests.engines import llama_http
@@ -82,6 +84,12 @@ class TestContract:
 
 async def test_the_server_says_that_its_model_sees(engine: UpstreamEngine) -> None:
     assert engine.card.capabilities.media == {MediaKind.IMAGE}
+
+
+async def test_inspecting_the_server_says_so(url: str) -> None:
+    report = await asyncio.to_thread(inspect_upstream, Options(url, upstream_key=llama_http.KEY))
+
+    assert Feature("media", "works", "image") in report.features
 
 
 async def test_each_image_takes_the_tokens_of_its_encoder(engine: UpstreamEngine) -> None:

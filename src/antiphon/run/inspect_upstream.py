@@ -83,6 +83,7 @@ def features_of(server: Server) -> Iterator[Feature]:
         yield _template(card)
         yield from _tokens(card)
         yield _constraints(card)
+    yield _media(card)
     able = card.capabilities.sampling
     for name in Sampling.__struct_fields__:
         wire = WIRE_NAMES.get(name, name)
@@ -104,6 +105,13 @@ def _chat(server: ChatServer) -> Iterator[Feature]:
     for name, how in server.passed.items():
         yield Feature(name, "works", how) if how else Feature(name, "refused", "by its name")
     yield Feature("interrupted answers", "degraded", "go on behind a call of a server tool; else they fail")
+
+
+def _media(card: ModelCard) -> Feature:
+    kinds = ", ".join(sorted(card.capabilities.media))
+    return (
+        Feature("media", "works", kinds) if kinds else Feature("media", "refused", "by the place of the part")
+    )
 
 
 def _template(card: ModelCard) -> Feature:
