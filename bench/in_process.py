@@ -31,7 +31,7 @@ from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, random_id
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
-from antiphon.engines.engine import Engine, GenerationRequest, Prompt, Receiver, Work
+from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt, Receiver, Work
 from antiphon.http.delivery import Frame, frame
 from antiphon.run.drive import Driver, Projection
 from antiphon.run.generation import GenerationRun, Interceptors
@@ -157,6 +157,8 @@ class _Client:
 
 class _Ready:
     """An engine that pushes these chunks, and the work that it does. See `engines.engine.Engine`."""
+
+    card = ModelCard("ready", 100_000)
 
     def __init__(self, chunks: list[Chunk]) -> None:
         self._chunks = chunks
