@@ -122,12 +122,12 @@ def messages(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
 
 def _message(request: ChatRequest) -> CreateMessage:
     """The same request, in Anthropic's API."""
-    functions = [tool.function for tool in request.tools or () if tool.function]
+    functions = [tool["function"] for tool in request.tools or ()]
     return CreateMessage(
         model=request.model,
         max_tokens=max(LENGTHS),
         messages=[RequestMessage(each.role, str(each.content)) for each in request.messages],
-        tools=[{"name": each.name, "input_schema": each.parameters} for each in functions],
+        tools=[{"name": each["name"], "input_schema": each["parameters"]} for each in functions],
         thinking=Thinking("adaptive"),
         stream=True,
     )

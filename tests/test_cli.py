@@ -19,7 +19,14 @@ from antiphon.engines import llama_cpp
 from tests.dialects.templates import MADE_UP, TAGS
 from tests.server import running
 
-OPTIONS = [field.name for table in (Settings, llama_cpp.Options) for field in fields(table)]
+TABLES = ("models", "mcp_servers")
+"""What only the TOML file has."""
+OPTIONS = [
+    field.name
+    for table in (Settings, llama_cpp.Options)
+    for field in fields(table)
+    if field.name not in TABLES
+]
 
 
 def help_text(capsys: pytest.CaptureFixture[str], *tokens: str) -> str:
