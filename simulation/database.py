@@ -21,7 +21,7 @@ from antiphon.store.records import Limits
 from antiphon.store.sql import SqlStore
 from antiphon.store.transaction import Rows, Transaction
 from antiphon.store.watch import Notifier
-from simulation.laws import Histories
+from simulation.laws import Histories, LawError
 from simulation.loop import Process, SimulatedLoop
 
 R = TypeVar("R")
@@ -114,7 +114,10 @@ class SharedDatabase:
         if self.memory.changes == self._changes:  # nobody can notice it
             return result, list(transaction.topics)
         self._changes = self.memory.changes
-        self.histories.check(process)
+        try:
+            self.histories.check(process)
+        except LawError as error:  # the server would take it for a failure of its database
+            self.loop.call_exception_handler({"message": str(error), "exception": error})
         for notifier, other in self._servers.items():
             if other is not process and other.alive:
                 self.loop.call_later(self.rng.random() * NEWS, notifier.wake_all, context=other.context())

@@ -28,9 +28,6 @@ from simulation.loop import Process, SimulatedLoop
 from simulation.network import Delay, Transport
 
 LEASE = 3.0
-OWN_TASKS = 10
-"""A server that has nothing to do has no more tasks than these: its worker, its writers."""
-
 _RENDERERS: dict[str | None, Renderer] = {}
 
 
@@ -58,6 +55,7 @@ class Server:
         self.process = Process(name, skew)
         self.weather = Weather()
         self.ready = False
+        self._own = 0
         self._loop: SimulatedLoop = database.loop
         self._rng = rng
         self._connections: list[Transport] = []
@@ -88,6 +86,7 @@ class Server:
     async def start(self) -> None:
         """Load and open everything."""
         await self.run(self._runtime.start)
+        self._own = len(self.process.tasks)  # its worker, its writers
         self.ready = True
 
     def connect(self, delay: Delay) -> Transport:
@@ -125,6 +124,11 @@ class Server:
         await self.app.models.stop()
         await self._runtime.stop()
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way."""
+        return len(self.process.tasks) <= self._own and not self.busy and not self._state.connections
+
     def check_idle(self) -> None:
         """Nothing is under way any more: all that requests took is given back."""
         load = self.engine.load
@@ -134,7 +138,7 @@ class Server:
         law(not kept, f"{self.process.name}: the journals of {kept} are open")
         law(not self._state.connections, f"{self.process.name}: {len(self._state.connections)} connections")
         tasks = [task.get_coro().__qualname__ for task in self.process.tasks]  # type: ignore[union-attr]
-        law(len(tasks) <= OWN_TASKS, f"{self.process.name}: tasks are left: {tasks}")
+        law(len(tasks) <= self._own, f"{self.process.name}: tasks are left: {tasks}")
 
     async def bury(self) -> None:
         """Let what a killed server has left in this process end, without any effect."""

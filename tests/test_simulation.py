@@ -48,14 +48,11 @@ MUTATIONS = {
         "new = lines[known + 1 :] if known > 0 else lines",
         "a reader gets event|has another number|never end|follows",
     ),
-    "a lease that was lost is renewed": (
+    "a lease is taken that has not run out": (
         "store/jobs.py",
-        ".where(_held(holding)).values(lease_until=holding.lease.until)",
-        (
-            ".where(responses.c.id.in_(holding.ids), RUNNING)"
-            ".values(lease_until=holding.lease.until, worker=holding.lease.worker)"
-        ),
-        "was taken while another server held it|is read before it is stored|is read otherwise",
+        '"now": claim.now,',
+        '"now": claim.now + 2.5,',
+        "was taken while another server held it",
     ),
     "a slot is forgotten": (
         "engines/admission.py",
