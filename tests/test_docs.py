@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,12 @@ def test_every_option_in_the_docs_exists() -> None:
         for line in re.findall(r"^antiphon serve .*$", text, re.MULTILINE):
             found |= set(re.findall(r" --([a-z][a-z-]+)", line))
         assert found <= options, path.name
+
+
+def test_the_sample_configuration_has_every_option() -> None:
+    written = runpy.run_path(str(ROOT / "scripts" / "sample_config"))["text"]()
+
+    assert (ROOT / "deploy" / "antiphon.toml").read_text() == written, "Run scripts/sample_config."
 
 
 # docs/api.md
