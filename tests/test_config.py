@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.cli import main
-from antiphon.config import Settings
+from antiphon.config import Settings, unread_variables
 from antiphon.core.errors import EngineError
 from antiphon.engines import llama_cpp, registry, scripted, upstream, vllm
 
@@ -90,7 +90,7 @@ def test_a_file_may_name_the_engine(serve: Serve, tmp_path: Path) -> None:
     file.write_text('engine = "scripted"\nscript = "s.jsonl"\nport = 1\n')
     settings = serve("--config", file, "--parallel", 3)
     assert settings == Settings(
-        port=1, config=file, engine=scripted.Options(script=Path("s.jsonl"), parallel=3)
+        port=1, config=file, engine=scripted.Options(script=tmp_path / "s.jsonl", parallel=3)
     )
     assert serve("--config", file, "--engine", "scripted").port == 1
 
@@ -130,7 +130,7 @@ SAMPLES = {
     "port": ("81", 81),
     "model_name": ("a b", ("a", "b")),
     "dialect": ("hermes", "hermes"),
-    "chat_template": ("t.jinja", Path("t.jinja")),
+    "chat_template": ("/t.jinja", Path("/t.jinja")),
     "api_key": ("one two", ("one", "two")),
     "date": ("2026-11-21", "2026-11-21"),
     "store": ("memory", "memory"),
@@ -174,7 +174,7 @@ ENGINE_SAMPLES = {
     "draft": ("llama_cpp", "ngram", "ngram"),
     "draft_tokens": ("llama_cpp", "5", 5),
     "mmproj": ("llama_cpp", "none", "none"),
-    "script": ("scripted", "s.toml", Path("s.toml")),
+    "script": ("scripted", "/s.jsonl", Path("/s.jsonl")),
     "upstream_kind": ("upstream", "vllm", "vllm"),
     "upstream_model": ("upstream", "qwen", "qwen"),
     "upstream_key": ("upstream", "key", "key"),
@@ -421,3 +421,56 @@ def test_mcp_servers_that_make_no_sense_are_refused(
 
     assert main(["serve", "--config", str(file)]) == 2
     assert "either a url or a command" in capsys.readouterr().err
+
+
+def test_paths_in_a_file_are_taken_from_its_folder(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "etc"
+    (folder / "mine").mkdir(parents=True)
+    (folder / "keys").write_text("k\n")
+    (folder / "a.toml").write_text(
+        'model = "x.gguf"\ndraft = "~/d.gguf"\nchat_template = "t.jinja"\nstore = "sqlite:///s.db"\n'
+        'api_key = ["@keys", "other"]\nlimit = ["files=3"]\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    found = serve("--config", "etc/a.toml")
+    assert found.engine == llama_cpp.Options(str(folder / "x.gguf"), draft=str(Path("~/d.gguf").expanduser()))
+    assert (found.chat_template, found.store) == (folder / "t.jinja", f"sqlite:///{folder}/s.db")
+    assert found.api_key == ("k", "other")
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ("hf:org/repo", "hf:org/repo"),
+        ("org/repo", "org/repo"),
+        ("sub/x.gguf", "{folder}/sub/x.gguf"),
+        ("mine", "{folder}/mine"),  # it is there
+        ("/x.gguf", "/x.gguf"),
+        ("../x.gguf", "{folder}/../x.gguf"),
+    ],
+)
+def test_a_model_in_a_file_may_be_a_name(serve: Serve, tmp_path: Path, said: str, means: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "x.gguf").touch()
+    file = tmp_path / "a.toml"
+    file.write_text(f'model = "{said}"\n')
+    single = serve("--config", file).engine
+    file.write_text(
+        f'[[models]]\nname = "m"\nmodel = "{said}"\nchat_template = "chatml"\nadapters.a = "a.gguf"'
+    )
+    (table,) = serve("--config", file).models
+    wanted = means.format(folder=tmp_path)
+    assert [each.model for each in (single, *table.engines)] == [wanted, wanted]  # type: ignore[attr-defined]
+    assert (table.chat_template, table.adapters) == ("chatml", {"a": str(tmp_path / "a.gguf")})
+
+
+def test_variables_that_nobody_reads_are_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PROT", "SCRIPT", "MODELS", "URL", "HOST", "GPU_LAYERS", "ENGINE", "SERVICE_HOST"):
+        monkeypatch.setenv(f"ANTIPHON_{name}", "llama_cpp" if name == "ENGINE" else "1")
+    assert [*unread_variables(serve())] == [
+        "ANTIPHON_MODELS is the variable of no option: it is not read. Did you mean ANTIPHON_MODEL?",
+        "ANTIPHON_PROT is the variable of no option: it is not read. Did you mean ANTIPHON_PORT?",
+        "ANTIPHON_SCRIPT is an option of the engine scripted: it is not read.",
+    ]

@@ -62,7 +62,7 @@ keep_loaded = "8GiB"
 [[models]]
 name = "small"
 aliases = ["gpt-*", "tiny"]
-model = "small.gguf"
+model = "/small.gguf"
 context = 4096
 kv-type = "q8_0"
 dialect = "hermes"
@@ -74,7 +74,7 @@ enable_thinking = false
 levels = [1, 2]
 
 [models.adapters]
-sql = "sql.gguf"
+sql = "/sql.gguf"
 
 [[models]]
 name = "far"
@@ -84,7 +84,7 @@ upstream_kind = "vllm"
 [[models]]
 name = "played"
 engine = "scripted"
-script = "s.jsonl"
+script = "/s.jsonl"
 """
 
 
@@ -94,15 +94,15 @@ def test_each_table_is_a_model_with_its_own_options(serve: Callable[..., Setting
 
     assert small == ModelSettings(
         ("small", "gpt-*", "tiny"),
-        (llama_cpp.Options("small.gguf", context=4096, kv_type="q8_0"),),
+        (llama_cpp.Options("/small.gguf", context=4096, kv_type="q8_0"),),
         "hermes",
         "chatml",
         {"temperature": 0.3, "top_k": 20},
         {"enable_thinking": False, "levels": [1, 2]},
-        {"sql": "sql.gguf"},
+        {"sql": "/sql.gguf"},
     )
     assert far.engines == (upstream.Options("http://gpu:8000/v1", upstream_kind="vllm"),)
-    assert played.engines == (scripted.Options(script=Path("s.jsonl")),)
+    assert played.engines == (scripted.Options(script=Path("/s.jsonl")),)
     assert (settings.port, settings.default_model, settings.keep_loaded) == (1, "small", "8GiB")
 
 
@@ -206,7 +206,7 @@ SCRIPTED = '[[models]]\nname = "a"\nengine = "scripted"\nscript = SCRIPT\n'
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[[models]]\nname = "a"\nmodel = "none.gguf"', "The model a: There is no model file none.gguf"),
+        ('[[models]]\nname = "a"\nmodel = "/none.gguf"', "The model a: There is no model file /none.gguf"),
         (SCRIPTED + 'chat_template = "none"', "The model a: Cannot read the chat template none"),
         (SCRIPTED + 'adapters = { sql = "x" }', "The model a: The engine of this model takes no adapters"),
         ('default_model = "b"\n' + SCRIPTED, "There is no model 'b' to answer by default. Use one of: a."),

@@ -7,12 +7,14 @@ import asyncio
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
 from msgspec import Struct
 
 from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES
@@ -23,7 +25,7 @@ from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings, identity_of, read_keep_loaded
-from antiphon.core.errors import AntiphonError, StoreError, missing_extra
+from antiphon.core.errors import AntiphonError, StoreAwayError, StoreError, missing_extra
 from antiphon.core.limits import read_limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.engines.engine import Engine
@@ -47,6 +49,14 @@ _REASONING_FIELDS = {"both": ("reasoning_content", "reasoning")}
 _REASONING_FORMS = {"openai": RAW, "open-responses": RAW_OPEN_RESPONSES}
 
 
+STORE_SECONDS = 60.0
+"""How long a database may take to start, when the server does."""
+RETRY_SECONDS = 1.0
+"""Seconds between two attempts."""
+
+log = structlog.get_logger()
+
+
 class Runtime(Struct, frozen=True):
     """What runs beside the web server: the use cases, the worker on background responses, MCP servers."""
 
@@ -55,11 +65,11 @@ class Runtime(Struct, frozen=True):
     mcp: "Mcp | None" = None
 
     async def start(self) -> None:
-        """Load the model and open the store. Work on stored responses begins when both are there."""
+        """Open the store, and load the models. Work on stored responses begins when both are there."""
+        await self.app.storage.start()  # first: a model may take minutes
         if self.mcp is not None:
             await self.mcp.start()
         await self.app.models.start()
-        await self.app.storage.start()
         await self.worker.start()
 
     async def stop(self) -> None:
@@ -214,13 +224,27 @@ def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
 
     async def opened() -> Store:
         try:
-            return await open_store(settings.store, limits)
+            return await _open_when_there(lambda: open_store(settings.store, limits))
         except (ValueError, StoreError) as error:
             why = error.why if isinstance(error, StoreError) else str(error)
             message = f"Cannot open the store: {why.rstrip('.')}. Choose another with --store."
             raise AntiphonError(message) from error
 
     return opened
+
+
+async def _open_when_there(opened: Callable[[], Awaitable[Store]]) -> Store:
+    """The store, once its database is there: servers and databases are often started together."""
+    begun = time.monotonic()
+    while True:
+        try:
+            return await opened()
+        except StoreAwayError as error:
+            waited = time.monotonic() - begun
+            if waited > STORE_SECONDS:
+                raise
+            log.warning("waiting for the database", seconds=round(waited), most=STORE_SECONDS, why=error.why)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 def _secrets(settings: Settings) -> tuple[str, ...]:

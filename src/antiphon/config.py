@@ -15,14 +15,14 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter, Token
 from cyclopts.config import Dict, Env
@@ -30,6 +30,7 @@ from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
 from antiphon.core.limits import read_limits
+from antiphon.core.located import Located, file_or_name, key_file, placed, sqlite_file
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import engine_for, names, options_of
@@ -129,7 +130,7 @@ def is_keep_loaded(_type: object, value: str | None) -> None:
         read_keep_loaded(value)
 
 
-Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=False)]
+Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=False), Located(key_file)]
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class Settings:
     """The format of the model's reasoning and tool calls. Without one, chosen from
     the chat template."""
 
-    chat_template: Path | None = None
+    chat_template: Annotated[Path | None, Located(file_or_name)] = None
     """A Jinja chat template to use instead of the model's own: a file, or chatml, which is built in."""
 
     date: Annotated[str | None, Parameter(validator=is_date)] = None
@@ -184,7 +185,7 @@ class Settings:
     admin_key: Keys = field(default=(), repr=False)
     """A key, or @FILE with one per line, for whoever loads and unloads adapters. Without any, nobody may."""
 
-    store: str = "sqlite"
+    store: Annotated[str, Located(sqlite_file)] = "sqlite"
     """Where responses, conversations and stored completions are kept: sqlite, a file in
     the user's data folder; sqlite:///PATH; postgresql://USER@HOST/DATABASE, for several
     servers; or memory."""
@@ -294,23 +295,29 @@ class Environment(Env):
         super().__call__(app, commands, arguments)
 
 
-def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fill in what is still open from the TOML file that `config` names, if it does."""
-    for path, data in _files(arguments):
-        data.pop("models", None)  # see `_models`
-        data.pop(MCP_SERVERS, None)  # see `_with_servers`
-        known = _keys(arguments) - {"config"}
-        for key in data:
-            if key.replace("-", "_") not in known:
-                raise CycloptsError(msg=_unknown(key, known, path))
-        Dict(data, source=path, use_commands_as_keys=False)(app, commands, arguments)
+class ConfigFile:
+    """Fills in what is still open from the TOML file that `config` names, if it does.
 
+    `options` are the options of the engine. Where they are not known yet, `partial`, other keys are left out.
+    """
 
-def _engine_from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    for path, data in _files(arguments):
-        data.pop("models", None)
-        data.pop(MCP_SERVERS, None)
-        Dict(data, source=path, use_commands_as_keys=False, allow_unknown=True)(app, commands, arguments)
+    def __init__(self, options: type[EngineOptions], *, partial: bool = False) -> None:
+        self._options = options
+        self._partial = partial
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Read the file; raises CycloptsError for what it cannot say."""
+        for path, data in _files(arguments):
+            data.pop("models", None)  # see `_with_models`
+            data.pop(MCP_SERVERS, None)  # see `_with_servers`
+            known = _keys(arguments) - {"config"}
+            for key in () if self._partial else data:
+                if key.replace("-", "_") not in known:
+                    raise CycloptsError(msg=_unknown(key, known, path))
+            for table in (Settings, self._options):
+                data = placed(data, table, Path(path).absolute().parent)  # noqa: PLW2901
+            fill = Dict(data, source=path, use_commands_as_keys=False, allow_unknown=self._partial)
+            fill(app, commands, arguments)
 
 
 def _files(arguments: ArgumentCollection) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -351,7 +358,8 @@ def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | 
     with suppress(TypeError):
         serve.__defaults__ = (Settings(), DEFAULT_ENGINE)
         serve.__defaults__ = (options(), *serve.__defaults__)
-    app = App(name="antiphon serve", help=help, config=(_ENVIRONMENT, from_file), version_flags=(), **PARSING)
+    sources = (_ENVIRONMENT, ConfigFile(options))
+    app = App(name="antiphon serve", help=help, config=sources, version_flags=(), **PARSING)
     app.default(serve)
     return app
 
@@ -364,7 +372,8 @@ def _engine_of(tokens: Sequence[str]) -> str:
         chosen.extend((engine, model))
 
     choose.__annotations__["settings"] = Annotated[Settings, Parameter(name="*")]
-    app = App(config=(_ENVIRONMENT, _engine_from_file), help_flags=(), version_flags=(), **PARSING)
+    sources = (_ENVIRONMENT, ConfigFile(options_of(DEFAULT_ENGINE), partial=True))
+    app = App(config=sources, help_flags=(), version_flags=(), **PARSING)
     app.default(choose)
     try:
         _, bound, unused, _ = app.parse_known_args(tokens)
@@ -425,9 +434,38 @@ def _with_servers(settings: Settings) -> Settings:
 
 
 def _unknown(key: str, known: set[str], path: str) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    return f'unknown option "{key}" in {path}.{hint}'
+    return f'unknown option "{key}" in {path}.{_nearest(key, known)}'
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at what may be meant, if anything is like it."""
+    close = difflib.get_close_matches(name, [*known], n=1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+_OTHERS = re.compile(r"ANTIPHON_(URL$|TEST_|SERVICE_|PORT_\d+_)")
+"""Variables that are not for the server: of `antiphon chat`, of tests, of Kubernetes for a service."""
+
+
+def unread_variables(settings: Settings) -> Iterator[str]:
+    """What is wrong with each `ANTIPHON_…` variable that no option of the server reads."""
+    read = {*_variables(Settings), *_variables(type(settings.engine)), "ANTIPHON_ENGINE"}
+    for name in sorted(os.environ):
+        if name.startswith("ANTIPHON_") and name not in read and not _OTHERS.match(name):
+            owners = [each for each in names() if name in _variables(options_of(each))]
+            why = f"is an option of the engine {owners[0]}" if owners else "is the variable of no option"
+            yield f"{name} {why}: it is not read.{'' if owners else _nearest(name, read)}"
+
+
+def _variables(table: type) -> set[str]:
+    """The variables of the options of a table."""
+    hints = get_type_hints(table, include_extras=True)
+    told = [name for name, hint in hints.items() if not any(map(_is_unparsed, get_args(hint)))]
+    return {f"ANTIPHON_{name.upper()}" for name in told}
+
+
+def _is_unparsed(mark: Any) -> bool:
+    return isinstance(mark, Parameter) and mark.parse is False
 
 
 def _why(error: Exception) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 from msgspec import Meta, Struct
 
+from antiphon.core.located import file, file_or_name, placed
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import engine_for, options_of
 
@@ -109,6 +111,7 @@ class _Table:
     def __init__(self, places: "_Places", number: int, table: Mapping[str, Any]) -> None:
         self._places = places
         self._number = number
+        self._folder = Path(places.path).absolute().parent
         given = {key.replace("-", "_"): value for key, value in table.items()}
         own = set(ModelTable.__struct_fields__)
         self._own = {key: value for key, value in given.items() if key in own}
@@ -127,14 +130,14 @@ class _Table:
             (table.name, *table.aliases),
             tuple(engines),
             table.dialect,
-            table.chat_template,
+            table.chat_template and file_or_name(table.chat_template, self._folder),
             {
                 key: value
                 for key, value in msgspec.structs.asdict(table.sampling).items()
                 if value is not None
             },
             table.variables,
-            table.adapters,
+            {name: file(path, self._folder) for name, path in table.adapters.items()},
         )
 
     def _replica(self, table: ModelTable, replica: str | dict[str, Any]) -> EngineOptions:
@@ -145,6 +148,8 @@ class _Table:
     def _engine(self, name: str | None, given: Mapping[str, Any]) -> EngineOptions:
         """The options of the engine. Raises CycloptsError."""
         model = given.get("model")
+        if isinstance(model, str):
+            model = file_or_name(model, self._folder)
         try:
             options = options_of(name or engine_for(model if isinstance(model, str) else None))
         except ValueError as error:
@@ -154,7 +159,11 @@ class _Table:
             if key not in known:
                 raise self._unknown(key, known)
         found: list[EngineOptions] = []
-        app = App(config=(Dict(dict(given), source=self._places.path),), version_flags=(), **PARSING)
+        app = App(
+            config=(Dict(placed(given, options, self._folder), source=self._places.path),),
+            version_flags=(),
+            **PARSING,
+        )
 
         def keep(options: Any) -> None:
             found.append(options)

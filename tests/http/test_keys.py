@@ -1,4 +1,4 @@
-"""With keys, all is closed to strangers but /health and /version."""
+"""With keys, all is closed to strangers but /health, /ready and /version."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,6 +38,7 @@ async def test_strangers_get_401_on_every_path(header: str | None) -> None:
             assert (error["code"], error["param"]) == ("invalid_api_key", None)
             assert "secret" not in response.text
         assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/ready")).status_code == 200
         assert (await client.get("/version")).status_code == 200
 
 

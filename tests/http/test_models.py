@@ -1,11 +1,17 @@
 """Models, health and version."""
 
+import asyncio
+from typing import Any
+
 import httpx2 as httpx
 import pytest
 from msgspec.structs import replace
 
 from antiphon import __version__
+from antiphon.core.errors import StoreError
+from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.run import loading
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Health, KeepLoaded, Models
 from tests.apis.messages.support import ANTHROPIC
@@ -35,20 +41,85 @@ async def test_models_and_their_aliases() -> None:
     assert answer.json()["model"] == "alias"
 
 
-async def test_health_says_whether_the_server_can_answer() -> None:
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+async def test_health_says_whether_the_server_can_answer(path: str) -> None:
     async with (
         running([{"output": "Hi"}]) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
         for state, status in [(Health.READY, 200), (Health.LOADING, 503), (Health.DRAINING, 503)]:
             server.models.health = state
-            health = await client.get("/health")
-            assert (health.status_code, health.json()) == (status, {"status": state.value})
+            health = await client.get(path)
+            told = {"status": state.value, "store": "ready", "models": {"scripted": {"status": "ready"}}}
+            assert (health.status_code, health.json()) == (status, told)
         refused = await client.get("/v1/models/scripted")
 
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "engine_not_ready"
     assert refused.headers["retry-after"] == "1"
+
+
+class Ailing(ScriptedEngine):
+    """Works, or not, as it is told; `probe` says so, too."""
+
+    up = True
+
+    async def probe(self) -> None:
+        """Never answer."""
+        await asyncio.Event().wait()
+
+
+class Away:
+    """The store of a server, which cannot be reached any more."""
+
+    async def get(self, *_: object) -> None:
+        raise StoreError
+
+
+async def healths(url: str) -> list[tuple[int, dict[str, Any]]]:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=url) as client:
+        answers = [await client.get("/health"), await client.get("/ready")]
+    return [(answer.status_code, answer.json()) for answer in answers]
+
+
+async def test_health_is_bad_when_no_model_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "STATE_SECONDS", 0.01)
+    ailing = Ailing([{"output": "Hi"}])
+    both = [
+        ServedModel(ailing, names=("a",), dialect="hermes"),
+        ServedModel(ScriptedEngine([{"output": "Hi"}]), names=("x",), dialect="hermes"),
+    ]
+    async with running(ailing, models=Models(both)) as server:
+        found = await healths(server.url)
+        assert [status for status, _ in found] == [200, 200]
+        assert found[0][1]["models"] == {  # it does not say that it is there
+            "a": {"status": "failed"},
+            "x": {"status": "ready"},
+        }
+    async with running(ailing) as server:
+        ailing.up = False
+        assert [(status, body["status"]) for status, body in await healths(server.url)] == [
+            (503, "failed")
+        ] * 2
+
+
+async def test_health_counts_replicas() -> None:
+    pool = PoolEngine([(name, ScriptedEngine([{"output": "Hi"}])) for name in ("one", "two")])
+    async with running(pool) as server:
+        assert (await healths(server.url))[0][1]["models"] == {
+            "scripted": {"status": "ready", "up": 2, "replicas": 2}
+        }
+
+
+async def test_a_server_without_its_store_is_up_but_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running([{"output": "Hi"}]) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(server.app.storage.store, "responses", Away())
+            found = await healths(server.url)
+    assert [(status, body["status"], body["store"]) for status, body in found] == [
+        (200, "ready", "away"),
+        (503, "ready", "away"),
+    ]
 
 
 async def test_version() -> None:

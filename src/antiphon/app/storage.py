@@ -7,6 +7,9 @@ from antiphon.app.log_writer import LEASE, LogWriter
 from antiphon.core.errors import StoreError
 from antiphon.store.store import Store
 
+ANSWER_SECONDS = 0.5
+"""How long the store may take to answer, for /health: who asks waits a second at most."""
+
 
 class Storage:
     """Opens the store when the server starts. `lease` is in seconds."""
@@ -33,6 +36,15 @@ class Storage:
     def store(self) -> Store:
         """The store. Raises StoreError before `start`."""
         return self.writer.store
+
+    async def answers(self) -> bool:
+        """Whether the store can be read now."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.store.responses.get("", "")
+        except (StoreError, TimeoutError):
+            return False
+        return True
 
     async def start(self) -> None:
         """Open the store. Raises AntiphonError if that cannot be done."""

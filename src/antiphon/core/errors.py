@@ -137,6 +137,10 @@ class StoreError(AntiphonError):
         return str((original.__cause__ or original) if original else cause)
 
 
+class StoreAwayError(StoreError):
+    """The database cannot be reached: it may be starting."""
+
+
 class ToolError(AntiphonError):
     """A server-side tool failed."""
 

@@ -24,6 +24,13 @@ DIALECTS: tuple[Dialect, ...] = tuple(_assigned())
 BY_NAME = {name: dialect for dialect in DIALECTS for name in dialect.names}
 
 
+def check(name: str) -> None:
+    """Raise EngineError if there is no dialect of that name. Whether a model has what `hf` needs is open."""
+    for part in name.split("+"):
+        if part != hf.NAME:
+            find(part)
+
+
 def find(name: str, template: str | None = None) -> Dialect:
     """The dialect of that name, or `A+B`: the reasoning of A with the calls of B.
 

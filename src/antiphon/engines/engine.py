@@ -242,6 +242,25 @@ class Adapters(Protocol):
         ...
 
 
+@runtime_checkable
+class Monitored(Protocol):
+    """An engine that knows whether it still works."""
+
+    @property
+    def up(self) -> bool:
+        """Whether it can take requests now; where it consists of several, whether one of them can."""
+        ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """An engine that may be away, and come back."""
+
+    async def probe(self) -> None:
+        """Raise EngineError if it does not answer."""
+        ...
+
+
 class EngineOptions(Protocol):
     """What makes a module an engine: a frozen dataclass of this kind, called `Options`.
 

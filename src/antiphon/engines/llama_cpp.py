@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import structlog
 from cyclopts.types import NonNegativeInt, PositiveInt
@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError, missing_extra
+from antiphon.core.located import Located, file_or_name
 from antiphon.engines import upstream
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work
 from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of
@@ -58,7 +59,7 @@ _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 class Options:
     """The options of llama.cpp."""
 
-    model: str | None = None
+    model: Annotated[str | None, Located(file_or_name)] = None
     """The model: a GGUF file, or hf:ORG/REPO[:FILE.gguf] from the Hugging Face hub
     (needs the extra `hub`). Without one, the small bundled model."""
 
@@ -83,14 +84,14 @@ class Options:
     flash_attention: Literal["auto", "on", "off"] = "auto"
     """Whether attention is computed in one step that keeps less in memory; auto where it can be."""
 
-    draft: str | None = None
+    draft: Annotated[str | None, Located(file_or_name)] = None
     """What guesses the next tokens, for the model to check several at a time: a small model with the
     same vocabulary (a GGUF file or hf:…), or ngram, which looks for them in what was said before."""
 
     draft_tokens: PositiveInt | None = None
     """How many tokens are guessed at a time. Without it, llama.cpp's own number."""
 
-    mmproj: str | None = None
+    mmproj: Annotated[str | None, Located(file_or_name)] = None
     """What makes the model see, or hear: a GGUF file, hf:ORG/REPO:FILE.gguf, or none. Without it, the file
     with mmproj in its name that lies beside the model, where there is one of each."""
 
@@ -157,6 +158,11 @@ class LlamaCppEngine:
     def load(self) -> Load:
         """How many generations hold a slot of llama.cpp, and how many want one."""
         return self._running.client.load if self._running is not None else Load()
+
+    @property
+    def up(self) -> bool:
+        """See `Monitored`."""
+        return self._running is not None
 
     @property
     def memory(self) -> int:

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     ReplicaLostError,
 )
-from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Receiver, Work
+from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Probed, Receiver, Work
 
 PROBE_SECONDS = 5.0
 """Seconds between probes of a replica, and how long it may take to answer one."""
@@ -46,15 +46,6 @@ BUSY_BLOCKS = 8
 T = TypeVar("T")
 
 log = structlog.get_logger()
-
-
-@runtime_checkable
-class Probed(Protocol):
-    """An engine that may be away, and come back."""
-
-    async def probe(self) -> None:
-        """Raise EngineError if it does not answer."""
-        ...
 
 
 class Replica:
@@ -143,6 +134,11 @@ class PoolEngine:
     def replicas(self) -> dict[str, bool]:
         """Which replicas there are, and whether they answer."""
         return {replica.name: replica.up for replica in self._replicas}
+
+    @property
+    def up(self) -> bool:
+        """See `Monitored`."""
+        return any(replica.up for replica in self._replicas)
 
     async def start(self) -> None:
         """Start all replicas: one at least has to be there, and all that are have to run the same model.

@@ -17,6 +17,7 @@ from cyclopts.types import PositiveFloat, PositiveInt
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
+from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Receiver, Work, check_size
@@ -88,7 +89,7 @@ class Options:
     upstream_key: str | None = field(default=None, repr=False)
     """The key that the server asks for. Better in the variable: others see command lines."""
 
-    tokenizer: str | None = None
+    tokenizer: Annotated[str | None, Located(file_or_name)] = None
     """Where the model's tokenizer and chat template are, if the server does not tell: a folder with
     tokenizer.json in it, or ORG/REPO on the Hugging Face hub (needs the extra `tokenizer`)."""
 

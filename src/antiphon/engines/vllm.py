@@ -25,6 +25,7 @@ from cyclopts.types import PositiveInt
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
+from antiphon.core.located import Located, file_or_name
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
     Capabilities,
@@ -49,7 +50,7 @@ LONG = 64 * 1024
 class Options:
     """The options of vLLM."""
 
-    model: str
+    model: Annotated[str, Located(file_or_name)]
     """The model: a folder with its safetensors, or ORG/REPO on the Hugging Face hub."""
 
     _: KW_ONLY
@@ -99,6 +100,11 @@ class VllmEngine:
     def load(self) -> Load:
         """How many generations vLLM works on, and how many wait here."""
         return Load(self._admission.running, self._admission.waiting)
+
+    @property
+    def up(self) -> bool:
+        """See `Monitored`."""
+        return self._core is not None
 
     @property
     def memory(self) -> int:

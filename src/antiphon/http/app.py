@@ -21,6 +21,7 @@ from antiphon.http.models import (
     list_models,
     load_adapter,
     reachable,
+    ready,
     retrieve_model,
     unload_adapter,
     version,
@@ -120,6 +121,7 @@ ROUTES = [
     Route("/v1/models/{model:path}", retrieve_model),
     Route("/", reachable, methods=["HEAD"]),
     Route("/health", health),
+    Route("/ready", ready),
     Route("/metrics", metrics),
     Route("/version", version),
 ]

@@ -1,6 +1,6 @@
 """API keys: who may send requests, and as whom.
 
-With keys set, every path but /health and /version wants `Authorization: Bearer KEY`, or
+With keys set, every path but /health, /ready and /version wants `Authorization: Bearer KEY`, or
 `x-api-key: KEY`, as Anthropic's clients send it. The key itself goes no further than this
 module: the request carries its identity, a digest, and what is stored for a request belongs to
 that identity. What changes the server itself wants a key of its own.
@@ -25,7 +25,7 @@ POLICY_VIOLATION = 1008
 _ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 """Paths for whoever runs the server."""
 
-_OPEN = frozenset({"/health", "/version"})
+_OPEN = frozenset({"/health", "/ready", "/version"})
 
 
 class NoAdminKeyError(RequestError):

@@ -1,14 +1,18 @@
-"""GET /v1/models and /v1/models/{id}, adapters, HEAD /, /health, /version."""
+"""GET /v1/models and /v1/models/{id}, adapters, HEAD /, /health, /ready, /version."""
 
+import asyncio
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from antiphon import __version__
+from antiphon.app.app import App
 from antiphon.http.request import Query, app_of, read_body
+from antiphon.run.loading import ModelStatus
 from antiphon.run.models import Health, ModelEntry
 
 
@@ -44,11 +48,37 @@ async def reachable(request: Request) -> Response:
 
 
 async def health(request: Request) -> JSONResponse:
-    """200 once the server can answer, 503 before and while it shuts down."""
-    app = app_of(request)
-    opening = app.models.health is Health.READY and not app.storage.started
-    now = Health.LOADING if opening else app.models.health
-    return JSONResponse({"status": now}, 200 if now is Health.READY else 503)
+    """200 while one model at least can answer; 503 before, while none can, and while the server stops."""
+    found = await _find_out(app_of(request))
+    return JSONResponse(found, 200 if found["status"] is Health.READY else 503)
+
+
+async def ready(request: Request) -> JSONResponse:
+    """200 while requests should be sent here: as /health, and the store has to answer, too."""
+    found = await _find_out(app_of(request))
+    able = found["status"] is Health.READY and found["store"] is StoreStatus.READY
+    return JSONResponse(found, 200 if able else 503)
+
+
+class StoreStatus(StrEnum):
+    """Whether what is stored can be reached."""
+
+    OPENING = "opening"
+    READY = "ready"
+    AWAY = "away"
+
+
+async def _find_out(app: App) -> dict[str, Any]:
+    """How server, store and models are."""
+    states, answers = await asyncio.gather(app.models.states(), app.storage.answers())
+    store = StoreStatus.READY if answers else StoreStatus.AWAY
+    now = app.models.health
+    if now is Health.READY and states and all(each.status is ModelStatus.FAILED for each in states.values()):
+        now = Health.FAILED
+    if not app.storage.started:
+        store = StoreStatus.OPENING
+        now = Health.LOADING if now is Health.READY else now
+    return {"status": now, "store": store, "models": to_builtins(states)}
 
 
 async def version(request: Request) -> JSONResponse:

@@ -17,16 +17,19 @@ from contextlib import contextmanager
 from types import FrameType
 
 import msgspec
+import structlog
 import uvicorn
 
 from antiphon.compose import Runtime, compose
-from antiphon.config import Settings
+from antiphon.config import Settings, unread_variables
 from antiphon.core.errors import AntiphonError
 from antiphon.http.app import build
 from antiphon.http.protocol import StreamProtocol, protocols
 from antiphon.log import configure
 from antiphon.run.bounded import warm
 from antiphon.run.models import Health
+
+log = structlog.get_logger()
 
 GC_THRESHOLD = 50_000
 """Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
@@ -41,6 +44,8 @@ LAST_EVENTS_SECONDS = 1
 def serve(settings: Settings) -> None:
     """Serve until Ctrl-C, which raises KeyboardInterrupt. Raises AntiphonError if the server cannot start."""
     configure(settings.log_level, settings.log_format)
+    for warning in unread_variables(settings):
+        log.warning(warning)
     runtime = compose(settings)
     config = uvicorn.Config(
         build(runtime.app, settings.api_key, settings.admin_key),

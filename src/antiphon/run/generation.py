@@ -7,7 +7,7 @@ reasoning that has become too long is closed, and the engine continues after it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import Chunk, Finish, FinishReason, merge_chunks
 from antiphon.core.errors import AntiphonError, ReplicaLostError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed
+from antiphon.core.items import Item
 from antiphon.core.observation import Observation, ObservedGeneration, observed
 from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
@@ -78,6 +79,7 @@ class ReasoningLimit(Struct, frozen=True):
 class Interceptors(Struct, frozen=True):
     """What may step in between engine and client; most answers need none of it.
 
+    `ended` is told the items of each answer that has ended.
     `hosted` names the functions that the server runs. `plan` is what a constraint of the
     generation comes from: an answer that is continued needs it, and `pool` to work on it.
     """
@@ -89,6 +91,7 @@ class Interceptors(Struct, frozen=True):
     hosted: frozenset[str] = frozenset()
     plan: ConstraintPlan = ConstraintPlan()
     pool: BoundedPool | None = None
+    ended: Callable[[Sequence[Item]], None] | None = None
 
 
 class GenerationRun:
@@ -122,6 +125,7 @@ class GenerationRun:
         self._hosted = interceptors.hosted
         self._plan = interceptors.plan
         self._pool = interceptors.pool or BoundedPool()
+        self._told = interceptors.ended
         self._items = items
         self._pieces = items.pieces
         self._before = 0  # tokens that were written before the engine began its part
@@ -316,6 +320,8 @@ class GenerationRun:
     def _last(self, events: list[Event]) -> list[Event]:
         """The last events, visible. What was wrong with the markup is logged once for all of it."""
         visible = self._visible(events)
+        if self._told is not None:
+            self._told(self._items.items)
         observation = self._observation
         model = observation.served or self._engine.card.name
         if self._broken:

@@ -7,10 +7,12 @@ dialect and a renderer, which are chosen here.
 import asyncio
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Message, Role, TextPart
@@ -18,7 +20,9 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Turn
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
 from antiphon.dialects.dialect import Dialect
-from antiphon.engines.engine import Adapters, Engine, Load, ModelCard
+from antiphon.dialects.registry import check
+from antiphon.engines.engine import Adapters, Engine, Load, ModelCard, Monitored, Probed
+from antiphon.engines.pool import PoolEngine
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.chat_model import ChatModel
 from antiphon.run.model import Model
@@ -26,6 +30,30 @@ from antiphon.run.token_model import TokenModel
 from antiphon.tools.tool import ServerTool
 
 log = structlog.get_logger()
+
+
+STATE_SECONDS = 0.5
+"""How long an engine may take to say that it is there, for /health: who asks waits a second at most."""
+
+
+class ModelStatus(StrEnum):
+    """What becomes of requests for a model: they are answered, they fail, or it has to be loaded first."""
+
+    READY = "ready"
+    FAILED = "failed"
+    UNLOADED = "unloaded"
+
+
+class ModelState(Struct, frozen=True, omit_defaults=True):
+    """How a model is; of one with replicas, how many of them are up."""
+
+    status: ModelStatus
+    up: int | None = None
+    replicas: int | None = None
+
+
+def _status(up: bool) -> ModelStatus:
+    return ModelStatus.READY if up else ModelStatus.FAILED
 
 
 class ServedModel:
@@ -81,6 +109,8 @@ class ServedModel:
         self._limits = limits
         if adapters:
             self._adapting("adapters")
+        if dialect is not None:
+            check(dialect)
 
     async def load(self) -> Model:
         """The model, loaded. Raises AntiphonError if that cannot be done."""
@@ -114,6 +144,23 @@ class ServedModel:
     def load_now(self) -> Load:
         """How busy it is."""
         return self._engine.load
+
+    async def state(self) -> ModelState:
+        """Whether it can answer, as far as its engine knows; one that may be away is asked."""
+        engine = self._engine
+        if not self.loaded:
+            return ModelState(ModelStatus.UNLOADED)
+        if isinstance(engine, PoolEngine):
+            replicas = [*engine.replicas.values()]
+            return ModelState(_status(engine.up), sum(replicas), len(replicas))
+        up = engine.up if isinstance(engine, Monitored) else True
+        if up and isinstance(engine, Probed):
+            try:
+                async with asyncio.timeout(STATE_SECONDS):
+                    await engine.probe()
+            except (EngineError, TimeoutError):
+                up = False
+        return ModelState(_status(up))
 
     @property
     def memory(self) -> int:

@@ -104,6 +104,7 @@ class Prepared(Struct, frozen=True):
     """A generation that can begin, the same for all choices of a turn.
 
     `decoder` makes a decoder for one answer, whose ids of calls come from random numbers if there are any.
+    `ended` is told the items of each answer.
     """
 
     turn: Turn
@@ -115,6 +116,7 @@ class Prepared(Struct, frozen=True):
     pool: BoundedPool
     plan: ConstraintPlan = ConstraintPlan()
     reasoning: ReasoningLimit | None = None
+    ended: Callable[[Sequence[Item]], None] | None = None
 
     def generation(self, index: int, context: ReplayContext, items: Accumulator) -> GenerationRun:
         """The generation for one of the choices; `items` builds those of its answer."""
@@ -126,6 +128,7 @@ class Prepared(Struct, frozen=True):
             frozenset(tool.name for tool in self.turn.tools if tool.hosted and not tool.hosted.approval),
             self.plan,
             self.pool,
+            self.ended,
         )
         request = _for_choice(self.request, index)
         return GenerationRun(self.engine, request, self.decoder(context.rng), interceptors, items)

@@ -6,7 +6,7 @@ room goes before whoever comes later, whichever model that wants.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from enum import StrEnum
@@ -28,9 +28,9 @@ from antiphon.core.errors import (
 from antiphon.core.observation import observed
 from antiphon.core.turn import Function, Turn
 from antiphon.engines.engine import Load, ModelCard, Prompt
-from antiphon.run.loading import ServedModel
+from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
-from antiphon.tools.tool import ServerTool
+from antiphon.tools.tool import Checked, ServerTool
 
 LOAD_SECONDS = 600.0
 """How long a request waits for its model to be loaded, and for room to load it."""
@@ -49,6 +49,7 @@ class Health(StrEnum):
 
     LOADING = "loading"
     READY = "ready"
+    FAILED = "failed"
     DRAINING = "draining"
 
 
@@ -120,7 +121,10 @@ class Models:
             raise EngineError(message)
 
     async def start(self) -> None:
-        """Load the models, as many as may be. Raises AntiphonError if one cannot be loaded."""
+        """Load the models, as many as may be. Raises AntiphonError if one, or a tool, cannot be used."""
+        for tool in self._tools():
+            if isinstance(tool, Checked):
+                await tool.check()
         for served in self._served:
             if self._keep.allows([*self._sizes(), *([served.memory] if served.memory else [])]):
                 await served.load()
@@ -142,11 +146,20 @@ class Models:
 
     async def close(self) -> None:
         """Free the tools. No answer is under way any more."""
-        for tool in {id(tool): tool for served in self._served for tool in served.tools.values()}.values():
+        for tool in self._tools():
             try:
                 await tool.close()
             except Exception:  # others have to be closed, too
                 log.exception("a tool could not be closed", tool=tool.type)
+
+    async def states(self) -> dict[str, ModelState]:
+        """How each model is, by its canonical name. One without a name yet is left out."""
+        named = [served for served in self._served if served.names]
+        states = await asyncio.gather(*(served.state() for served in named))
+        return {served.names[0]: state for served, state in zip(named, states, strict=True)}
+
+    def _tools(self) -> Iterable[ServerTool]:
+        return {id(tool): tool for served in self._served for tool in served.tools.values()}.values()
 
     @property
     def loads(self) -> dict[str, Load]:

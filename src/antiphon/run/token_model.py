@@ -3,24 +3,26 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from random import Random
 from types import MappingProxyType
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineError, RequestError, naming
 from antiphon.core.grammar import Grammar, Kind, Span, State
-from antiphon.core.items import FunctionCall, MediaPart, Message, Role, TextPart
+from antiphon.core.items import FunctionCall, Item, MediaPart, Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
+from antiphon.dialects.detection.foreign import ForeignCalls
 from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt
 from antiphon.render.media import media_in, split_at_media
@@ -38,6 +40,8 @@ from antiphon.run.constraints import (
 from antiphon.run.generation import ReasoningLimit
 from antiphon.run.model import Prepared, PromptSize, characters, check_turn, most_tokens, room, without
 from antiphon.tools.tool import ServerTool
+
+log = structlog.get_logger()
 
 MANY_ITEMS = 64
 """Items from which on a conversation is rendered beside the event loop: it may take milliseconds."""
@@ -86,6 +90,7 @@ class TokenModel:
         self._answer_header = _answer_header(renderer, dialect.grammar)
         self._reasons = reasons
         self._exclude_tools = exclude_tools
+        self._calls_elsewhere = ForeignCalls(dialect.names[0])
         self._plans: dict[bytes, ConstraintPlan] = {}
         self._foreign = lru_cache(TEMPLATES)(self._compile)
 
@@ -133,7 +138,21 @@ class TokenModel:
         def decoder(rng: Random | None) -> Decoder:
             return self.decoder(turn, prompt, rng)
 
-        return Prepared(turn, self, prompt, self.engine, request, decoder, self.pool, plan, reasoning)
+        look = partial(self._look_for_calls, turn) if turn.tools and turn.prompt is None else None
+        return Prepared(turn, self, prompt, self.engine, request, decoder, self.pool, plan, reasoning, look)
+
+    def _look_for_calls(self, turn: Turn, items: Sequence[Item]) -> None:
+        """Log a hint, once, if an answer has calls of another dialect in its text."""
+        text = "\n".join(item.text for item in items if isinstance(item, Message))
+        found = self._calls_elsewhere.find(text, {tool.name: tool.parameters for tool in turn.tools})
+        if found:
+            hint = " or ".join(f"--dialect {name}" for name in found)
+            log.warning(
+                "an answer has calls of another dialect in its text",
+                model=self.card.name,
+                dialect=self.dialect.names[0],
+                hint=f"Try {hint}.",
+            )
 
     async def count(self, turn: Turn) -> PromptSize:
         """See `Model`."""

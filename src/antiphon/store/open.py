@@ -21,7 +21,8 @@ async def open_store(url: str, limits: Limits = DEFAULT_LIMITS) -> Store:
     `memory`: gone with the process. `sqlite`: a file in the user's data folder.
     `sqlite:///PATH`: a file; an absolute path makes it four slashes.
     `postgresql://…`: a PostgreSQL database, as libpq writes it. Raises ValueError for
-    any other URL, or without what it needs; StoreError if the database cannot be opened.
+    any other URL, or without what it needs; StoreError if the database cannot be opened, a
+    StoreAwayError if it is not there, or not yet.
     """
     from antiphon.store.sql import SqlStore  # noqa: PLC0415 - takes longer than a start of the program may
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.util import await_only
 
-from antiphon.core.errors import StoreError
+from antiphon.core.errors import StoreAwayError, StoreError
 from antiphon.store.database import Read, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.records import Limits
@@ -151,7 +151,10 @@ class Postgresql:
             migrate(connection)
 
         async def connect() -> asyncpg.Connection:
-            return await asyncpg.connect(self._url, timeout=self._limits.timeout)
+            try:
+                return await asyncpg.connect(self._url, timeout=self._limits.timeout)
+            except (OSError, asyncpg.CannotConnectNowError) as error:
+                raise StoreAwayError from error
 
         engine = create_async_engine("postgresql+asyncpg://", async_creator=connect)
         try:

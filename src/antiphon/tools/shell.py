@@ -52,6 +52,10 @@ A call may take {SECONDS:.0f} seconds, or `timeout_ms`, at most {MAX_SECONDS * 1
 _LOST = "The files of earlier commands are lost: the sandbox was made anew."
 _BROKEN = "Commands cannot be run at the moment. Go on without them."
 
+_TRY = Commands("exit 0\n", 30.0, 1000)
+"""What a sandbox is tried with when the server starts: nothing, in so many seconds."""
+_REMEDY = "Give the command that begins a shell which reads its script from standard input."
+
 log = structlog.get_logger()
 
 
@@ -68,6 +72,25 @@ class Shell:
             raise ToolError(f"The shell's command cannot be read: {error}. Check its quotes.") from error
         if not self._words:
             raise ToolError("The shell's command is empty. Give the one that begins a shell.")
+
+    async def check(self) -> None:
+        """See `Checked`: a shell that does nothing."""
+        workspace = Workspace(self._words)
+        try:
+            done = await workspace.execute(_TRY)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ToolError(f"--shell cannot be used: {self._words[0]}: {why}. {_REMEDY}") from error
+        finally:
+            await workspace.close()
+        if done.exit_code is None:
+            raise ToolError(
+                f"--shell cannot be used: it did nothing for {_TRY.seconds:.0f} seconds. {_REMEDY}"
+            )
+        if done.exit_code:
+            why = " ".join((done.stderr or done.stdout).split()) or "it says nothing"
+            message = f"--shell cannot be used: it ends with code {done.exit_code}: {why.rstrip('.')}. "
+            raise ToolError(message + _REMEDY)
 
     async def offer(self, wanted: Wanted) -> Offer:
         """See `ServerTool`. A `local` shell is the client's."""
@@ -106,7 +129,10 @@ class Workspace:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
         try:
             commands = parse_commands(arguments)
-            executed = await self._execute(commands)
+            executed = await self.execute(commands)
+        except OSError:
+            log.exception("the command of the shell cannot be started", command=self._words[0])
+            return ToolResult(_BROKEN, failed=True)
         except ToolError as error:
             return ToolResult(error.message, failed=True)
         notice, self._notice = self._notice, ""
@@ -125,15 +151,11 @@ class Workspace:
         if path is not None:
             await asyncio.to_thread(_remove, path)
 
-    async def _execute(self, commands: Commands) -> Executed:
-        """Run commands. Raises ToolError if there is no shell."""
-        try:
-            if self._path is None:
-                self._path = Path(mkdtemp(prefix="antiphon-"))
-            return await execute(self._program(commands.script, self._path), commands.seconds, commands.limit)
-        except OSError as error:
-            log.exception("the command of the shell cannot be started", command=self._words[0])
-            raise ToolError(_BROKEN) from error
+    async def execute(self, commands: Commands) -> Executed:
+        """Run commands. Raises OSError if there is no shell."""
+        if self._path is None:
+            self._path = Path(mkdtemp(prefix="antiphon-"))
+        return await execute(self._program(commands.script, self._path), commands.seconds, commands.limit)
 
     def _program(self, script: str, path: Path) -> Program:
         words = [word.replace(WORKSPACE, str(path)) for word in self._words]

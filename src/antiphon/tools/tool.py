@@ -6,7 +6,7 @@ files), and is gone with the answer.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -62,6 +62,18 @@ class Session(Protocol):
 
         It may be called in the middle of a call that was cancelled. What cannot be freed is logged: nothing
         but cancellation is raised.
+        """
+        ...
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """A tool that can find out before it is used whether it works."""
+
+    async def check(self) -> None:
+        """Try it, when the server starts. Raises ToolError, with the remedy, if it can never be used.
+
+        What may work later is a warning in the log. It ends in bounded time.
         """
         ...
 

@@ -18,7 +18,7 @@ from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
 from antiphon.core.tool_result import Found, Opened, Searched, ToolResult, ToolResultDetails
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Checked, Offer, Wanted
 from antiphon.tools.web.arguments import Find, Open, Search, parse_call
 from antiphon.tools.web.display import display, shown_lines
 from antiphon.tools.web.fetch import Document, Fetcher, parse
@@ -97,6 +97,11 @@ class WebSearch:
         self._provider = provider
         self._fetcher = fetcher or Fetcher()
         self._reading = ThreadPoolExecutor(READERS, "read-page")
+
+    async def check(self) -> None:
+        """See `Checked`."""
+        if isinstance(self._provider, Checked):
+            await self._provider.check()
 
     async def offer(self, wanted: Wanted) -> Offer:
         """See `ServerTool`. Without access to the web, nothing can be searched here."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -17,6 +18,10 @@ from antiphon.tools.web.settings import Domains, host_of
 
 SEARCH_SECONDS = 20.0
 """How long a search may take."""
+
+CHECK_SECONDS = 5.0
+"""How long the start of the server waits to hear whether the search engine answers."""
+_CHECK = "Is that its address, and has search.formats in its settings.yml json?"
 
 _SITES = 8
 """Domains that a query names. Search engines understand no more; all hold for the results."""
@@ -52,6 +57,14 @@ class SearxngSearch:
                 f"'{base_url}' is not the URL of a search engine. Give one like http://127.0.0.1:8888."
             )
         self._url = base_url.rstrip("/") + "/search"
+
+    async def check(self) -> None:
+        """Search once, when the server starts: the log tells of a search engine that does not answer."""
+        with suppress(ToolError, TimeoutError):
+            async with asyncio.timeout(CHECK_SECONDS):
+                await self.search("test", 1, Domains())
+                return
+        log.warning("--web-search does not work yet", hint=_CHECK)
 
     async def search(self, query: str, count: int, domains: Domains) -> Sequence[Result]:
         """See `SearchProvider`."""

@@ -1,0 +1,69 @@
+"""Options that name files: what a configuration file says of them is taken from that file's folder.
+
+An option whose type is a `Path` names a file. One whose value may be a file or something else (a URL,
+a name on a hub) says so in its type: `Annotated[str, Located(file_or_name)]`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
+
+_NAME = re.compile(r"[A-Za-z0-9][\w-]*(?:/[\w.-]+(?<!\.gguf)(?<!\.jinja))?")
+"""What may be a name, alone or as ORG/REPO; the name of a file has a suffix."""
+_SQLITE = "sqlite:///"
+
+
+class Located(Struct, frozen=True):
+    """Marks an option. `place` makes what is said of it in a folder's file mean the same from anywhere."""
+
+    place: Callable[[str, Path], str]
+
+
+def file(value: str, folder: Path) -> str:
+    """A file."""
+    return str(folder / Path(value).expanduser())
+
+
+def file_or_name(value: str, folder: Path) -> str:
+    """A file or folder, if there is one or it can be nothing else; a URL or a name stays."""
+    if "://" in value or value.startswith("hf:"):
+        return value
+    path = file(value, folder)
+    return value if _NAME.fullmatch(value) and not Path(path).exists() else path
+
+
+def key_file(value: str, folder: Path) -> str:
+    """`@FILE`; anything else is a key, and stays."""
+    return "@" + file(value[1:], folder) if value.startswith("@") else value
+
+
+def sqlite_file(value: str, folder: Path) -> str:
+    """The file of `sqlite:///PATH`; another store stays."""
+    path = value.removeprefix(_SQLITE)
+    return value if path in {value, ":memory:"} else _SQLITE + file(path, folder)
+
+
+def placed(data: Mapping[str, Any], options: type, folder: Path) -> dict[str, Any]:
+    """What a file in `folder` says of these options, with absolute paths. Keys may be written with `-`."""
+    hints = get_type_hints(options, include_extras=True)
+    return {key: _placed(value, hints.get(key.replace("-", "_")), folder) for key, value in data.items()}
+
+
+def _placed(value: Any, hint: Any, folder: Path) -> Any:
+    place = _place(hint)
+    if place is None:
+        return value
+    if isinstance(value, list):
+        return [place(each, folder) if isinstance(each, str) else each for each in value]
+    return place(value, folder) if isinstance(value, str) else value
+
+
+def _place(hint: Any) -> Callable[[str, Path], str] | None:
+    """How a value of this type names a file, if it does."""
+    if get_origin(hint) is Annotated:
+        marks = [each for each in hint.__metadata__ if isinstance(each, Located)]
+        return marks[0].place if marks else _place(hint.__origin__)
+    return file if hint is Path or any(_place(each) is file for each in get_args(hint)) else None

@@ -1,0 +1,103 @@
+"""What is found out before a model is loaded, and in which order a server starts."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from antiphon import compose
+from antiphon.config import Settings
+from antiphon.core.errors import AntiphonError, StoreAwayError
+from antiphon.engines.scripted import Options, ScriptedEngine
+from antiphon.store.open import open_store
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"output": "Hi"}')
+    return Settings(engine=Options(script=script), store="memory", dialect="hermes")
+
+
+def away() -> StoreAwayError:
+    error = StoreAwayError()
+    error.__cause__ = ConnectionRefusedError("nobody listens")
+    return error
+
+
+async def test_a_database_that_is_not_there_yet_is_waited_for(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[object] = []
+
+    async def opened(*given: Any) -> object:
+        tries.append(given)
+        if len(tries) < 3:
+            raise away()
+        return await open_store(*given)
+
+    monkeypatch.setattr(compose, "open_store", opened)
+    monkeypatch.setattr(compose, "RETRY_SECONDS", 0)
+    runtime = compose.compose(settings)
+    with capture_logs() as lines:
+        await runtime.start()
+    await runtime.app.models.stop()
+    await runtime.stop()
+    waits = [line for line in lines if line["event"] == "waiting for the database"]
+    assert [line["why"] for line in waits] == ["nobody listens"] * 2
+
+
+async def test_it_is_not_waited_for_without_end_nor_is_a_model_loaded_before(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened(*_: Any) -> object:
+        raise away()
+
+    async def start(_: object) -> None:
+        pytest.fail("the model is loaded")
+
+    monkeypatch.setattr(compose, "open_store", opened)
+    monkeypatch.setattr(compose, "STORE_SECONDS", 0)
+    monkeypatch.setattr(ScriptedEngine, "start", start)
+    runtime = compose.compose(settings)
+    with pytest.raises(AntiphonError, match=r"Cannot open the store: nobody listens\. Choose another"):
+        await runtime.start()
+    await runtime.stop()
+
+
+@pytest.mark.parametrize(
+    ("shell", "says"),
+    [
+        ("/none/sandbox sh", "/none/sandbox: No such file or directory"),
+        ("sh -c 'echo no namespaces >&2; exit 3'", "it ends with code 3: no namespaces. Give the command"),
+    ],
+)
+async def test_a_shell_is_tried_before_a_model_is_loaded(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, shell: str, says: str
+) -> None:
+    async def start(_: object) -> None:
+        pytest.fail("the model is loaded")
+
+    monkeypatch.setattr(ScriptedEngine, "start", start)
+    runtime = compose.compose(replace(settings, shell=shell))
+    with pytest.raises(AntiphonError, match="--shell cannot be used") as error:
+        await runtime.start()
+    assert says in error.value.message
+    await runtime.stop()
+
+
+async def test_a_search_engine_that_does_not_answer_yet_is_a_warning(settings: Settings) -> None:
+    runtime = compose.compose(replace(settings, web_search="http://127.0.0.1:9"))
+    with capture_logs() as lines:
+        await runtime.start()
+    await runtime.app.models.stop()
+    await runtime.stop()
+    assert "--web-search does not work yet" in [line["event"] for line in lines]
+
+
+def test_a_dialect_that_does_not_exist_is_told_before_a_model_is_loaded(settings: Settings) -> None:
+    with pytest.raises(AntiphonError, match="There is no dialect 'hermse'"):
+        compose.compose(replace(settings, dialect="hermse"))
+    compose.compose(replace(settings, dialect="think+hf"))
