@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -15,6 +16,7 @@ from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Pres
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.app.app import App, Options
 from antiphon.app.attachments import AttachmentReader
+from antiphon.app.keys import KeyTable
 from antiphon.app.log_writer import LEASE
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
@@ -112,6 +114,7 @@ async def running(
     store: str | Callable[[], Awaitable[Store]] = "memory",
     lease: float = LEASE,
     keys: tuple[str, ...] = (),
+    key_file: Path | None = None,
     secrets: tuple[str, ...] = ("secret",),
     presenters: Presenters = DEFAULT_PRESENTERS,
     http: Any = None,
@@ -146,6 +149,7 @@ async def running(
         default_tools,
         tracing=tracing,
         attachments=attachments or AttachmentReader(limits),
+        keys=KeyTable(keys, admin_keys, key_file),
     )
     worker = Worker(app, jobs=JOBS, lease=lease)
     runtime = Runtime(app, worker)
@@ -154,7 +158,7 @@ async def running(
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # asyncio forgets it, and clients wait 40 ms
     config = uvicorn.Config(
-        build(app, keys, admin_keys),
+        build(app),
         log_config=None,
         lifespan="off",
         **protocols(limits) | ({"http": http} if http else {}),

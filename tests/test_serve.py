@@ -447,6 +447,23 @@ def test_a_hangup_changes_nothing(tmp_path: Path, scripted: tuple[str, ...]) -> 
         assert server.ended() in CODES[signal.SIGTERM]
 
 
+def test_a_hangup_reads_the_keys_again(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    keys, old, new = tmp_path / "keys.toml", "Bearer old", "Bearer new"
+    keys.write_text('[[keys]]\nname = "ann"\nvalue = "old"')
+    with serving(tmp_path, *scripted, "--keys", str(keys)) as server:
+        url = server.url
+        with httpx.Client(base_url=url, headers={"authorization": old}) as client:
+            assert client.get("/v1/models").status_code == 200
+            assert refusal(chat(url, ask("Hi"), authorization=new)) == NO_KEY
+            keys.write_text('[[keys]]\nname = "ann"\nvalue = ["old", "new"]')
+            server.send(signal.SIGHUP)
+            server.until(lambda: chat(url, ask("Hi"), authorization=new).status_code == 200)
+            keys.write_text("broken")
+            server.send(signal.SIGHUP)
+            server.until(lambda: "the keys stay as they are" in server.stderr)
+            assert client.get("/v1/models").status_code == 200
+
+
 def test_it_says_what_ctrl_c_does_while_it_waits(tmp_path: Path, scripted: tuple[str, ...]) -> None:
     with serving(tmp_path, *scripted) as server, streaming(server.url, "endless"):
         server.send(signal.SIGINT)

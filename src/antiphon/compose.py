@@ -22,6 +22,7 @@ from antiphon.apis.responses.sealing import Sealer
 from antiphon.app import search
 from antiphon.app.app import DAY, App, Options
 from antiphon.app.attachments import AttachmentReader, Downloader
+from antiphon.app.keys import KeyTable
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings, identity_of, read_keep_loaded
@@ -95,6 +96,7 @@ def compose(settings: Settings) -> Runtime:
         default_tools=mcp.defaults if mcp else (),
         tracing=_tracing(settings),
         attachments=_attachments(settings),
+        keys=KeyTable(settings.api_key, settings.admin_key, settings.keys),
     )
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds), mcp)
 

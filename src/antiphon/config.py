@@ -185,6 +185,10 @@ class Settings:
     admin_key: Keys = field(default=(), repr=False)
     """A key, or @FILE with one per line, for whoever loads and unloads adapters. Without any, nobody may."""
 
+    keys: Path | None = None
+    """A TOML file of further keys, each with what it may use, and how much: docs/operations.md. SIGHUP reads
+    it again."""
+
     store: Annotated[str, Located(sqlite_file)] = "sqlite"
     """Where responses, conversations and stored completions are kept: sqlite, a file in
     the user's data folder; sqlite:///PATH; postgresql://USER@HOST/DATABASE, for several

@@ -14,6 +14,7 @@ from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.sealing import Sealer, Signer
 from antiphon.app.attachments import AttachmentReader
+from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
 from antiphon.core.errors import RequestError
@@ -56,7 +57,7 @@ class Options(Struct, frozen=True):
 class App(Struct, frozen=True):
     """The models, the store, the options; what seals for clients, shows calls, counts and traces.
 
-    `attachments` reads what clients send along.
+    `attachments` reads what clients send along. `keys` knows who they are.
     """
 
     models: Models
@@ -68,6 +69,7 @@ class App(Struct, frozen=True):
     metrics: Metrics = field(default_factory=Metrics)
     tracing: Tracing = NoTracing()
     attachments: AttachmentReader = AttachmentReader()
+    keys: KeyTable = field(default_factory=KeyTable)
 
     async def attached(self, turn: Turn) -> Turn:
         """The turn with what is attached to it, as far as its model takes that. Raises RequestError."""

@@ -227,6 +227,7 @@ class BatchSource:
         wire.stream = None
         client = _Collecting()
         observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")
+        observation.account = self._app.keys.of_owner(owner).in_background
         try:
             await (await messages.create(self._app, wire, owner)).run(client)
         finally:

@@ -4,7 +4,7 @@
     … whoever works for it notes what it does, see `core/observation.py` …
     end(app, observation, "request", status=200)
 
-The end writes one log line, counts for /metrics, and ends the span of the trace.
+The end settles what its key has used, writes a log line, counts for /metrics, and ends the span of the trace.
 """
 
 from collections.abc import Mapping
@@ -35,6 +35,7 @@ def begin(app: App, request_id: str, name: str, trace: Mapping[str, str] = NO_TR
 
 def end(app: App, observation: Observation, event: str, *, quiet: bool = False, **known: object) -> None:
     """Write what came of it, and what is `known` of it besides; `quiet`, with --log-level debug only."""
+    observation.account.settle(observation.reserved, observation.used)
     app.metrics.answer(observation)
     app.tracing.end(observation, known)
     write = log.debug if quiet else log.info

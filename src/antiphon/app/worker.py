@@ -150,6 +150,7 @@ class Worker:
         """Answer a response, whatever its end. Raises why it did not come to its own end."""
         observation = begin(self._app, record.id, "background response")
         observation.answer, observation.model = record.id, record.model
+        observation.account = self._app.keys.of_owner(record.owner).in_background
         self._app.metrics.background += 1
         try:
             await self._work_on(record)

@@ -7,7 +7,9 @@
     │   ├── MethodNotAllowedError   the path exists, the method does not      405
     │   ├── BodyTooLargeError       the body is over the limit                413
     │   ├── MediaTypeError          the body is not JSON                      415
-    │   └── ClientBusyError         too many requests of this client wait     429
+    │   ├── ScopeError              the key is not for this                   403
+    │   ├── ClientBusyError         too many requests of this client wait     429
+    │   └── RateLimitError          the key has used up what it may           429
     ├── EngineError             the model could not answer                    500
     │   ├── EngineNotReadyError     still loading, or shutting down           503
     │   └── EngineBusyError         too many requests wait already            429
@@ -93,6 +95,26 @@ class ClientBusyError(RequestError):
     status = 429
     type = "rate_limit_error"
     code = "client_busy"
+
+
+class ScopeError(RequestError):
+    """This key may not do this. Use another, or ask whoever runs the server."""
+
+    status = 403
+    type = "permission_error"
+    code = "insufficient_permissions"
+
+
+class RateLimitError(RequestError):
+    """This key has used up what it may use. Try again later: `retry_after` says in how many seconds."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str | None = None, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class EngineError(AntiphonError):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
+from antiphon.core.accounts import ANYONE, Account
 from antiphon.core.events import Finished
 
 
@@ -51,6 +52,10 @@ class Observation(Struct):
     trace: Mapping[str, str] = {}
     content: bool = False
     """Prompts and answers are logged, too."""
+    account: Account = ANYONE
+    """Of whoever sent it."""
+    reserved: int = 0
+    """Tokens that were taken from the account before."""
     span: Any = None
     """The span of what traces it, if something does."""
     answer: str | None = None
@@ -75,6 +80,11 @@ class Observation(Struct):
     def finish(self) -> str | None:
         """How the answer ended: the model's own reason, or why it did not come to its own end."""
         return self.failure or (self.generations[-1].end.reason.value if self.generations else None)
+
+    @property
+    def used(self) -> int:
+        """Tokens that were read and written for it."""
+        return sum(each.prompt_tokens + each.end.usage.completion_tokens for each in self.generations)
 
     def summary(self) -> dict[str, Any]:
         """What a log line says of it: only what there is to say. Times are in milliseconds."""

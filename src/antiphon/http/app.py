@@ -1,7 +1,5 @@
 """The ASGI application: routes, errors and middleware, assembled in one place."""
 
-from collections.abc import Iterable
-
 from starlette.requests import Request
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -150,6 +148,6 @@ class _Routes(Router):
         await response(scope, receive, send)
 
 
-def build(app: App, keys: Iterable[str] = (), admin_keys: Iterable[str] = ()) -> ASGIApp:
+def build(app: App) -> ASGIApp:
     """The ASGI application over the use cases. The caller starts and stops what they need."""
-    return ObservingMiddleware(KeyMiddleware(_Routes(), tuple(keys), tuple(admin_keys)), app)
+    return ObservingMiddleware(KeyMiddleware(_Routes(), app), app)

@@ -1,31 +1,44 @@
-"""API keys: who may send requests, and as whom.
+"""API keys: who may send requests, as whom, and how many.
 
-With keys set, every path but /health, /ready and /version wants `Authorization: Bearer KEY`, or
-`x-api-key: KEY`, as Anthropic's clients send it. The key itself goes no further than this
-module: the request carries its identity, a digest, and what is stored for a request belongs to
-that identity. What changes the server itself wants a key of its own.
+With keys set, every path but /health, /ready and /version wants `Authorization: Bearer KEY`, or the key in
+`x-api-key` or `api-key`, as Anthropic's and Azure's clients send it. The key itself goes no further than this
+module: the request carries its account, and what is stored for it belongs to the owner of that. What changes
+the server itself wants a key for it, also where there are no others.
 """
 
-import hashlib
-import hmac
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.core.errors import AuthenticationError, RequestError
+from antiphon.app.app import App
+from antiphon.core.accounts import ANYONE, Account, AccountScope
+from antiphon.core.errors import AuthenticationError, RequestError, ScopeError
 from antiphon.core.limits import CLIENT
+from antiphon.core.observation import observed
 from antiphon.http.errors import error_response
-
-ANYONE = "anyone"
-"""The identity of every request to a server without keys."""
 
 POLICY_VIOLATION = 1008
 """The code that closes a WebSocket whose client may not use it (RFC 6455)."""
 
-_ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
-"""Paths for whoever runs the server."""
-
 _OPEN = frozenset({"/health", "/ready", "/version"})
+_ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+_STORED = ("/v1/conversations", "/v1/files", "/v1/vector_stores", "/v1/containers")
+"""The beginning of paths that do nothing but keep things."""
+_ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+"""The beginning of paths where answers are made, and are found later."""
+_MAKING = frozenset(
+    {
+        *_ANSWERS,
+        "/v1/chat/completions/batch",
+        "/v1/chat/completions/render",
+        "/v1/messages/batches",
+        "/v1/messages/count_tokens",
+        "/v1/responses/compact",
+        "/v1/responses/input_tokens",
+    }
+)
+"""Those that make something, by POST."""
+_KEY_HEADERS = frozenset({b"x-api-key", b"api-key"})
 
 
 class NoAdminKeyError(RequestError):
@@ -36,62 +49,79 @@ class NoAdminKeyError(RequestError):
 
 
 class KeyMiddleware:
-    """Lets requests with a known key through, and notes whose it is."""
+    """Lets requests with a key that is for them through, and notes whose they are."""
 
-    def __init__(self, app: ASGIApp, keys: Iterable[str], admin_keys: Iterable[str] = ()) -> None:
-        self._app = app
-        # Digests have one length: comparing them takes the same time whatever the client sent.
-        self._digests = [_digest(key) for key in keys]
-        self._admin_digests = [_digest(key) for key in admin_keys]
+    def __init__(self, asgi: ASGIApp, app: App) -> None:
+        self._asgi = asgi
+        self._keys = app.keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request without a known key, if keys are wanted here."""
+        """Refuse a request whose key is missing, is not for it, or has used up what it may."""
         if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
+            await self._asgi(scope, receive, send)
             return
-        path, owner = scope["path"], ANYONE
-        if path in _ADMIN and not self._admin_digests:
-            await error_response(NoAdminKeyError(), path)(scope, receive, send)
+        path, account = scope["path"], ANYONE
+        needed = scope_of(scope.get("method", "POST"), path)
+        try:
+            if needed == "admin" and not self._keys.administered:
+                raise NoAdminKeyError
+            if needed == "admin" or (self._keys.guarded and path not in _OPEN):
+                account = self._account(scope)
+                observed().account = account
+                _check_scope(account, needed)
+                if needed == "inference" and scope["type"] == "http":  # on a WebSocket, each turn counts
+                    account.admit()
+        except RequestError as error:
+            await _refuse(error, scope, receive, send)
             return
-        digests = self._admin_digests if path in _ADMIN else () if path in _OPEN else self._digests
-        found = _identity(scope, digests) if digests else owner
+        scope.setdefault("state", {})["account"] = account
+        CLIENT.set(account.owner if self._keys.guarded else (scope.get("client") or ("",))[0])
+        await self._asgi(scope, receive, send)
+
+    def _account(self, scope: Scope) -> Account:
+        """The account of a request. Raises AuthenticationError."""
+        found = None
+        for value in _values(scope):
+            found = self._keys.find(value) or found
         if found is None:
-            await _refuse(scope, receive, send)
-            return
-        owner = found
-        scope.setdefault("state", {})["owner"] = owner
-        CLIENT.set(owner if self._digests else (scope.get("client") or ("",))[0])
-        await self._app(scope, receive, send)
+            raise AuthenticationError
+        if found.expired:
+            raise AuthenticationError("This API key has expired. Ask whoever runs the server for another.")
+        return found
 
 
-def _identity(scope: Scope, digests: Sequence[bytes]) -> str | None:
-    """The identity of a request with one of these keys; None for another."""
-    owner = None
-    for given in map(_digest, _keys(scope)):
-        # No early exit: how long this takes must not show which key came close.
-        matches = [hmac.compare_digest(digest, given) for digest in digests]
-        if any(matches):
-            owner = given.hex()[:32]
-    return owner
+def scope_of(method: str, path: str) -> AccountScope | None:
+    """What a key must be for to send this request; None if any will do."""
+    if path in _ADMIN:
+        return "admin"
+    if path == "/metrics":
+        return "metrics"
+    if path.startswith(_STORED):
+        return "stored"
+    if path.startswith(_ANSWERS):
+        return "inference" if method == "POST" and path in _MAKING else "stored"
+    return "inference" if method == "POST" else None
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+def _check_scope(account: Account, needed: AccountScope | None) -> None:
+    """Raise ScopeError for an account that is not for this."""
+    if needed is not None and needed not in account.rules.scopes:
+        raise ScopeError(f"The key '{account.name}' may not do this: it is not for the scope '{needed}'.")
+
+
+async def _refuse(error: RequestError, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
-        await error_response(AuthenticationError(), scope["path"])(scope, receive, send)
+        await error_response(error, scope["path"])(scope, receive, send)
     else:  # a socket that is closed before it is accepted: the server answers 403
         await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
 
-def _keys(scope: Scope) -> Iterator[str]:
+def _values(scope: Scope) -> Iterator[str]:
     """The keys that came with a request: some clients send two, of which one is a placeholder."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, key = value.decode("latin-1").partition(" ")
             if scheme.lower() == "bearer":
                 yield key.strip()
-        elif name == b"x-api-key":
+        elif name in _KEY_HEADERS:
             yield value.decode("latin-1")
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()

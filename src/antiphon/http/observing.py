@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from antiphon.app.app import App
 from antiphon.app.chat import MAX_REQUEST_ID
 from antiphon.app.observing import NO_TRACE, begin, end
+from antiphon.core.accounts import Account
 from antiphon.core.observation import Observation
 from antiphon.decode.ids import random_id
-from antiphon.http.auth import ANYONE
 from antiphon.http.errors import response_to
 from antiphon.http.request import REQUEST_ID, app_of
 
@@ -31,6 +31,7 @@ PROBES = frozenset({"/health", "/ready", "/metrics"})
 _REQUEST_ID = REQUEST_ID.encode()
 _ANTHROPIC_REQUEST_ID = b"request-id"
 """The same id, where Anthropic's clients look for it."""
+_MESSAGES = "/v1/messages"
 UNROUTED = "none"
 """The route of a request that has none: what clients make up is no label."""
 INTERNAL_ERROR = 500
@@ -50,7 +51,7 @@ class ObservingMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Give the response the id of its request, and note what came of it."""
+        """Give the response the id of its request and what is left for its key, and note what came of it."""
         scope["app"] = app = self._app
         if scope["type"] != "http":
             await self._asgi(scope, receive, send)
@@ -63,7 +64,13 @@ class ObservingMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (_REQUEST_ID, own), (_ANTHROPIC_REQUEST_ID, own)]
+                told = _limits_of(observation.account, scope["path"])
+                message["headers"] = [
+                    *message["headers"],
+                    (_REQUEST_ID, own),
+                    (_ANTHROPIC_REQUEST_ID, own),
+                    *told,
+                ]
             await send(message)
 
         try:
@@ -74,6 +81,14 @@ class ObservingMiddleware:
             await response_to(error, scope)(scope, receive, identified)
         finally:
             report(app, scope, status or INTERNAL_ERROR, observation)
+
+
+def _limits_of(account: Account, path: str) -> list[tuple[bytes, bytes]]:
+    """Headers that say how much of what the key may use is left."""
+    if account.requests is account.tokens is None:
+        return []
+    headers = account.anthropic_headers() if path.startswith(_MESSAGES) else account.openai_headers()
+    return [(name.encode(), value.encode()) for name, value in headers]
 
 
 def observe(app: App, headers: Headers, name: str) -> Observation:
@@ -94,14 +109,10 @@ def report(app: App, scope: Scope, status: int, observation: Observation) -> Non
     method, path = scope.get("method", WEBSOCKET), scope["path"]
     route = getattr(scope.get("route"), "path", UNROUTED)
     app.metrics.request(route, method, status, perf_counter() - observation.started)
-    known = {"method": method, "path": path, "status": status, "route": route, **key_of(scope)}
+    known = {"method": method, "path": path, "status": status, "route": route}
+    if observation.account.name:
+        known["key"] = observation.account.name
     end(app, observation, "request", quiet=path in PROBES, **known)
-
-
-def key_of(scope: Scope) -> dict[str, str]:
-    """Whose request it is, without the key itself."""
-    owner = scope.get("state", {}).get("owner")
-    return {"key": owner[:8]} if owner not in (None, ANYONE) else {}
 
 
 def id_of(headers: Headers) -> str:

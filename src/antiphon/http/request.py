@@ -14,6 +14,7 @@ from starlette.responses import Response
 from antiphon.apis.fields import ParameterNames
 from antiphon.apis.wire import decode, decode_request
 from antiphon.app.app import App
+from antiphon.core.accounts import Account
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.core.observation import observed
@@ -44,8 +45,13 @@ def app_of(request: HTTPConnection) -> App:
 
 def owner_of(request: HTTPConnection) -> str:
     """The identity that a request acts as."""
-    owner: str = request.state.owner
-    return owner
+    return account_of(request).owner
+
+
+def account_of(request: HTTPConnection) -> Account:
+    """The account of whoever sent a request."""
+    account: Account = request.state.account
+    return account
 
 
 def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Handler:

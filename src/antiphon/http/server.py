@@ -3,7 +3,7 @@
 The socket listens before the model is loaded, so that /health can answer 503
 instead of refusing the connection. The first Ctrl-C (or SIGTERM) lets running
 answers end, while new ones are refused and /health answers 503; a second one stops
-them, too. SIGHUP is ignored.
+them, too. SIGHUP reads the file of keys again.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def serve(settings: Settings) -> None:
         log.warning(warning)
     runtime = compose(settings)
     config = uvicorn.Config(
-        build(runtime.app, settings.api_key, settings.admin_key),
+        build(runtime.app),
         lifespan="off",
         log_config=None,  # its lines are those of `log.py`
         access_log=False,
@@ -62,14 +62,16 @@ def serve(settings: Settings) -> None:
         _listen(settings.host, settings.port) as listener,
         asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
     ):
-        runner.run(_serve(server, listener, bool(settings.api_key)))
+        runner.run(_serve(server, listener))
     if server.received is signal.SIGINT:
         raise KeyboardInterrupt
 
 
-async def _serve(server: "Server", listener: socket.socket, guarded: bool) -> None:
-    """Serve and load at the same time. `guarded`: requests need a key."""
-    runtime = server.runtime
+async def _serve(server: "Server", listener: socket.socket) -> None:
+    """Serve and load at the same time."""
+    runtime, loop = server.runtime, asyncio.get_running_loop()
+    reload = runtime.app.keys.reload
+    signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(reload))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     loading = asyncio.create_task(runtime.start())
     try:
@@ -80,7 +82,7 @@ async def _serve(server: "Server", listener: socket.socket, guarded: bool) -> No
             _tune_gc()
             warm()
             url = _url(listener)
-            curl = _curl(url, runtime.app.models.names[0], guarded)
+            curl = _curl(url, runtime.app.models.names[0], runtime.app.keys.guarded)
             print(f"listening on {url}", f"try: {curl}", sep="\n", flush=True)
         await serving
     finally:

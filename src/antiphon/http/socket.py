@@ -19,11 +19,13 @@ from antiphon.app.app import App
 from antiphon.app.journal import as_records
 from antiphon.app.responses.create import Creation, response_id
 from antiphon.app.responses.history import ResponseRequest, understand
+from antiphon.core.accounts import ANYONE
 from antiphon.core.errors import RequestError, public_error
-from antiphon.http.auth import ANYONE, POLICY_VIOLATION
+from antiphon.core.observation import observed
+from antiphon.http.auth import POLICY_VIOLATION
 from antiphon.http.delivery import MAX_UNSENT
 from antiphon.http.observing import WEBSOCKET, observe, report
-from antiphon.http.request import app_of, decode_body, owner_of
+from antiphon.http.request import account_of, app_of, decode_body, owner_of
 from antiphon.log import log_failure
 from antiphon.run.drive import CLIENT, Client, Driver
 from antiphon.run.endings import ClientLeftError, ClientStalledError
@@ -69,7 +71,7 @@ async def converse(socket: WebSocket) -> None:
 def _is_foreign(socket: WebSocket) -> bool:
     """Whether a web page from another origin calls a server without keys: a browser would let it."""
     origin = socket.headers.get("origin")
-    if origin is None or owner_of(socket) != ANYONE:
+    if origin is None or account_of(socket) is not ANYONE:
         return False
     return origin.partition("://")[2] != socket.headers.get("host")
 
@@ -185,6 +187,7 @@ class _Conversation:
         while not (self._left or self.client.stalled):
             message = await self._waiting.get()
             observation = observe(self._app, self._socket.headers, WEBSOCKET)
+            observation.account = account_of(self._socket)
             try:
                 await self._turn(decode_body(self._socket, message, Create))
             except Exception as error:
@@ -197,6 +200,7 @@ class _Conversation:
 
     async def _turn(self, wire: Create) -> None:
         """One turn. One that continues another, and fails, makes the connection drop the other."""
+        observed().account.admit()
         _refuse(wire)
         previous = wire.previous_response_id or ""
         try:

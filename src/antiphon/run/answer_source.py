@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.errors import EngineError, naming, public_error
 from antiphon.core.events import Event, Finished
+from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
 from antiphon.run.drive import Driver
 from antiphon.run.endings import ClientLeftError
@@ -45,9 +46,9 @@ class AnswerSource:
     async def run(self, output: Driver) -> None:
         """See `Source`. A choice that fails ends alone, at once if the answer has begun.
 
-        If all do, the first failure is raised.
+        If all do, the first failure is raised. So is RateLimitError, where a key has used up what it may.
         """
-        with naming(self._turns[0].parameters):
+        with naming(self._turns[0].parameters), observed().account.answering():
             async with self._model.held():
                 await self._run(output)
 
@@ -57,6 +58,7 @@ class AnswerSource:
             await self._run_approved(output)
             return
         prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
+        _reserve(prepared)
         output.prompted([each.prompt for each in prepared])
         choosing = [
             _choice(each, index, self._context) for each in prepared for index in range(each.turn.choices)
@@ -104,6 +106,15 @@ class AnswerSource:
         for index, choice in enumerate(self._choices):
             if events := choice.abandon():
                 yield index, events
+
+
+def _reserve(prepared: Iterable[Prepared]) -> None:
+    """Take the tokens of prompts and answers, as far as they are known, from what the key may use."""
+    observation = observed()
+    answers = [(each.turn.sampling.max_tokens or 0, each.turn.choices) for each in prepared]
+    prompts = sum(len(each.prompt.ids) for each in prepared)
+    wanted = prompts + sum(tokens * choices for tokens, choices in answers)
+    observation.reserved += observation.account.reserve(wanted)
 
 
 def _choice(first: Prepared, index: int, context: ReplayContext, begun: Accumulator | None = None) -> Choice:

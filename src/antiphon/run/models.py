@@ -176,12 +176,12 @@ class Models:
     @property
     def default_name(self) -> str | None:
         """What a request is for that names no model; None while there is none."""
-        return self.default or next(iter(self.names), None)
+        return self.default or next(iter(self._usable()), None)
 
     def entries(self) -> list[ModelEntry]:
-        """All names, each with what is known of its model. Raises EngineNotReadyError."""
+        """Names that the key may use, each with what is known of its model. Raises EngineNotReadyError."""
         self._check_ready()
-        return [self.entry(name) for name in self.names]
+        return [self.entry(name) for name in self._usable()]
 
     def entry(self, name: str) -> ModelEntry:
         """The same for one name. Raises NotFoundError, EngineNotReadyError."""
@@ -213,8 +213,10 @@ class Models:
 
     def _find(self, name: str) -> tuple[ServedModel, str | None]:
         """The model of that name, and its adapter if the name is one's. Raises NotFoundError."""
-        found = self._lookup(name) or (None if self.default is None else self._lookup(self.default))
-        if found is None:
+        known, found = name, self._lookup(name)
+        if found is None and self.default is not None:
+            known, found = self.default, self._lookup(self.default)
+        if found is None or not _may_use(known, *found):
             message = f"The model '{name}' does not exist. Use one of: {self._known()}."
             raise NotFoundError(message, param="model", code="model_not_found")
         return found
@@ -231,7 +233,12 @@ class Models:
         return None
 
     def _known(self) -> str:
-        return ", ".join((*self.names, *(each for served in self._served for each in served.patterns)))
+        patterns = (each for served in self._served for each in served.patterns)
+        return ", ".join((*self._usable(), *filter(observed().account.may_use, patterns)))
+
+    def _usable(self) -> list[str]:
+        """Those of the names that the key may use."""
+        return [name for name in self.names if (found := self._lookup(name)) and _may_use(name, *found)]
 
     # Adapters
 
@@ -354,6 +361,12 @@ class Models:
     def _sizes(self) -> Iterator[int]:
         """What the loaded models take, as far as they are loaded here."""
         return (served.memory for served in self._served if served.loaded and served.memory)
+
+
+def _may_use(name: str, served: ServedModel, adapter: str | None) -> bool:
+    """Whether the key of the request is for a model, by this name or by its own."""
+    canonical = served.names[0] if served.names and adapter is None else name
+    return observed().account.may_use(name, canonical)
 
 
 def _card(served: ServedModel) -> ModelCard | None:

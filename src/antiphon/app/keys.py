@@ -1,0 +1,201 @@
+"""The table of API keys: those of options, and those of a file that can be changed while the server runs.
+
+    [[keys]]
+    name = "ann"
+    hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+    models = ["qwen*"]
+    tokens_per_minute = 100_000
+
+A key is known by the SHA-256 of its value; nothing else of it is kept. What a request stores belongs to the
+`owner` of its key, the beginning of the hash of its first value: so a value means the same wherever it is
+given, and a name with several values, for rotation, is one owner.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import structlog
+from msgspec import Meta, Struct
+
+from antiphon.core.accounts import ANYONE, CLIENT_SCOPES, Account, AccountScope, Rules
+from antiphon.core.errors import AntiphonError
+
+log = structlog.get_logger(__name__)
+
+OPTION_SCOPES: frozenset[AccountScope] = CLIENT_SCOPES | {"metrics"}
+"""What the keys of --api-key are for."""
+ADMIN_SCOPES: frozenset[AccountScope] = frozenset({"admin"})
+"""What those of --admin-key are for."""
+OWNER = 32
+"""Characters of an owner."""
+_SHORT = 8
+"""Characters of it that stand for the name of a key that has none."""
+_HASH = r"^(sha256:)?[0-9a-fA-F]{64}$"
+_VALUE = r"^[!-~]+$"
+
+_Text = Annotated[str, Meta(min_length=1)]
+_Hash = Annotated[str, Meta(pattern=_HASH)]
+_Value = Annotated[str, Meta(pattern=_VALUE)]
+_Count = Annotated[int, Meta(ge=1)]
+
+
+class KeyEntry(Struct, forbid_unknown_fields=True):
+    """One key of the file. Of `hash` and `value` there is one, or a list, of which each opens.
+
+    `identity` is the hash of a value that the key had first, and is no longer taken.
+    """
+
+    name: _Text
+    hash: _Hash | list[_Hash] = []
+    value: _Value | list[_Value] = []
+    identity: _Hash | None = None
+    models: tuple[_Text, ...] = ()
+    scopes: frozenset[AccountScope] = CLIENT_SCOPES
+    expires: Any = None  # msgspec knows no union of dates and times
+    requests_per_minute: _Count | None = None
+    tokens_per_minute: _Count | None = None
+    concurrent: _Count | None = None
+
+    def digests(self) -> list[str]:
+        """The hashes of all values, the first first. Raises ValueError if there are none."""
+        hashes = [each.removeprefix("sha256:").lower() for each in _listed(self.hash)]
+        found = hashes + [digest(each) for each in _listed(self.value)]
+        if not found:
+            raise ValueError(f'the key "{self.name}" has neither a hash nor a value.')
+        return found
+
+    def rules(self) -> Rules:
+        """What it may do. Raises ValueError."""
+        until = self.expires
+        if until is not None and not isinstance(until, date):
+            raise ValueError(
+                f'expires of the key "{self.name}" is no date: write 2026-12-31, without quotes.'
+            )
+        if until is not None and not isinstance(until, datetime):
+            until = datetime.combine(until, time())
+        if until is not None and until.tzinfo is None:
+            until = until.replace(tzinfo=UTC)
+        return Rules(
+            self.models,
+            self.scopes,
+            None if until is None else until.timestamp(),
+            self.requests_per_minute,
+            self.tokens_per_minute,
+            self.concurrent,
+        )
+
+
+class KeyFile(Struct, forbid_unknown_fields=True):
+    """The file."""
+
+    keys: list[KeyEntry]
+
+
+class KeyTable:
+    """Finds the account of a key. `guarded`: without one, a request may do nothing.
+
+    Raises AntiphonError for a file that cannot be used.
+    """
+
+    def __init__(
+        self, keys: Iterable[str] = (), admin_keys: Iterable[str] = (), file: Path | None = None
+    ) -> None:
+        keys = tuple(keys)
+        self.guarded = bool(keys) or file is not None
+        self._file = file
+        self._fixed: dict[str, Account] = {}  # those of the options, by hash
+        for values, scopes in ((keys, OPTION_SCOPES), (admin_keys, ADMIN_SCOPES)):
+            for value in values:
+                self._add(digest(value), scopes)
+        self._named: dict[str, Account] = {}  # those of the file, by name
+        self._found = dict(self._fixed)
+        if file is not None:
+            self._read(file)
+
+    def _add(self, hashed: str, scopes: frozenset[AccountScope]) -> None:
+        owner = hashed[:OWNER]
+        account = self._fixed.setdefault(hashed, Account(owner[:_SHORT], owner, Rules(scopes=frozenset())))
+        account.change(Rules(scopes=scopes | account.rules.scopes))
+
+    @property
+    def administered(self) -> bool:
+        """There is a key for changes of the server itself."""
+        return any("admin" in account.rules.scopes for account in self._found.values())
+
+    def find(self, value: str) -> Account | None:
+        """The account of a key, if it is one. How long this takes tells of its hash at most."""
+        return self._found.get(digest(value))
+
+    def of_owner(self, owner: str) -> Account:
+        """The account that something stored belongs to; whoever has no key any more is anyone."""
+        return next((each for each in self._found.values() if each.owner == owner), ANYONE)
+
+    def reload(self) -> None:
+        """Read the file again. One that cannot be used leaves everything as it is, and the log says why."""
+        if self._file is None:
+            return
+        try:
+            self._read(self._file)
+        except AntiphonError as error:
+            log.error("the keys stay as they are", why=error.message)  # noqa: TRY400 - one line says it
+        else:
+            log.info("keys read", file=str(self._file), keys=len(self._named))
+
+    def _read(self, file: Path) -> None:
+        try:
+            entries = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), KeyFile).keys
+            named, found = self._made(entries)
+        except OSError as error:
+            raise AntiphonError(f"Cannot read the keys in {file}: {error.strerror}.") from error
+        except (ValueError, msgspec.ValidationError) as error:  # also of TOML, and of UTF-8
+            raise AntiphonError(f"Cannot use the keys in {file}: {_explained(error)}") from error
+        for name, (owner, rules) in named.items():
+            account = self._named.get(name)
+            if account is not None and account.owner != owner:
+                log.warning("a key is another owner now, who does not find what was stored", key=name)
+            if account is None or account.owner != owner:
+                self._named[name] = Account(name, owner, rules)
+            else:
+                account.change(rules)
+        self._named = {name: self._named[name] for name in named}
+        self._found = self._fixed | {hashed: self._named[name] for hashed, name in found.items()}
+
+    def _made(self, entries: Iterable[KeyEntry]) -> tuple[dict[str, tuple[str, Rules]], dict[str, str]]:
+        """The owner and the rules of each name, and the name of each hash. Raises ValueError."""
+        named: dict[str, tuple[str, Rules]] = {}
+        found: dict[str, str] = {}
+        for entry in entries:
+            if entry.name in named:
+                raise ValueError(f'two keys have the name "{entry.name}". Give one several hashes instead.')
+            hashes = entry.digests()
+            identity = (entry.identity or hashes[0]).removeprefix("sha256:").lower()
+            named[entry.name] = identity[:OWNER], entry.rules()
+            for hashed in hashes:
+                if hashed in found or hashed in self._fixed:
+                    raise ValueError(f'a value of the key "{entry.name}" is that of another key, too.')
+                found[hashed] = entry.name
+        if not named:
+            raise ValueError("there are none.")
+        return named, found
+
+
+def digest(value: str) -> str:
+    """The hash of a key."""
+    return sha256(value.encode()).hexdigest()
+
+
+def _listed(given: str | list[str]) -> list[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def _explained(error: Exception) -> str:
+    """What is wrong, as a sentence."""
+    text = str(error)
+    text = text.replace(f"matching regex '{_HASH}'", "of 64 hexadecimal digits")
+    text = text.replace(f"matching regex '{_VALUE}'", "of printable ASCII without spaces")
+    return f"{text.rstrip('.')}."

@@ -1,0 +1,202 @@
+"""What the holder of an API key may do here, and how much of it is left.
+
+Each key has one `Account`, as long as the server runs. It is found in the `Observation` of a request:
+`Models` asks it for models, `AnswerSource` for a place and for tokens, and when the request is over, what it
+really used is settled. A request that no key stands behind has `ANYONE`, who may do everything.
+
+What is allowed per minute is a `Bucket`: it fills evenly, so that there is no border of a minute to wait
+for. It may be overdrawn by answers that said nothing of their length; then the next ones wait.
+"""
+
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from math import ceil
+from time import monotonic, time
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from antiphon.core.errors import RateLimitError, RequestError
+from antiphon.core.limits import LIMIT_EXCEEDED
+
+AccountScope = Literal["inference", "stored", "metrics", "admin"]
+"""What a key may be for: answers; what is stored; `/metrics`; changes of the server itself."""
+CLIENT_SCOPES: frozenset[AccountScope] = frozenset({"inference", "stored"})
+MINUTE = 60
+LONGEST_WAIT = 60
+"""Seconds that a client is told to wait at most: OpenAI's give up above 120, Anthropic's wait for as long."""
+
+_PerMinute = Annotated[int, Meta(ge=1)]
+
+
+class Rules(Struct, frozen=True):
+    """What one key may do. `models` are names and patterns, none for all; `expires` is in UNIX seconds."""
+
+    models: tuple[str, ...] = ()
+    scopes: Set[AccountScope] = CLIENT_SCOPES
+    expires: float | None = None
+    requests_per_minute: _PerMinute | None = None
+    tokens_per_minute: _PerMinute | None = None
+    concurrent: _PerMinute | None = None
+
+
+class Bucket:
+    """So many of something per minute. Times are those of `monotonic`."""
+
+    __slots__ = ("_at", "_left", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._left = float(limit)
+        self._at = monotonic()
+
+    @property
+    def left(self) -> float:
+        """How many there are now; less than none if it is overdrawn."""
+        now = monotonic()
+        self._left = min(self.limit, self._left + (now - self._at) * self.limit / MINUTE)
+        self._at = now
+        return self._left
+
+    def take(self, amount: float) -> None:
+        """Take so many, whether they are there or not; less than none are given back."""
+        self._left = min(self.limit, self.left - amount)
+
+    def seconds(self, amount: float) -> float:
+        """How long it takes until there are so many; 0 if they are there."""
+        return max(0.0, (amount - self.left) * MINUTE / self.limit)
+
+
+class Account:
+    """One key's: its `name`, for people, and its `owner`, which what it stores belongs to."""
+
+    def __init__(self, name: str, owner: str, rules: Rules) -> None:
+        self.name = name
+        self.owner = owner
+        self._running = 0
+        self.requests: Bucket | None = None
+        self.tokens: Bucket | None = None
+        self.change(rules)
+
+    def change(self, rules: Rules) -> None:
+        """Go by these rules from now on. What was used stays used where a limit is the same."""
+        self.rules = rules
+        self.requests = _changed(self.requests, rules.requests_per_minute)
+        self.tokens = _changed(self.tokens, rules.tokens_per_minute)
+
+    @property
+    def expired(self) -> bool:
+        """The time of the key is over."""
+        return self.rules.expires is not None and time() >= self.rules.expires
+
+    def may_use(self, *names: str) -> bool:
+        """Whether the key is for a model with one of these names."""
+        patterns = self.rules.models
+        return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+    # How much: each raises RateLimitError where there is none left
+
+    def admit(self) -> None:
+        """Count a request."""
+        if self.requests is not None:
+            self._check(self.requests, 1, "requests")
+            self.requests.take(1)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Have a place for one answer while the block runs."""
+        most = self.rules.concurrent
+        if most is not None and self._running >= most:
+            message = f"The key '{self.name}' has {most} answers under way, as many as it may have at a time."
+            raise RateLimitError(f"{message} Try again when one has ended.", retry_after=1)
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    def reserve(self, tokens: int) -> int:
+        """Take what an answer may need; how many were taken. Raises RequestError for what never can be."""
+        if self.tokens is None:
+            return 0
+        if tokens > self.tokens.limit:
+            message = (
+                f"The prompt and max_tokens have {tokens} tokens, more than the {self.tokens.limit} that the "
+                f"key '{self.name}' may use per minute. Lower max_tokens, or shorten the conversation."
+            )
+            raise RequestError(message, param="max_tokens", code=LIMIT_EXCEEDED)
+        self._check(self.tokens, tokens, "tokens")
+        self.tokens.take(tokens)
+        return tokens
+
+    def settle(self, reserved: int, used: int) -> None:
+        """Account for the tokens that were really used, in place of those that were taken."""
+        if self.tokens is not None:
+            self.tokens.take(used - reserved)
+
+    def _check(self, bucket: Bucket, amount: int, what: str) -> None:
+        if wait := bucket.seconds(amount):
+            wait = min(wait, LONGEST_WAIT)
+            message = f"The key '{self.name}' may use {bucket.limit} {what} per minute."
+            message += f" Try again in {ceil(wait)} seconds."
+            raise RateLimitError(message, retry_after=wait)
+
+    @property
+    def in_background(self) -> "Account":
+        """The same for work that nobody waits for: it is not refused, but uses up tokens all the same."""
+        return _Background(self)
+
+    # Headers
+
+    def openai_headers(self) -> Iterator[tuple[str, str]]:
+        """What is left, as OpenAI's clients look for it."""
+        for what, bucket in self._buckets():
+            yield f"x-ratelimit-limit-{what}", str(bucket.limit)
+            yield f"x-ratelimit-remaining-{what}", str(max(0, int(bucket.left)))
+            yield f"x-ratelimit-reset-{what}", _duration(bucket.seconds(bucket.limit))
+
+    def anthropic_headers(self) -> Iterator[tuple[str, str]]:
+        """The same for Anthropic's."""
+        for what, bucket in self._buckets():
+            full = datetime.now(UTC) + timedelta(seconds=bucket.seconds(bucket.limit))
+            yield f"anthropic-ratelimit-{what}-limit", str(bucket.limit)
+            yield f"anthropic-ratelimit-{what}-remaining", str(max(0, int(bucket.left)))
+            yield f"anthropic-ratelimit-{what}-reset", full.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _buckets(self) -> Iterator[tuple[str, Bucket]]:
+        if self.requests is not None:
+            yield "requests", self.requests
+        if self.tokens is not None:
+            yield "tokens", self.tokens
+
+
+class _Background(Account):
+    """See `Account.in_background`."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account.name, account.owner, Rules(account.rules.models, account.rules.scopes))
+        self._account = account
+
+    def settle(self, reserved: int, used: int) -> None:
+        """See `Account`."""
+        self._account.settle(reserved, used)
+
+
+def _changed(bucket: Bucket | None, limit: int | None) -> Bucket | None:
+    if bucket is not None and bucket.limit == limit:
+        return bucket
+    return None if limit is None else Bucket(limit)
+
+
+def _duration(seconds: float) -> str:
+    """As OpenAI writes one: `12ms`, `1s`, `6m0s`."""
+    if seconds < 1:
+        return f"{ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(ceil(seconds), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+ANYONE = Account("", "anyone", Rules())
+"""Whoever sends a request to a server without keys."""
