@@ -17,7 +17,9 @@ from antiphon.tools.tool import Offer, Wanted
 from antiphon.tools.web_search import WebSearch
 
 CODE = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
-PYTHON = Function("python", "Runs Python.", CODE, hosted=Hosted("code_interpreter", "python"))
+PYTHON = Function(
+    "python", "Runs Python.", CODE, hosted=Hosted("code_interpreter", "python", idempotent=True)
+)
 SAID = ToolResult("42\n", Printed("42\n"))
 
 

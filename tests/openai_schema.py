@@ -136,8 +136,11 @@ def _correct_responses(found: dict[str, Schema]) -> None:
     # Open Responses demands the key, and it is null while nothing was counted yet.
     properties = found["Response"]["allOf"][-1]["properties"]
     properties["usage"] = {"anyOf": [properties["usage"], {"type": "null"}]}
-    # Not in this document: why a response that was cancelled is not whole.
-    properties["incomplete_details"]["anyOf"][0]["properties"]["reason"]["enum"].append("cancelled")
+    # Not in this document: why a response is not whole that was cancelled, or whose tools had taken all they may.
+    properties["incomplete_details"]["anyOf"][0]["properties"]["reason"]["enum"] += [
+        "cancelled",
+        "max_tool_calls",
+    ]
     # A choice of the tool `web_search` is of the type of the tool; the document knows its older names.
     found["ToolChoiceTypes"]["properties"]["type"]["enum"] += found["WebSearchTool"]["properties"]["type"][
         "enum"

@@ -264,6 +264,7 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
         "Schemas",
         "Histories and answers",
         "Work that may not end",
+        "Tools",
         "Tools of MCP servers",
         "Connections",
     )

@@ -13,6 +13,7 @@ from antiphon.core.chunks import FinishReason
         (FinishReason.STOP, 2, "tool_calls"),
         (FinishReason.LENGTH, 0, "length"),
         (FinishReason.LENGTH, 2, "length"),
+        (FinishReason.TOOL_LIMIT, 0, "length"),
     ],
 )
 def test_table(reason: FinishReason, complete: int, expected: str) -> None:

@@ -487,6 +487,31 @@ async def test_an_answer_with_tools_is_taken_over_between_its_generations(store:
     assert taken
 
 
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_a_call_is_run_again_by_another_server_only_if_it_may_be(
+    store: Outage, idempotent: bool
+) -> None:
+    assert PYTHON.hosted is not None
+    function = msgspec.structs.replace(
+        PYTHON, hosted=msgspec.structs.replace(PYTHON.hosted, idempotent=idempotent)
+    )
+    call = '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>'
+    tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
+    first_tool = ActingTool(functions=(function,), results=[None])
+    async with working(store, TakingTurns(call, "So."), lease=0.05, tools=[first_tool]) as first:
+        await queue(first.app, tools=tools)
+        await first_tool.running.wait()
+        await first.die()
+    tool = ActingTool(functions=(function,))
+    async with working(store, TakingTurns(call, "So."), lease=0.05, tools=[tool]) as second:
+        assert await status_of(store) == "completed"
+        assert ("not known what became" in second.engine.seen[-1].prompt.text) == (not idempotent)
+    assert ("python" in [action for action, _ in tool.done]) == idempotent
+    response = check(await log_of(store))
+    assert [item["type"] for item in response["output"]] == ["code_interpreter_call", "message"]
+    assert [usage["tool_calls"] for usage in response["generations"]] == [1, 0]
+
+
 async def test_a_prompt_that_the_next_engine_cannot_read_is_rendered_again(store: Outage) -> None:
     await queued(store, "slow")
     async with working(store, lease=0.05) as first:

@@ -39,6 +39,13 @@ async def test_all_prompts_are_counted() -> None:
     assert chunks[-1]["usage"] == usage
 
 
+async def test_a_budget_that_is_spent_without_a_word_is_told() -> None:
+    async with chatting(TakingTurns(PYTHON_CALL, PYTHON_CALL), tools=[ActingTool()]) as api:
+        choice = await api.choice("What is 6 * 7?", tools=[CODE], max_tool_calls=1)
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
+    assert [usage["tool_calls"] for usage in choice["generations"]] == [1, 0]
+
+
 async def test_the_clients_own_call_is_its_own() -> None:
     async with chatting(TakingTurns(f"{PYTHON_CALL}\n{OWN_CALL}"), tools=[ActingTool()]) as api:
         choice = await api.choice("Now?", tools=[CODE, NOON])

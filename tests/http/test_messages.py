@@ -190,6 +190,17 @@ async def test_the_server_runs_its_own_tools() -> None:
     assert "<tool_response>\n42" in api.prompt
 
 
+async def test_a_budget_that_is_spent_without_a_word_pauses_the_turn() -> None:
+    call = '<tool_call>\n{"name": "python", "arguments": {"code": "6 * 7"}}\n</tool_call>'
+    tools = [{"type": "code_execution_20250825", "name": "code_execution", "max_uses": 1}]
+    async with asking(TakingTurns(call, call), tools=[ActingTool()]) as api:
+        body = await api.full("What is 6 * 7?", tools=tools)
+        events = await api.stream("What is 6 * 7?", tools=tools)
+    assert body["stop_reason"] == events[-2]["delta"]["stop_reason"] == "pause_turn"
+    assert [usage["tool_calls"] for usage in body["generations"]] == [1, 0]
+    assert events[-2]["delta"]["generations"] == body["generations"]
+
+
 async def test_what_a_search_found_comes_back_sealed() -> None:
     search = Function("web_search", "Searches.", {"type": "object"}, hosted=Hosted("web_search", "search"))
     found = ToolResult("[0] A page about cats.", Searched("cats", ("https://a.example/",)))

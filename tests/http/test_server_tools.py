@@ -208,6 +208,27 @@ async def test_tools_may_be_called_again_and_again(
     assert [action for action, _ in tools["code_interpreter"].done] == ["open", "python", "python", "close"]
 
 
+async def test_a_budget_that_is_spent_without_a_word_is_told(api: Api, model: Model) -> None:
+    model.says(["code_interpreter"], ["code_interpreter"], ["code_interpreter"], ["code_interpreter"])
+
+    whole = await api.create("Hi", tools=TOOLS, max_tool_calls=1)
+    streamed = await api.streamed("Hi", tools=TOOLS, max_tool_calls=1)
+
+    for response in (whole, streamed):
+        assert kinds(response) == ["code_interpreter_call"]
+        assert (response["status"], response["incomplete_details"]) == (
+            "incomplete",
+            {"reason": "max_tool_calls"},
+        )
+        first, last = response["generations"]
+        assert (first["tool_calls"], last["tool_calls"]) == (1, 0)
+        usage = response["usage"]
+        assert usage["input_tokens"] == first["input_tokens"] + last["input_tokens"]
+        assert usage["output_tokens"] == first["output_tokens"] + last["output_tokens"]
+    refused = await api.refused("Hi", tools=TOOLS, max_tool_calls=129)
+    assert (refused["param"], refused["code"]) == ("max_tool_calls", "limit_exceeded")
+
+
 async def test_the_settings_of_a_tool_reach_it(api: Api, model: Model, tools: dict[str, ActingTool]) -> None:
     model.says(["code_interpreter"], ["Done."])
 

@@ -192,6 +192,7 @@ class Heard:
         self.prompts: list[Prompt] = []
         self.batches: list[tuple[int, list[Event]]] = []
         self.enough = asyncio.Event()
+        self.calls_begun = 0
         self._leave_after = leave_after
         self._waiting: list[Callable[[], None]] = []
 
@@ -206,6 +207,9 @@ class Heard:
         self.batches.append((choice, [*events]))
         if len(self.events) >= self._leave_after:
             self.enough.set()
+
+    async def calls_begin(self, count: int) -> None:
+        self.calls_begun = count
 
     def on_resume(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)

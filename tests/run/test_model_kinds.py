@@ -71,7 +71,13 @@ class TestChats(ModelContract):
         for asked, param in (
             (Turn("m", prompt="Once"), "prompt"),
             (turn(prompt_limit=5), "truncate_prompt_tokens"),
-            (turn(template="{{ x }}", parameters={"template": "chat_template"}), "chat_template"),
+            (
+                turn(
+                    template="{{ x }}",
+                    parameters={"template": "chat_template", "tool_limit": "max_tool_calls"},
+                ),
+                "chat_template",
+            ),
             (turn(prefix="So", parameters={"prefix": "response_prefix"}), "response_prefix"),
             (turn(ending=Ending.CONTINUED, parameters={"conversation": "messages"}), "messages"),
             (turn(ending=Ending.TRANSCRIPT), "add_generation_prompt"),

@@ -121,7 +121,9 @@ def test_a_character_that_has_only_begun_waits() -> None:
 def test_results_and_prompts_stand_between_the_chunks_of_two_generations() -> None:
     log = ReplayLog()
     log.record([chunk("a")])
-    log.write(ToolResultEntry(ToolResult("42", failed=True)))
+    second, first = (ToolResultEntry(ToolResult(text), 0.5, number) for text, number in (("b", 1), ("a", 0)))
+    log.write(second)  # calls that run side by side may be over in any order
+    log.write(first)
     log.write(PromptEntry((1, 2)))
     log.record([chunk("b")])
 
@@ -129,10 +131,10 @@ def test_results_and_prompts_stand_between_the_chunks_of_two_generations() -> No
 
     assert again.has_results
     assert again.chunks == [chunk("a")]
-    assert again.next_result() == ToolResult("42", failed=True)
+    assert [again.result_of(number) for number in range(3)] == [first, second, None]
     assert again.next_prompt() == (1, 2)
     assert again.chunks == [chunk("b")]
-    assert (again.next_result(), again.next_prompt()) == (None, None)
+    assert again.next_prompt() is None
 
 
 # Going on

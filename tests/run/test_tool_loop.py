@@ -12,12 +12,14 @@ from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import FinishReason
-from antiphon.core.errors import EngineError, EngineNotReadyError
+from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
 from antiphon.core.events import CallStarted, Event, Finished, ToolCallsPending, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, Status, TextPart
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.tool_result import ToolResult
-from antiphon.core.turn import Calling, Ending, Function, Sampling, ToolChoice, Turn
+from antiphon.core.turn import Calling, Ending, Function, Hosted, Sampling, ToolChoice, Turn
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.run.answer_source import AnswerSource
 from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
@@ -25,9 +27,12 @@ from antiphon.run.tool_loop import ToolLoop
 from antiphon.tools.discovery import by_type
 from tests.acting import PYTHON, ActingTool, TakingTurns, hermes_turns
 from tests.laws import merge
-from tests.run.support import Heard, answered, fold, raw, turn
+from tests.run.support import PATIENCE, Heard, answered, fold, raw, turn
 from tests.search import examples
 
+SHELL = Function("shell", "Runs.", {"type": "object"}, hosted=Hosted("shell", "run"))
+SEARCHING = replace(PYTHON, hosted=Hosted("code_interpreter", "python", parallel=True, idempotent=True))
+"""A function whose calls may run side by side."""
 OWN = Function("noon", "The client's.", {"type": "object", "properties": {}})
 
 
@@ -38,9 +43,12 @@ def called(name: str, arguments: str) -> str:
 RUN = called("python", '{"code": "print(42)"}')
 
 
-async def model_of(*answers: str, tool: ActingTool, **options: Any) -> tuple[Model, TakingTurns]:
+async def model_of(
+    *answers: str, tool: ActingTool | Sequence[ActingTool], limits: Limits = DEFAULTS, **options: Any
+) -> tuple[Model, TakingTurns]:
     engine = TakingTurns(*answers, **options)
-    return await ServedModel(engine, dialect="hermes", tools=by_type([tool])).load(), engine
+    tools = by_type([tool] if isinstance(tool, ActingTool) else tool)
+    return await ServedModel(engine, dialect="hermes", tools=tools, limits=limits).load(), engine
 
 
 async def said(
@@ -178,6 +186,147 @@ async def test_calls_are_limited() -> None:
     assert output.text == "So."
 
 
+SPENT: list[tuple[dict[str, int], int, int]] = [
+    ({"tool_calls": 2}, 2, 2),
+    ({"calls_per_tool": 2}, 2, 2),
+    ({"generation_tokens": 1}, 1, 0),  # the generation that calls has more
+    ({"tokens_per_tool": 4}, 2, 2),  # each result has 2
+]
+"""Limits, how many calls are made, and how many are run."""
+
+
+@pytest.mark.parametrize(("limits", "made", "run"), SPENT)
+@pytest.mark.parametrize("end", ["So.", RUN, "", " "])
+async def test_a_budget_that_is_spent_ends_in_words_or_says_that_there_are_none(
+    limits: dict[str, int], made: int, run: int, end: str
+) -> None:
+    tool = ActingTool()
+    model, engine = await model_of(*[RUN] * made, end, tool=tool, limits=Limits(**limits))
+    output = fold(await said(asking(), model))
+    assert [action for action, _ in tool.done].count("python") == run
+    assert "No more tools" in engine.seen[-1].prompt.text
+    ended = (FinishReason.STOP, "So.") if end == "So." else (FinishReason.TOOL_LIMIT, "")
+    assert (output.reason, output.text.strip()) == ended
+    assert len(engine.seen) == made + 1
+
+
+@pytest.mark.parametrize("limits", [{"tool_seconds": 1}, {"seconds_per_tool": 1}])
+async def test_the_time_of_tools_is_limited(limits: dict[str, int]) -> None:
+    tool = ActingTool(results=[None])
+    model, engine = await model_of(RUN, "So.", tool=tool, limits=Limits(**limits))
+    output = fold(await said(asking(), model))
+    assert "may take no more time" in engine.seen[1].prompt.text
+    assert output.text == "So."
+    assert tool.done[-1] == ("close", None)
+
+
+async def test_another_tool_may_go_on_where_one_has_taken_all_it_may() -> None:
+    done = [ActingTool(), ActingTool("shell", (SHELL,), [ToolResult("a.txt")])]
+    model, engine = await model_of(
+        f"{RUN}\n{RUN}", called("shell", "{}"), "So.", tool=done, limits=Limits(calls_per_tool=1)
+    )
+    output = fold(await said(asking(tools=(PYTHON, SHELL)), model))
+    assert [[action for action, _ in tool.done] for tool in done] == [
+        ["open", name, "close"] for name in ("python", "run")
+    ]
+    assert "This tool cannot be called any more" in engine.seen[1].prompt.text
+    assert output.text == "So."
+
+
+async def test_more_calls_than_the_server_allows_are_refused() -> None:
+    model, _ = await model_of(RUN, "So.", tool=ActingTool(), limits=Limits(tool_calls=3))
+    with pytest.raises(RequestError, match="'tool_calls'") as refused:
+        await said(asking(tool_limit=4, parameters={"tool_limit": "max_tool_calls"}), model)
+    assert refused.value.param == "max_tool_calls"
+
+
+async def test_the_usage_of_each_generation_is_told() -> None:
+    model, engine = await model_of(f"{RUN}\n{RUN}", "It is 42.", tool=ActingTool())
+    output = fold(await said(asking(), model))
+    first, last = output.generations
+    assert [each.input_tokens for each in (first, last)] == [len(seen.prompt.ids) for seen in engine.seen]
+    assert (first.output_tokens, last.output_tokens) == (2 * len(RUN) + 1, len("It is 42."))
+    assert (first.tool_calls, first.tool_output_tokens) == (2, 2 * len(await engine.tokenize(["42\n"])))
+    assert (last.tool_calls, last.tool_output_tokens) == (0, 0)
+    model, _ = await model_of("Hi.", tool=ActingTool())
+    assert fold(await said(asking(), model)).generations == ()
+
+
+# Side by side
+
+
+class Meeting(ActingTool):
+    """Answers a call when `most` are under way, the last first."""
+
+    def __init__(self, most: int, functions: tuple[Function, ...]) -> None:
+        super().__init__(functions=functions)
+        self._most = most
+        self._under_way: list[asyncio.Event] = []
+
+    async def next(self) -> ToolResult:
+        number, mine = len(self._under_way), asyncio.Event()
+        self._under_way.append(mine)
+        if number + 1 == self._most:
+            mine.set()
+        await mine.wait()
+        if number:
+            self._under_way[number - 1].set()
+        return ToolResult(str(number))
+
+
+async def test_calls_run_side_by_side_where_their_tool_allows_and_results_stay_in_order() -> None:
+    model, _ = await model_of(RUN * 3, "Done.", tool=Meeting(3, (SEARCHING,)))
+    log = ReplayLog()
+    async with asyncio.timeout(PATIENCE):
+        whole = await said(asking(tools=(SEARCHING,)), model, ReplayContext(log, Random(1)))
+    assert [event.result.text for event in whole if isinstance(event, ToolResultReceived)] == ["0", "1", "2"]
+    tool = Meeting(3, (SEARCHING,))
+    model, _ = await model_of(RUN * 3, "Done.", tool=tool)
+    entries = read_entries([log.new()])
+    again = await said(asking(tools=(SEARCHING,)), model, ReplayContext(ReplayLog(entries), Random(1)))
+    assert merge(again) == merge(whole)
+    assert [action for action, _ in tool.done] == ["open", *["recall"] * 3, "close"]
+
+
+async def test_other_calls_run_alone_and_in_order() -> None:
+    tool = ActingTool(results=[None])
+    model, _ = await model_of(RUN * 2, "Never.", tool=tool)
+    task = asyncio.create_task(said(asking(), model))
+    await tool.running.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [action for action, _ in tool.done] == ["open", "python", "close"]
+
+
+# Outcomes that nobody knows
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_a_call_whose_outcome_is_unknown_is_run_again_only_if_it_may_be(idempotent: bool) -> None:
+    assert PYTHON.hosted is not None
+    function = replace(PYTHON, hosted=replace(PYTHON.hosted, idempotent=idempotent))
+    tool, log, heard = ActingTool(results=[ToolResult("one"), None]), ReplayLog(), Heard()
+    model, _ = await model_of(RUN * 2, "So.", tool=tool)
+    source = AnswerSource([asking(tools=(function,))], model, ReplayContext(log, Random(1)))
+    task = asyncio.create_task(source.run(heard))
+    await tool.running.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert heard.calls_begun == (0 if idempotent else 2)
+
+    tool = ActingTool(results=[ToolResult("two")])
+    model, engine = await model_of(RUN * 2, "So.", tool=tool)
+    context = ReplayContext(ReplayLog(read_entries([log.new()])), Random(1), calls_begun=heard.calls_begun)
+    output = fold(await said(asking(tools=(function,)), model, context))
+    results = [item.text for item in output.items if isinstance(item, FunctionOutput)]
+    assert results[0] == "one"
+    assert ("not known what became" in results[1], results[1] == "two") == (not idempotent, idempotent)
+    assert [action for action, _ in tool.done] == ["open", "recall", *["python"] * idempotent, "close"]
+    assert results[1] in engine.seen[0].prompt.text
+    assert output.text == "So."
+
+
 async def test_a_conversation_that_becomes_too_long_ends_the_answer() -> None:
     tool = ActingTool(results=[ToolResult("x " * 5000)])
     model, _ = await model_of(RUN, "Never.", tool=tool, context=1000)
@@ -210,11 +359,13 @@ async def test_choices_have_sessions_of_their_own() -> None:
 # What the client began, and demanded
 
 
-async def test_a_named_tool_is_named_for_its_call_alone() -> None:
-    model, _ = await model_of(RUN, called("noon", "{}"), tool=ActingTool())
+async def test_a_named_tool_is_called_once_and_no_other_is() -> None:
+    tool = ActingTool()
+    model, _ = await model_of(RUN, f"{RUN}{called('noon', '{}')}It is 42.", tool=tool)
     named = ToolChoice(Calling.REQUIRED, frozenset({"python"}), named=True)
     output = fold(await said(asking(tools=(PYTHON, OWN), tool_choice=named), model))
-    assert [call.name for call in output.calls] == ["noon"]
+    assert (output.calls, output.text) == ((), "It is 42.")
+    assert [action for action, _ in tool.done] == ["open", "python", "close"]
 
 
 async def test_allowed_tools_are_allowed_for_the_whole_answer() -> None:

@@ -83,6 +83,9 @@ _FINISH_REASONS = {
     (FinishReason.LENGTH, True): "length",
     (FinishReason.CONTENT_FILTER, False): "content_filter",
     (FinishReason.CONTENT_FILTER, True): "content_filter",
+    # OpenAI's word for a limit of the server's.
+    (FinishReason.TOOL_LIMIT, False): "length",
+    (FinishReason.TOOL_LIMIT, True): "length",
     # Not OpenAI's: other choices of the answer may be whole, so this one cannot be an error status.
     (FinishReason.ERROR, False): "error",
     (FinishReason.ERROR, True): "error",

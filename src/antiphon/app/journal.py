@@ -149,17 +149,21 @@ class StreamJournal(ResponseJournal):
         """See `Writable`."""
         if self.response_id not in self._writer.open:
             return None  # its row is being created
-        entries = self._entries()
-        if not entries:
+        entries, calls = self._entries(), self._new_calls()
+        if not entries and calls is None:
             return None
         return Append(
             response_id=self.response_id,
             worker=self._writer.worker,
             entries=entries,
             prompt_ids=self._new_prompt(),
+            calls_begun=calls,
         )
 
     def _new_prompt(self) -> bytes | None:
+        return None
+
+    def _new_calls(self) -> int | None:
         return None
 
     def _entries(self) -> tuple[LogEntry, ...]:
@@ -215,6 +219,8 @@ class BackgroundJournal(StreamJournal):
         self.replay = log
         self._record = record
         self._prompt_ids: bytes | None = None
+        self._calls_begun = record.calls_begun
+        self._calls_stored = record.calls_begun
         super().__init__(writer, projection, given)
 
     def prompted(self, prompts: Sequence[Prompt]) -> None:
@@ -231,8 +237,20 @@ class BackgroundJournal(StreamJournal):
         """See `Journal`."""
         return self._made < self._logged
 
+    async def calls_begin(self, count: int) -> None:
+        """Who continues the answer runs none of them again that may have been run."""
+        if count > self._calls_begun:
+            self._calls_begun = count
+            self._writer.notify(self)
+            await self._writer.flush()
+
     def _new_prompt(self) -> bytes | None:
         new, self._prompt_ids = self._prompt_ids, None
+        return new
+
+    def _new_calls(self) -> int | None:
+        new = self._calls_begun if self._calls_begun > self._calls_stored else None
+        self._calls_stored = self._calls_begun
         return new
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:

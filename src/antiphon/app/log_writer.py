@@ -146,7 +146,7 @@ class LogWriter:
             return
         for (journal, append), verdict in zip(appends.items(), verdicts, strict=True):
             if verdict is Verdict.ACCEPTED:
-                journal.stored = append.entries[-1]
+                journal.stored = append.entries[-1] if append.entries else journal.stored
             else:
                 journal.stop(LostError(verdict))
 

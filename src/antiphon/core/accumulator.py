@@ -20,6 +20,7 @@ from antiphon.core.events import (
     CallStarted,
     Event,
     Finished,
+    GenerationUsage,
     ReasoningDelta,
     ReasoningEnded,
     ReasoningStarted,
@@ -47,6 +48,7 @@ class Output(Struct, frozen=True):
     stop: str | int | None = None
     error: str | None = None
     unmet: tuple[str, ...] = ()
+    generations: tuple[GenerationUsage, ...] = ()
 
     @property
     def text(self) -> str:
@@ -150,4 +152,4 @@ _BUILDERS: dict[type[Event], Callable[[Accumulator, Any], Event]] = {
 
 def output_of(items: Iterable[Item], end: Finished) -> Output:
     """The answer that these items and this end make."""
-    return Output(tuple(items), end.reason, end.usage, end.stop, end.error, end.unmet)
+    return Output(tuple(items), end.reason, end.usage, end.stop, end.error, end.unmet, end.generations)

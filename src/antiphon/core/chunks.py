@@ -27,6 +27,8 @@ class FinishReason(StrEnum):
     """The engine failed in the middle of it."""
     CONTENT_FILTER = "content_filter"
     """The server of the model did not let it go on."""
+    TOOL_LIMIT = "tool_limit"
+    """What the server's tools may take in an answer was spent, and the model said nothing. No engine's."""
 
 
 class Candidate(Struct, frozen=True, gc=False, array_like=True):

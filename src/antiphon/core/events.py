@@ -44,6 +44,27 @@ class Usage(Struct, frozen=True, gc=False):
         return Usage(*(mine + its for mine, its in zip(astuple(self), astuple(more), strict=True)))
 
 
+class GenerationUsage(Struct, frozen=True, gc=False):
+    """Tokens of one generation of an answer that took several.
+
+    `tool_output_tokens` are those of the results of the `tool_calls` that it ended with: counted with the
+    model's tokenizer or, where that is on another server, estimated. They are part of the next input.
+    """
+
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    tool_calls: int = 0
+    tool_output_tokens: int = 0
+
+    @classmethod
+    def of(cls, usage: Usage, prompt_tokens: int) -> "GenerationUsage":
+        """That of a generation whose prompt has so many tokens."""
+        whole = prompt_tokens + usage.prompt_tokens + usage.media_tokens
+        return cls(whole, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens)
+
+
 class TextStarted(Struct, frozen=True, gc=False):
     """Visible text begins. `phase` is the model's own name for this message, if it has one."""
 
@@ -161,7 +182,7 @@ class Finished(Struct, frozen=True, gc=False):
 
     `error` is the public message of an engine that failed. `unmet` names
     which demands of the request the answer does not meet, where the engine
-    could not be held to them.
+    could not be held to them. `generations` are there if there were several.
     """
 
     reason: FinishReason
@@ -171,6 +192,7 @@ class Finished(Struct, frozen=True, gc=False):
     tokens: tuple[Token, ...] = ()
     error: str | None = None
     unmet: tuple[str, ...] = ()
+    generations: tuple[GenerationUsage, ...] = ()
 
 
 Event = (

@@ -65,6 +65,14 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     work_processes: int = 2
     work_waiting: int = 16
 
+    # What the tools of the server may take in one answer
+    tool_calls: int = 128
+    calls_per_tool: int = 128
+    tool_seconds: int = 3600
+    seconds_per_tool: int = 3600
+    generation_tokens: int = 2_000_000
+    tokens_per_tool: int = 500_000
+
     # Tools of MCP servers
     mcp_servers: int = 16
     mcp_tools: int = 256

@@ -16,7 +16,8 @@ class Hosted(Struct, frozen=True):
     `settings` is the tool as the request gave it. Of calls that need an `approval` the client is asked: the
     server runs them in the answer to its reply. A `native` one is a tool that the model's family was
     trained with, under this very name. Where a request may have several tools of a type, such as
-    MCP servers, `label` tells them apart.
+    MCP servers, `label` tells them apart. Calls that are `parallel` may run side by side, and one that is
+    `idempotent` may be run again if nobody knows what became of it.
     """
 
     type: str
@@ -25,6 +26,8 @@ class Hosted(Struct, frozen=True):
     native: bool = False
     label: str = ""
     approval: bool = False
+    parallel: bool = False
+    idempotent: bool = False
 
     @property
     def server(self) -> str:
@@ -77,6 +80,10 @@ class ToolChoice(Struct, frozen=True):
     names: frozenset[str] | None = None
     parallel: bool = True
     named: bool = False
+
+    def admits(self, name: str) -> bool:
+        """Whether the tool of this name may be called."""
+        return self.names is None or name in self.names
 
     @property
     def most(self) -> int | None:
@@ -177,8 +184,8 @@ class Turn(Struct, frozen=True):
     behind the request: what is stored belongs to it. `media_fallback` is what becomes of media that the
     model does not take, `error` or `note`, None for what the server does. `parameters` is what the
     request calls what errors blame, where that has another name there:
-    conversation, format, prefix, reasoning_limit, template. `approved` are calls among the items that
-    the client has approved: they are run before the model answers.
+    conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the
+    items that the client has approved: they are run before the model answers.
     """
 
     model: str

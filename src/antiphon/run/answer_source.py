@@ -89,8 +89,6 @@ class AnswerSource:
         turn = await calls.run(output, 0)
         prepared = await self._model.prepare(turn, self._context.prompt)
         output.prompted([prepared.prompt])
-        if self._context.log is not None:
-            self._context.log.next_generation()
         choice = _choice(prepared, 0, self._context, calls.items)
         self._choices = [choice]
         await choice.run(output, 0)

@@ -100,6 +100,9 @@ class Journal:
         """Store these wire events soon; those of them that are new to the client."""
         return lines
 
+    async def calls_begin(self, count: int) -> None:
+        """Store that so many calls of the server's tools are begun in all, before the last of them are."""
+
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         """Store the end, these last wire events and the body; those of the events that are new.
 
@@ -179,6 +182,11 @@ class Driver:
         self._projection.prompted(prompts)
         if self._journal is not None:
             self._journal.prompted(prompts)
+
+    async def calls_begin(self, count: int) -> None:
+        """So many calls of the server's tools are begun in all, as whoever takes over knows from now on."""
+        if self._journal is not None:
+            await self._journal.calls_begin(count)
 
     def _begin(self) -> list[bytes]:
         self._begun = True

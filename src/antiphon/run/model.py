@@ -20,6 +20,7 @@ from antiphon.core.call_filter import CallFilter
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.turn import Calling, Function, Turn
+from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, check_size
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
@@ -66,6 +67,9 @@ class Model(Protocol):
 
     @property
     def tools(self) -> Mapping[str, ServerTool]: ...  # noqa: D102
+
+    @property
+    def limits(self) -> Limits: ...  # noqa: D102
 
     @property
     def stopping(self) -> asyncio.Event: ...  # noqa: D102
@@ -133,6 +137,12 @@ class Prepared(Struct, frozen=True):
         request = _for_choice(self.request, index)
         return GenerationRun(self.engine, request, self.decoder(context.rng), interceptors, items)
 
+    async def tokens_in(self, text: str) -> int:
+        """How many tokens a text has: estimated where the model's tokenizer is on another server."""
+        if self.request.conversation is not None:
+            return -(-len(text) // BYTES_PER_TOKEN)
+        return len(await self.engine.tokenize([text]))
+
 
 def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
     """Tokens that each of so many choices may have: all of an answer is kept until it is sent.
@@ -168,6 +178,8 @@ def check_turn(turn: Turn, limits: Limits, context: int) -> None:
     """Refuse what is over a limit before any work is put into it. Raises RequestError."""
     for tool in turn.tools:
         limits.check("name_characters", len(tool.name), tool.source)
+    if turn.tool_limit is not None:
+        limits.check("tool_calls", turn.tool_limit, turn.parameter("tool_limit"))
     for stop in turn.stop:
         limits.check("stop_characters", len(stop), "stop")
     if context:

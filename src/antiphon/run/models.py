@@ -25,6 +25,7 @@ from antiphon.core.errors import (
     NotFoundError,
     RequestError,
 )
+from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Function, Turn
 from antiphon.engines.engine import Load, ModelCard, Prompt
@@ -400,6 +401,11 @@ class NamedModel:
     def tools(self) -> Mapping[str, ServerTool]:
         """See `Model`."""
         return self._model.tools
+
+    @property
+    def limits(self) -> Limits:
+        """See `Model`."""
+        return self._model.limits
 
     @property
     def stopping(self) -> asyncio.Event:

@@ -32,9 +32,11 @@ _decode = msgspec.msgpack.Decoder(list[Chunk | dict[str, Any]]).decode
 
 
 class ToolResultEntry(Struct, frozen=True, tag="answer"):
-    """A call of the last generation was run: the next one in their order."""
+    """A call was run in so many `seconds`: the one of this `number` in the answer, counted from 0."""
 
     result: ToolResult = field(name="outcome")
+    seconds: float = 0.0
+    number: int = 0
 
 
 class PromptEntry(Struct, frozen=True, tag="prompt"):
@@ -55,7 +57,9 @@ class ReplayLog:
     def __init__(self, recorded: Iterable[ReplayEntry] = ()) -> None:
         self._entries = list(recorded)
         self._stored = len(self._entries)
-        self._later = deque(self._entries)  # recorded before, and not played yet
+        self._results = {e.number: e for e in self._entries if isinstance(e, ToolResultEntry)}
+        # Recorded before, and not played yet
+        self._later = deque(e for e in self._entries if not isinstance(e, ToolResultEntry))
         self.chunks = self._next_chunks()
 
     def _next_chunks(self) -> list[Chunk]:
@@ -81,22 +85,16 @@ class ReplayLog:
         """Calls of the server's tools were run."""
         return any(isinstance(entry, ToolResultEntry) for entry in self._entries)
 
-    def next_result(self) -> ToolResult | None:
-        """The result of the next call, if it was recorded."""
-        entry = self._later.popleft() if self._later else None
-        assert entry is None or isinstance(entry, ToolResultEntry)
-        return None if entry is None else entry.result
+    def result_of(self, number: int) -> ToolResultEntry | None:
+        """The result of the call of this number, if it was recorded."""
+        return self._results.get(number)
 
     def next_prompt(self) -> tuple[int, ...] | None:
         """The prompt of the next generation, if it was recorded: that generation is under way now."""
         entry = self._later.popleft() if self._later else None
         assert entry is None or isinstance(entry, PromptEntry)
-        self.next_generation()
-        return None if entry is None else entry.ids
-
-    def next_generation(self) -> None:
-        """A generation is under way: the one whose chunks come next."""
         self.chunks = self._next_chunks()
+        return None if entry is None else entry.ids
 
     def write(self, entry: ToolResultEntry | PromptEntry) -> None:
         """Record what happens between two generations."""
@@ -118,11 +116,13 @@ class ReplayContext(Struct, frozen=True):
     """What makes an answer repeatable, so that another server can continue it.
 
     `rng` makes the ids of calls. `prompt` holds the tokens of the prompt as it was rendered then.
+    `calls_begun` is how many calls of the server's tools were begun, at least: not all may have a result.
     """
 
     log: ReplayLog | None = None
     rng: Random | None = None
     prompt: tuple[int, ...] | None = None
+    calls_begun: int = 0
 
 
 async def request_after(

@@ -4,6 +4,8 @@ The calls and their results become part of the conversation, and the next
 generation answers that. The answer ends when the model has called no tool of
 the server's, when it calls a function of the client's, too, or when a limit is
 reached; never because a tool failed, for the model gets the error as the result.
+When the budget of the tools is spent, the model is asked once more, for an answer in words. If it has none,
+the answer ends for that reason.
 """
 
 from collections.abc import Sequence
@@ -19,8 +21,8 @@ from antiphon.core.events import (
     CallStarted,
     Event,
     Finished,
+    GenerationUsage,
     ToolCallsPending,
-    ToolResultReceived,
     Usage,
 )
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, TextPart
@@ -28,13 +30,9 @@ from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Calling, Ending, ToolChoice, Turn
 from antiphon.run.drive import Driver
 from antiphon.run.model import Model, Prepared
-from antiphon.run.replay import PromptEntry, ReplayContext, ToolResultEntry
+from antiphon.run.replay import PromptEntry, ReplayContext
+from antiphon.run.tool_calls import ENOUGH, Budget, ToolCalls
 from antiphon.run.tool_sessions import ToolSessions
-
-MAX_CALLS = 128
-"""Calls of the server's tools in one answer, unless the request sets a lower limit."""
-
-_ENOUGH = "No more tools can be called for this answer. Answer with what you know."
 
 
 def hosts_tools(turn: Turn) -> bool:
@@ -51,21 +49,23 @@ class ApprovedCalls:
     def __init__(self, turn: Turn, model: Model, context: ReplayContext) -> None:
         self.items = Accumulator()
         self._turn = turn
-        self._context = context
         self._sessions = ToolSessions(model.tools, turn.tools, model.stopping, turn.owner)
+        budget = Budget(model.limits, len(turn.approved))
+        self._calls = ToolCalls(self._sessions, turn, budget, context, self.items)
         self._over = False
 
     async def run(self, output: Driver, choice: int) -> Turn:
         """Run them; the turn with their results, each behind its call."""
-        results: dict[str, FunctionOutput] = {}
+        approved = self._turn.approved
         async with self._sessions:
-            for call in self._turn.approved:
+            for call in approved:
                 output.push(choice, self.items.extend(_written(call)))
             output.push(choice, [ToolCallsPending()])
-            for call in self._turn.approved:
-                result = await _recorded_or_run(call, self._sessions, self._context)
-                output.push(choice, [self.items.push(ToolResultReceived(call.call_id, result))])
-                results[call.call_id] = FunctionOutput(call.call_id, (TextPart(result.text),), call.name)
+            told = await self._calls.run(approved, output, choice)
+            results = {
+                call.call_id: FunctionOutput(call.call_id, (TextPart(result.text),), call.name)
+                for call, result in zip(approved, told, strict=True)
+            }
         self._over = True
         items: list[Item] = []
         for item in self._turn.items:
@@ -88,19 +88,6 @@ def _written(call: FunctionCall) -> list[Event]:
     ]
 
 
-async def _recorded_or_run(call: FunctionCall, sessions: ToolSessions, context: ReplayContext) -> ToolResult:
-    """The result of a call: as it was recorded, or else of running it."""
-    log = context.log
-    result = log.next_result() if log else None
-    if result is not None:
-        await sessions.recall(call, result)
-        return result
-    result = await sessions.run(call)
-    if log is not None:
-        log.write(ToolResultEntry(result))
-    return result
-
-
 class ToolLoop:
     """Generates one answer. Not for reuse. `items` are those of the answer so far."""
 
@@ -116,7 +103,11 @@ class ToolLoop:
         self._sessions = ToolSessions(
             first.model.tools, first.turn.tools, first.model.stopping, first.turn.owner
         )
-        self._calls_left = MAX_CALLS if first.turn.tool_limit is None else first.turn.tool_limit
+        most = 1 if first.turn.tool_choice.named else first.turn.tool_limit
+        self._budget = Budget(first.model.limits, most)
+        self._calls = ToolCalls(self._sessions, first.turn, self._budget, context, items)
+        self._last = False  # no more calls of the server's tools are run: the model has to answer
+        self._generations: list[GenerationUsage] = []
         self._usage = Usage()
         self._unmet: tuple[str, ...] = ()
         self._output: Driver
@@ -132,7 +123,7 @@ class ToolLoop:
                 calls = self._pending()
                 if not calls:
                     return
-                results = [await self._run(call) for call in calls]
+                results = await self._calls.run(calls, output, choice)
                 reason = await self._next(calls, results)
             self._over = True
             output.push(choice, [self._items.push(self._finished(reason))])
@@ -151,6 +142,9 @@ class ToolLoop:
         if isinstance(end := events[-1], Finished):
             self._end = end
             whole = self._counted(end)
+            usage = self._usage_of(end)
+            self._generations.append(usage)
+            self._budget.generated(usage.input_tokens + usage.output_tokens)
             self._usage += end.usage
             self._unmet += end.unmet
             self._over = not self._pending()
@@ -161,7 +155,18 @@ class ToolLoop:
         """The end of a generation with what the generations before it used, and did not meet."""
         if not isinstance(event, Finished):
             return event
-        return replace(event, usage=self._usage + event.usage, unmet=self._unmet + event.unmet)
+        silent = self._last and event.reason is FinishReason.STOP and not any(map(_says, self._new_items))
+        return replace(
+            event,
+            reason=FinishReason.TOOL_LIMIT if silent else event.reason,
+            usage=self._usage + event.usage,
+            unmet=self._unmet + event.unmet,
+            generations=(*self._generations, self._usage_of(event)) if self._generations else (),
+        )
+
+    def _usage_of(self, end: Finished) -> GenerationUsage:
+        """What the generation that is under way has used."""
+        return GenerationUsage.of(end.usage, len(self._prepared.prompt.ids))
 
     def _pending(self) -> list[FunctionCall]:
         """The calls that the server has to run: none, if a limit or the client's stop string ended it all."""
@@ -175,25 +180,13 @@ class ToolLoop:
         """The items of this generation."""
         return self._items.items[self._first :]
 
-    async def _run(self, call: FunctionCall) -> ToolResult:
-        """The result of a call, shown: as it was recorded, or else of running it."""
-        log = self._context.log
-        result = log.next_result() if log else None
-        allowed, self._calls_left = self._calls_left > 0, self._calls_left - 1
-        if result is None:
-            result = await self._sessions.run(call) if allowed else ToolResult(_ENOUGH, failed=True)
-            if log is not None:
-                log.write(ToolResultEntry(result))
-        elif allowed:
-            await self._sessions.recall(call, result)
-        self._output.push(self._choice, [self._items.push(ToolResultReceived(call.call_id, result))])
-        return result
-
     async def _next(self, calls: list[FunctionCall], results: list[ToolResult]) -> FinishReason | None:
         """Set the next generation up; why the answer ends, if there is none."""
+        await self._count(calls, results)
         new = [item for item in self._new_items if not isinstance(item, FunctionOutput)]
         if any(isinstance(item, FunctionCall) and not item.hosted for item in new):
             return FinishReason.STOP  # the client has to run its own first
+        self._last = self._budget.spent or self._all_spent()
         turn = self._next_turn(new, calls, results)
         if turn.sampling.max_tokens is not None and turn.sampling.max_tokens < 1:
             return FinishReason.LENGTH
@@ -220,8 +213,8 @@ class ToolLoop:
         assert self._end is not None
         turn, used = self._prepared.turn, self._end.usage
         texts = [result.text for result in results]
-        if self._calls_left < 1:
-            texts[-1] += PARAGRAPH + _ENOUGH
+        if self._last and texts[-1] != ENOUGH:
+            texts[-1] += PARAGRAPH + ENOUGH
         outputs = (
             FunctionOutput(call.call_id, (TextPart(text),), call.name)
             for call, text in zip(calls, texts, strict=True)
@@ -230,7 +223,7 @@ class ToolLoop:
         return replace(
             turn,
             items=(*_with_prefix(turn, new), *outputs),
-            tool_choice=_choice_after(turn, self._calls_left),
+            tool_choice=self._next_choice(),
             sampling=replace(
                 sampling,
                 max_tokens=_left(sampling.max_tokens, used.completion_tokens),
@@ -241,18 +234,42 @@ class ToolLoop:
             prefix="",
         )
 
-    def _finished(self, reason: FinishReason) -> Finished:
-        return Finished(reason, self._usage, unmet=self._unmet)
+    async def _count(self, calls: Sequence[FunctionCall], results: Sequence[ToolResult]) -> None:
+        """Note how many tokens the results have."""
+        sizes = [await self._prepared.tokens_in(result.text) for result in results]
+        for call, tokens in zip(calls, sizes, strict=True):
+            self._budget.told(self._calls.hosted(call).type, tokens)
+        self._generations[-1] = replace(
+            self._generations[-1], tool_calls=len(calls), tool_output_tokens=sum(sizes)
+        )
 
+    def _all_spent(self) -> bool:
+        """None of the server's tools is run any more, each for itself."""
+        turn = self._prepared.turn
+        hosted = (tool.hosted for tool in turn.tools if turn.tool_choice.admits(tool.name))
+        return all(self._budget.spent_by(each.type) for each in hosted if each is not None)
 
-def _choice_after(turn: Turn, calls_left: int) -> ToolChoice:
-    """What may be called after the first calls, which have met the demand for one."""
-    choice = turn.tool_choice
-    names = None if choice.named else choice.names
-    if calls_left > 0:
+    def _next_choice(self) -> ToolChoice:
+        """What may be called after the first calls, which have met the demand for one.
+
+        A named call is demanded once, and no other is made in that answer.
+        """
+        tools, choice = self._prepared.turn.tools, self._prepared.turn.tool_choice
+        names = frozenset[str]() if choice.named else choice.names
+        if self._last:
+            own = frozenset(tool.name for tool in tools if not tool.hosted)
+            names = own if names is None else own & names
         return ToolChoice(Calling.AUTO, names, choice.parallel)
-    own = frozenset(tool.name for tool in turn.tools if not tool.hosted)
-    return ToolChoice(Calling.AUTO, own if names is None else own & names, choice.parallel)
+
+    def _finished(self, reason: FinishReason) -> Finished:
+        return Finished(reason, self._usage, unmet=self._unmet, generations=tuple(self._generations))
+
+
+def _says(item: Item) -> bool:
+    """An item that a client can go on with."""
+    return (isinstance(item, Message) and bool(item.text.strip())) or (
+        isinstance(item, FunctionCall) and not item.hosted
+    )
 
 
 def _left(limit: int | None, used: int) -> int | None:

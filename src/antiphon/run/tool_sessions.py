@@ -19,13 +19,14 @@ CLOSING = 5.0
 """Seconds that a tool may take to free what it holds; the end of the answer waits for it."""
 
 _NO_OBJECT = "The arguments of this call are not a JSON object. Call it again, with valid JSON."
+_TOO_LONG = "The call was stopped: tools may take no more time for this answer. Go on without its result."
 _FAILED = "This tool does not work at the moment. Go on without it."
 
 log = structlog.get_logger()
 
 
 class ToolSessions:
-    """Runs the calls of one answer, one after the other. A tool begins to work with its first call.
+    """Runs the calls of one answer. A tool begins to work with its first call.
 
     `stopping` is set when the server stops: nothing is waited for then.
     """
@@ -50,33 +51,43 @@ class ToolSessions:
     async def __aexit__(self, *exception: Any) -> None:
         await self._stack.__aexit__(*exception)
 
-    async def run(self, call: FunctionCall) -> ToolResult:
-        """Run what the model called. Raises EngineNotReadyError if the server stops before it is done."""
+    async def run(self, call: FunctionCall, seconds: float) -> tuple[ToolResult, float]:
+        """Run what the model called, so many seconds at most; what came of it, and how many it took.
+
+        Raises EngineNotReadyError if the server stops before it is done.
+        """
+        started = perf_counter()
         running = asyncio.create_task(self._do(call))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
+            await asyncio.wait((running, stopping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done() and not running.done():
                 raise EngineNotReadyError
-            return running.result()
+            result = running.result() if running.done() else ToolResult(_TOO_LONG, failed=True)
         finally:
             for task in (running, stopping):
                 task.cancel()
             await asyncio.gather(running, stopping, return_exceptions=True)
+        taken = perf_counter() - started
+        self._note(call, started, taken, result)
+        return result, taken
 
     async def _do(self, call: FunctionCall) -> ToolResult:
         arguments = _arguments(call)
         if arguments is None:
             return ToolResult(_NO_OBJECT, failed=True)
-        hosted, started = self._hosted[call.name], perf_counter()
-        result = ToolResult(_FAILED, failed=True)
+        hosted = self._hosted[call.name]
         with _logged(hosted.type):
-            result = await self._session(hosted).run(hosted.action, arguments)
-        ended = perf_counter()
-        observed().calls.append(ObservedCall(hosted.type, hosted.action, started, ended, result.failed))
-        seconds = round(ended - started, 3)
+            return await self._session(hosted).run(hosted.action, arguments)
+        return ToolResult(_FAILED, failed=True)
+
+    def _note(self, call: FunctionCall, started: float, taken: float, result: ToolResult) -> None:
+        hosted = self._hosted[call.name]
+        observed().calls.append(
+            ObservedCall(hosted.type, hosted.action, started, started + taken, result.failed)
+        )
+        seconds = round(taken, 3)
         log.info("tool called", tool=hosted.type, action=hosted.action, failed=result.failed, seconds=seconds)
-        return result
 
     async def recall(self, call: FunctionCall, result: ToolResult) -> None:
         """Let the tool restore what it did on a server that is gone."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import Connection, LargeBinary, bindparam, func, select, update
+from sqlalchemy import Connection, Integer, LargeBinary, bindparam, func, select, update
 
 from antiphon.store.database import Database
 from antiphon.store.records import Append, LogEntry, ResponseStatus, Tail, Verdict
@@ -37,8 +37,9 @@ _ADVANCE = Prepared(
     .values(
         last_seq=bindparam("new_seq"),
         prompt_ids=func.coalesce(bindparam("new_ids", type_=LargeBinary), responses.c.prompt_ids),
+        calls_begun=func.coalesce(bindparam("new_calls", type_=Integer), responses.c.calls_begun),
     ),
-    [responses.c.last_seq, responses.c.prompt_ids, responses.c.id],
+    [responses.c.last_seq, responses.c.prompt_ids, responses.c.calls_begun, responses.c.id],
 )
 _ADD = insertion(log)
 _PROGRESS = select(responses.c.status, responses.c.last_seq).where(
@@ -114,7 +115,7 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
         verdict = at.judge(append.worker, append.entries) if at else Verdict.GONE
         if at and verdict is Verdict.ACCEPTED:
             entries.extend(at.take(append.entries))
-            changes.append((at.last_seq, append.prompt_ids, at.id))
+            changes.append((at.last_seq, append.prompt_ids, append.calls_begun, at.id))
         return verdict
 
     verdicts = [[take(append) for append in call] for call in calls]

@@ -39,7 +39,8 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     """A response.
 
     `request` is what is needed to run it again, `body` the response object as last
-    known, both wire JSON. `prompt_ids` are packed int32 token ids. `last_seq` is the
+    known, both wire JSON. `prompt_ids` are packed int32 token ids. `calls_begun` is how many calls of the
+    server's tools were begun, at least. `last_seq` is the
     sequence number of the last event in its log, -1 before the first. Without
     `expires_at` it never expires.
     """
@@ -55,6 +56,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     previous_id: str | None = None
     conversation_id: str | None = None
     prompt_ids: bytes | None = None
+    calls_begun: int = 0
     cancel_requested: bool = False
     lease: Lease | None = None
     last_seq: int = -1
@@ -91,13 +93,14 @@ class Append(Struct, frozen=True, kw_only=True):
     """What a worker adds to a response that it works on.
 
     `worker` is the holder of its lease, None if nobody holds one. `prompt_ids`
-    replace what is stored, unless they are None.
+    replace what is stored, unless they are None, and so does `calls_begun`.
     """
 
     response_id: str
     worker: str | None
     entries: tuple[LogEntry, ...] = ()
     prompt_ids: bytes | None = None
+    calls_begun: int | None = None
 
 
 class ResponseEnd(Struct, frozen=True, kw_only=True):

@@ -121,6 +121,7 @@ def _row(record: ResponseRecord) -> tuple[Any, ...]:
         record.request,
         record.body,
         record.prompt_ids,
+        record.calls_begun,
     )
 
 

@@ -71,6 +71,7 @@ responses = Table(
     Column("request", LargeBinary, nullable=False),
     Column("body", LargeBinary, nullable=False),
     Column("prompt_ids", LargeBinary),
+    Column("calls_begun", Integer, nullable=False, server_default=text("0")),
     Index("responses_by_time", "created_at"),
     Index(
         "responses_expiring",

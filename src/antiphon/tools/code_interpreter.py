@@ -75,7 +75,7 @@ Modules: {", ".join(MODULES)}.""",
         "properties": {"code": {"type": "string", "description": "The code to run."}},
         "required": ["code"],
     },
-    hosted=Hosted(TYPE, ACTION),
+    hosted=Hosted(TYPE, ACTION, idempotent=True),
 )
 
 _ANEW = "Its variables are gone: the next call begins anew."

@@ -172,11 +172,20 @@ def _not_offered(name: str, where: str, types: Mapping[str, str], optional: Cont
 
 
 def _described(trained: Iterable[Function], functions: Iterable[Function]) -> Iterator[Function]:
-    """The functions of a model's family, described by the tool where the family has no words of its own."""
-    descriptions = {_hosted(own).action: own.description for own in functions}
+    """The functions of a model's family, with the tool's words where that has none.
+
+    How calls may be run is the tool's to say.
+    """
+    own = {_hosted(function).action: function for function in functions}
     for function in trained:
-        description = function.description or descriptions.get(_hosted(function).action)
-        yield replace(function, description=description)
+        hosted = _hosted(function)
+        same = own.get(hosted.action)
+        if same is not None:
+            description = function.description or same.description
+            said = _hosted(same)
+            hosted = replace(hosted, parallel=said.parallel, idempotent=said.idempotent)
+            function = replace(function, description=description, hosted=hosted)  # noqa: PLW2901
+        yield function
 
 
 def _placed(function: Function, where: str, settings: Mapping[str, Any]) -> Function:

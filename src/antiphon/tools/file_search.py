@@ -55,7 +55,7 @@ The search compares words: use those that the files would use, and search again 
         },
         "required": ["queries"],
     },
-    hosted=Hosted(TYPE, ACTION),
+    hosted=Hosted(TYPE, ACTION, parallel=True, idempotent=True),
 )
 
 
@@ -120,19 +120,19 @@ class Searches:
         """See `Session`."""
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
+        number, self._number = self._number, self._number + 1  # before others begin
         try:
             queries = check_queries(arguments.get("queries"), "queries", MOST_QUERIES)
             found = await self._searcher.search(self._owner, _with_queries(self._query, queries))
         except AntiphonError as error:
             return ToolResult(error.message, failed=True)
-        number, self._number = self._number, self._number + 1
         shown = _shown(number, found)
         return ToolResult(shown.text, FilesSearched(queries, number, tuple(found[: shown.count])))
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """See `Session`. Numbers of searches go on."""
         if isinstance(result.details, FilesSearched):
-            self._number = result.details.number + 1
+            self._number = max(self._number, result.details.number + 1)
 
     async def close(self) -> None:
         """See `Session`. Nothing is held."""

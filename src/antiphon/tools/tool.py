@@ -39,7 +39,11 @@ class Offer(Struct, frozen=True):
 
 
 class Session(Protocol):
-    """A tool at work for one answer. Its calls come one after the other."""
+    """A tool at work for one answer. Its calls come one after the other.
+
+    But those of functions that are `parallel` (see `Hosted`) begin, in the order in which the model wrote
+    them, before those before them are done.
+    """
 
     async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Do what the model asks for; `arguments` are any JSON object that a model may write.
@@ -94,9 +98,10 @@ class ServerTool(Protocol):
     async def offer(self, wanted: Wanted) -> Offer:
         """What a model is offered of the tool as a request wants it.
 
-        Each function is `hosted`. Where a request may have several tools of this type, `Hosted.label` tells
-        them apart. Nothing is offered if the settings keep the tool from the server. Raises RequestError for
-        settings that it cannot honour, naming them, and ToolError. It ends in bounded time.
+        Each function is `hosted`, which says whether calls may run side by side, and be run again. Where a
+        request may have several tools of this type, `Hosted.label` tells them apart. Nothing is offered if
+        the settings keep the tool from the server. Raises RequestError for settings that it cannot honour,
+        naming them, and ToolError. It ends in bounded time.
         """
         ...
 

@@ -7,11 +7,13 @@ too. What could not be done gets none.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import ToolError
@@ -45,7 +47,9 @@ def _function(
     action: str, description: str, required: list[str], **properties: Mapping[str, Any]
 ) -> Function:
     parameters = {"type": "object", "properties": properties, "required": required}
-    return Function(f"web_{action}", description, parameters, hosted=Hosted(TYPE, action))
+    # What is opened, and where a text is found, depends on what was shown before.
+    hosted = Hosted(TYPE, action, parallel=action == "search", idempotent=True)
+    return Function(f"web_{action}", description, parameters, hosted=hosted)
 
 
 FUNCTIONS = (
@@ -122,8 +126,19 @@ class WebSearch:
         await self._fetcher.close()
 
 
+class Doing(Struct):
+    """A call that is under way. `turn` waits until those that began before it are over."""
+
+    turn: Callable[[], Awaitable[None]]
+    details: ToolResultDetails | None = None
+
+
 class Browser:
-    """The web as one answer sees it: a `Session`. `_details` are those of the current call."""
+    """The web as one answer sees it: a `Session`.
+
+    Searches may run side by side. What they found is shown in the order in which they began, for each page
+    gets the next cursor.
+    """
 
     def __init__(
         self, provider: SearchProvider, fetcher: Fetcher, reading: Executor, settings: Settings
@@ -133,16 +148,17 @@ class Browser:
         self._reading = reading
         self._settings = settings
         self._history = History()
-        self._details: ToolResultDetails | None = None
+        self._under_way: list[asyncio.Event] = []  # each set when the call is over
 
     async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
         """See `Session`."""
-        self._details = None
-        try:
-            text = await self._do(parse_call(action, arguments))
-        except ToolError as error:
-            return ToolResult(error.message, self._details, failed=True)
-        return ToolResult(text, self._details)
+        with self._in_order() as turn:
+            doing = Doing(turn)
+            try:
+                text = await self._do(parse_call(action, arguments), doing)
+            except ToolError as error:
+                return ToolResult(error.message, doing.details, failed=True)
+            return ToolResult(text, doing.details)
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """See `Session`. A page is fetched again when it is asked for."""
@@ -152,52 +168,71 @@ class Browser:
             visit = self._recalled(parse_call(action, arguments), result)
         except ToolError:
             visit = _LOST
-        self._history.add(visit)
+        with self._in_order() as turn:
+            await turn()
+            self._history.add(visit)
+
+    @contextmanager
+    def _in_order(self) -> Iterator[Callable[[], Awaitable[None]]]:
+        """A call, and how it waits for those that began before it."""
+        before, over = tuple(self._under_way), asyncio.Event()
+        self._under_way.append(over)
+
+        async def turn() -> None:
+            for each in before:
+                await each.wait()
+
+        try:
+            yield turn
+        finally:
+            self._under_way.remove(over)
+            over.set()
 
     async def close(self) -> None:
         """See `Session`."""
         self._history.clear()
 
-    async def _do(self, call: Search | Open | Find) -> str:
+    async def _do(self, call: Search | Open | Find, doing: Doing) -> str:
         match call:
             case Search():
-                return await self._search(call)
+                return await self._search(call, doing)
             case Open():
-                return await self._open(call)
+                return await self._open(call, doing)
             case Find():
-                return await self._find(call)
+                return await self._find(call, doing)
 
-    async def _search(self, call: Search) -> str:
-        self._details = Searched(call.query)
+    async def _search(self, call: Search, doing: Doing) -> str:
+        doing.details = Searched(call.query)
         extent = self._settings.extent
         count = min(call.count or extent.results, extent.results)
         found = await self._provider.search(call.query, count, self._settings.domains)
         results = [Result(result.title, result.url, result.snippet[: extent.snippet]) for result in found]
         urls, titles = (result.url for result in results), (result.title for result in results)
-        self._details = Searched(call.query, tuple(urls), tuple(titles))
+        doing.details = Searched(call.query, tuple(urls), tuple(titles))
         location = self._settings.user_location
+        await doing.turn()
         return self._show(
             results_page(call.query, results, f"The user is in {location}." if location else "")
         )
 
-    async def _open(self, call: Open) -> str:
-        self._details = Opened(None)
+    async def _open(self, call: Open, doing: Doing) -> str:
+        doing.details = Opened(None)
         link = await self._link(call)
         if link is None:
             page = await self._history.page(call.cursor)
         else:
-            self._details = Opened(link.url)
+            doing.details = Opened(link.url)
             # Who gives a URL wants the page as it is now.
             seen = None if isinstance(call.target, str) else self._history.seen(link.url)
             page = seen or await self._fetch(link.url)
-        self._details = Opened(page.url)
+        doing.details = Opened(page.url)
         line = max(link.line - _LINES_BEFORE, 0) if link else 0
         return self._show(page, line if call.line is None else call.line, call.count)
 
-    async def _find(self, call: Find) -> str:
-        self._details = Found(None, call.pattern)
+    async def _find(self, call: Find, doing: Doing) -> str:
+        doing.details = Found(None, call.pattern)
         page = await self._history.page(call.cursor)
-        self._details = Found(page.url, call.pattern)
+        doing.details = Found(page.url, call.pattern)
         if page.url is None:
             raise ToolError("Results cannot be searched for a text. Open one of them first.")
         return self._show(matches_page(page, call.pattern))

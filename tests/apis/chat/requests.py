@@ -29,6 +29,7 @@ PARAMETERS = {
     "prompt": "messages",
     "reasoning_limit": "thinking_token_budget",
     "template": "chat_template",
+    "tool_limit": "max_tool_calls",
 }
 """What this API calls what errors blame."""
 

@@ -128,8 +128,9 @@ class LogContract:
 
     async def test_an_append_without_entries_changes_the_rest(self, store: Store) -> None:
         await store.responses.create(leased(), ())
-        assert await store.log.append(append(), append(prompt_ids=b"p")) == [Verdict.ACCEPTED] * 2
-        assert await store.responses.get(OWNER, "resp_1") == leased(prompt_ids=b"p")
+        changes = (append(), append(prompt_ids=b"p"), append(calls_begun=2), append())
+        assert await store.log.append(*changes) == [Verdict.ACCEPTED] * 4
+        assert await store.responses.get(OWNER, "resp_1") == leased(prompt_ids=b"p", calls_begun=2)
 
     async def test_many_logs_at_once(self, store: Store) -> None:
         ids = [f"resp_{index}" for index in range(20)]

@@ -79,6 +79,7 @@ class ChatCompletionBuilder(BodyProjection):
             token_ids=state.ids if presentation.token_ids else UNSET,
             error=ChoiceError(output.error) if output.error else UNSET,
             unmet=output.unmet or UNSET,
+            generations=output.generations or UNSET,
         )
 
 

@@ -5,5 +5,6 @@ PARAMETERS = {
     "prompt": "messages",
     "reasoning_limit": "thinking_token_budget",
     "template": "chat_template",
+    "tool_limit": "max_tool_calls",
 }
 """Neutral name → parameter, where they differ; see `Turn.parameters`."""

@@ -8,7 +8,8 @@ read most leniently: what an earlier answer got wrong must not end a conversatio
 Answers have more than OpenAI's: `reasoning_content` and `reasoning`, the two names
 that clients know reasoning by; `stop_reason`, `token_ids` and the fields of the
 prompt as vLLM has them; `error` of a choice whose engine failed; `unmet`, the
-requirements that an answer does not meet; `notes`, on what of a request has no effect.
+requirements that an answer does not meet; `generations`, the usage of each of several;
+`notes`, on what of a request has no effect.
 """
 
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from antiphon.apis.request import (
     TokenLimit,
     Verbosity,
 )
+from antiphon.core.events import GenerationUsage
 from antiphon.core.hosts import Note
 
 
@@ -298,6 +300,7 @@ class Choice(Struct):
     token_ids: list[int] | UnsetType = UNSET
     error: ChoiceError | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
+    generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
 
 
 class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
@@ -340,6 +343,7 @@ class ChunkChoice(Struct):
     token_ids: list[int] | UnsetType = UNSET
     error: ChoiceError | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
+    generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
 
 
 class ChatCompletionChunk(Struct, tag_field="object", tag="chat.completion.chunk"):

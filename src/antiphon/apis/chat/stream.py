@@ -202,6 +202,8 @@ class ChatCompletionStream(StreamProjection):
             last.error = ChoiceError(event.error)
         if event.unmet:
             last.unmet = event.unmet
+        if event.generations:
+            last.generations = event.generations
         chunks = []
         if not state.has_content and not state.calls:
             # An empty answer is an empty text, as in the full answer, not null.

@@ -88,6 +88,8 @@ class Blocks:
             return "max_tokens" if cut else "model_context_window_exceeded", None
         if end.reason is FinishReason.CONTENT_FILTER:
             return "refusal", None
+        if end.reason is FinishReason.TOOL_LIMIT:
+            return "pause_turn", None
         if self.calls:
             return "tool_use", None
         return ("stop_sequence", end.stop) if isinstance(end.stop, str) else ("end_turn", None)
@@ -146,6 +148,7 @@ class MessageBuilder(BodyProjection):
             context_management=self._blocks.context_management,
             usage=MessageUsage(**self._blocks.usage(envelope.prompt_tokens, end)),
             unmet=end.unmet or UNSET,
+            generations=end.generations or UNSET,
             notes=self._blocks.presentation.tools.notes or UNSET,
         )
         return msgspec.json.encode(message)

@@ -13,6 +13,7 @@ PARAMETERS = {
     "prompt": "messages",
     "reasoning_effort": "output_config.effort",
     "reasoning_limit": "thinking.budget_tokens",
+    "tool_limit": "tools",
 }
 """Neutral name → parameter, where they differ; see `Turn.parameters`."""
 

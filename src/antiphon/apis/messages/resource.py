@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.core.events import Usage
+from antiphon.core.events import GenerationUsage, Usage
 from antiphon.core.hosts import Note
 
 # Content
@@ -148,7 +148,7 @@ class ContextManagement(Struct, frozen=True):
 
 
 class Message(Struct, tag_field="type", tag="message", kw_only=True):
-    """An answer. `unmet` names the demands that it does not meet.
+    """An answer. `unmet` names the demands that it does not meet, `generations` the usage of each of several.
 
     `notes` are on what of the request has no effect.
     """
@@ -164,6 +164,7 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
     context_management: ContextManagement | UnsetType = UNSET
     usage: MessageUsage
     unmet: tuple[str, ...] | UnsetType = UNSET
+    generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET
 
 
@@ -235,6 +236,7 @@ class Stop(Struct, kw_only=True):
     stop_details: None = None
     container: None = None
     unmet: tuple[str, ...] | UnsetType = UNSET
+    generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
 
 
 class MessageDelta(Struct, tag_field="type", tag="message_delta", kw_only=True):

@@ -173,7 +173,12 @@ class MessageStream(StreamProjection):
             raise RuntimeError("a message has no end before it is finished")
         reason, sequence = self._blocks.stop(end)
         delta = MessageDelta(
-            delta=Stop(stop_reason=reason, stop_sequence=sequence, unmet=end.unmet or UNSET),
+            delta=Stop(
+                stop_reason=reason,
+                stop_sequence=sequence,
+                unmet=end.unmet or UNSET,
+                generations=end.generations or UNSET,
+            ),
             usage=DeltaUsage(**self._blocks.usage(self._envelope.prompt_tokens, end)),
             context_management=self._blocks.context_management,
         )

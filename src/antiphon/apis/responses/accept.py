@@ -80,6 +80,7 @@ PARAMETERS = {
     "prompt": "input",
     "reasoning_limit": "thinking_token_budget",
     "template": "chat_template",
+    "tool_limit": "max_tool_calls",
 }
 """What this API calls what errors blame; see `Turn.parameters`."""
 

@@ -164,7 +164,7 @@ def usage_of(prompt_tokens: int, usage: events.Usage) -> Usage:
 
 
 class IncompleteDetails(Struct):
-    """Why a response is not whole. OpenAI leaves out `cancelled`."""
+    """Why a response is not whole. OpenAI leaves out `cancelled`, and `max_tool_calls`."""
 
     reason: str
 
@@ -172,6 +172,7 @@ class IncompleteDetails(Struct):
 INCOMPLETE_REASONS = {
     FinishReason.LENGTH: IncompleteDetails("max_output_tokens"),
     FinishReason.CONTENT_FILTER: IncompleteDetails("content_filter"),
+    FinishReason.TOOL_LIMIT: IncompleteDetails("max_tool_calls"),
 }
 """Those of a response whose generation ended for this reason."""
 CANCELLED_DETAILS = IncompleteDetails("cancelled")
@@ -245,7 +246,7 @@ class Response(Settings, kw_only=True, tag_field="object", tag="response"):
     """The response object. `unmet` lists the demands that the answer does not meet, if there are any.
 
     `notes` are on what was taken of the request and has no effect, if there is anything. The messages are
-    there if they were requested.
+    there if they were requested. `generations` tells the usage of each, if there were several.
     """
 
     id: str
@@ -259,6 +260,7 @@ class Response(Settings, kw_only=True, tag_field="object", tag="response"):
     input_messages: list[RawMessage] | UnsetType = UNSET
     output_messages: list[RawMessage] | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
+    generations: tuple[events.GenerationUsage, ...] | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET
 
 

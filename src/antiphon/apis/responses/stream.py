@@ -401,6 +401,7 @@ class ResponseProjection:
             usage=None if self._usage is None else usage_of(self._prompt_tokens, self._usage),
             **raw,
             unmet=(self._end and self._end.unmet) or UNSET,
+            generations=(self._end and self._end.generations) or UNSET,
             notes=self._accepted.tools.notes or UNSET,
         )
 

@@ -122,7 +122,8 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     accepted, seal = request.accepted, app.seal(record.owner)
     # Call ids must be those of the first time.
     log = ReplayLog(read_entries([entry.chunks for entry in entries]))
-    context = ReplayContext(log, Random(record.id), unpacked(record.prompt_ids))  # noqa: S311
+    rng = Random(record.id)  # noqa: S311
+    context = ReplayContext(log, rng, unpacked(record.prompt_ids), record.calls_begun)
     projection = ResponseProjection(accepted, int(record.created_at), time.time, seal, queued=True)
     summary = None
     if accepted.compact_from is not None:

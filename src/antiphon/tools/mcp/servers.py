@@ -219,13 +219,15 @@ class Lease:
         self._target = target
         self._owner = owner
         self._taken: Connection | None = None
+        self._taking = asyncio.Lock()  # calls may come side by side
 
     async def connection(self) -> Connection:
         """The connection. Raises FailureError."""
-        if self._taken is None or not self._taken.alive:
-            await self.close()
-            self._taken = await self._connections.take(self._target, self._owner)
-        return self._taken
+        async with self._taking:
+            if self._taken is None or not self._taken.alive:
+                await self.close()
+                self._taken = await self._connections.take(self._target, self._owner)
+            return self._taken
 
     async def close(self) -> None:
         """Give it back."""

@@ -127,9 +127,18 @@ class Session:
 def _function(tool: ListedTool, label: str, policies: Sequence[Policy], about: str) -> Function:
     description = "\n".join(filter(None, (tool.description, about and f"({label}: {about})")))
     schema = tool.input_schema if tool.input_schema.get("type") == "object" else {"type": "object"}
+    said = tool.annotations or {}
+    hosted = Hosted(
+        TYPE,
+        tool.name,
+        label=label,
+        approval=any(policy.asks(tool) for policy in policies),
+        parallel=said.get("readOnlyHint") is True,
+        idempotent=True in (said.get("readOnlyHint"), said.get("idempotentHint")),
+    )
     return Function(
         _NOT_IN_NAMES.sub("_", tool.name)[:MAX_NAME] or "tool",
         description[:MAX_DESCRIPTION] or tool.name[:MAX_NAME],
         schema,
-        hosted=Hosted(TYPE, tool.name, label=label, approval=any(policy.asks(tool) for policy in policies)),
+        hosted=hosted,
     )

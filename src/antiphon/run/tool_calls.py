@@ -1,0 +1,176 @@
+"""The calls of one answer: which run side by side, which are not run again, and what they may take in all.
+
+Calls begin in the order in which the model wrote them, and their results are shown in it. Those that a tool
+lets run side by side (`Hosted.parallel`) do, if no other stands between them; all others run alone.
+
+Of an answer that another server goes on with, a call whose result was recorded is not run. One that had
+begun, and whose result was not, is run again only if that does no harm (`Hosted.idempotent`): else the
+model is told that nobody knows what became of it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from antiphon.core.accumulator import Accumulator
+from antiphon.core.events import ToolResultReceived
+from antiphon.core.items import FunctionCall, FunctionOutput
+from antiphon.core.limits import Limits
+from antiphon.core.tool_result import ToolResult
+from antiphon.core.turn import Hosted, Turn
+from antiphon.run.drive import Driver
+from antiphon.run.replay import ReplayContext, ToolResultEntry
+from antiphon.run.tool_sessions import ToolSessions
+
+ENOUGH = "No more tools can be called for this answer. Answer with what you know."
+_ENOUGH_OF_IT = "This tool cannot be called any more for this answer. Go on without it."
+_UNKNOWN = (
+    "It is not known what became of this call: the server stopped while it ran. It may have had its effect, "
+    "or a part of it. Find that out before you call it again."
+)
+
+
+class Budget:
+    """What the server's tools may take in one answer, all together and each: so many `calls`, if not None.
+
+    All else is what the limits say.
+    """
+
+    def __init__(self, limits: Limits, calls: int | None) -> None:
+        self._limits = limits
+        self._calls_left = limits.tool_calls if calls is None else calls
+        self._seconds_left = float(limits.tool_seconds)
+        self._tokens_left = limits.generation_tokens
+        self._calls = Counter[str]()  # by type of the tool, as the others
+        self._seconds = Counter[str]()
+        self._tokens = Counter[str]()
+
+    @property
+    def spent(self) -> bool:
+        """No more tools are run."""
+        return min(self._calls_left, self._seconds_left, self._tokens_left) <= 0
+
+    def spent_by(self, tool: str) -> bool:
+        """Of this type none are."""
+        limits = self._limits
+        return (
+            self._calls[tool] >= limits.calls_per_tool
+            or self._seconds[tool] >= limits.seconds_per_tool
+            or self._tokens[tool] >= limits.tokens_per_tool
+        )
+
+    def seconds_for(self, tool: str) -> float:
+        """How long a call may take."""
+        return min(self._seconds_left, self._limits.seconds_per_tool - self._seconds[tool])
+
+    def begin(self, tool: str) -> None:
+        """A call is run, or refused."""
+        self._calls_left -= 1
+        self._calls[tool] += 1
+
+    def waited(self, seconds: float) -> None:
+        """Calls that ran side by side took so long."""
+        self._seconds_left -= seconds
+
+    def took(self, tool: str, seconds: float) -> None:
+        """A call took so long."""
+        self._seconds[tool] += seconds  # type: ignore[assignment]
+
+    def generated(self, tokens: int) -> None:
+        """A generation read and wrote so many tokens."""
+        self._tokens_left -= tokens
+
+    def told(self, tool: str, tokens: int) -> None:
+        """The result of a call has so many tokens."""
+        self._tokens[tool] += tokens
+
+
+class ToolCalls:
+    """Runs the calls of one answer, and shows their results. `items` are those of the answer."""
+
+    def __init__(
+        self, sessions: ToolSessions, turn: Turn, budget: Budget, context: ReplayContext, items: Accumulator
+    ) -> None:
+        self._sessions = sessions
+        self._hosted = {tool.name: tool.hosted for tool in turn.tools if tool.hosted}
+        self._budget = budget
+        self._context = context
+        self._items = items
+
+    async def run(self, calls: Sequence[FunctionCall], output: Driver, choice: int) -> list[ToolResult]:
+        """Run these calls, of one generation; their results, in order. Raises EngineNotReadyError."""
+        results: list[ToolResult] = []
+        for group in self._groups(calls):
+            results += await self._run_group(group, output, choice)
+        return results
+
+    def hosted(self, call: FunctionCall) -> Hosted:
+        """Who runs the call."""
+        return self._hosted[call.name]
+
+    def _groups(self, calls: Iterable[FunctionCall]) -> Iterator[list[FunctionCall]]:
+        """The calls that run side by side."""
+        for parallel, group in groupby(calls, lambda call: self.hosted(call).parallel):
+            several = [*group]
+            yield from [several] if parallel else ([call] for call in several)
+
+    async def _run_group(
+        self, calls: Sequence[FunctionCall], output: Driver, choice: int
+    ) -> list[ToolResult]:
+        first = sum(isinstance(item, FunctionOutput) for item in self._items.items)
+        allowed = [self._allowed(call) for call in calls]
+        if not all(self.hosted(call).idempotent for call in calls):
+            await output.calls_begin(first + len(calls))
+        tasks = [
+            asyncio.create_task(self._recorded_or_run(call, first + number, seconds))
+            for number, (call, seconds) in enumerate(zip(calls, allowed, strict=True))
+        ]
+        entries: list[ToolResultEntry] = []
+        try:
+            for call, task in zip(calls, tasks, strict=True):
+                entries.append(await task)
+                received = ToolResultReceived(call.call_id, entries[-1].result)
+                output.push(choice, [self._items.push(received)])
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for call, entry in zip(calls, entries, strict=True):
+            self._budget.took(self.hosted(call).type, entry.seconds)
+        self._budget.waited(max(entry.seconds for entry in entries))
+        return [entry.result for entry in entries]
+
+    def _allowed(self, call: FunctionCall) -> float | None:
+        """How many seconds the call may take; None if it is not run at all."""
+        tool = self.hosted(call).type
+        if self._budget.spent:
+            return None
+        seconds = None if self._budget.spent_by(tool) else self._budget.seconds_for(tool)
+        self._budget.begin(tool)
+        return seconds
+
+    async def _recorded_or_run(
+        self, call: FunctionCall, number: int, seconds: float | None
+    ) -> ToolResultEntry:
+        """The result of the call of this number in the answer: as it was recorded, or else of running it."""
+        log = self._context.log
+        recorded = log.result_of(number) if log else None
+        if recorded is not None:
+            if seconds is not None:
+                await self._sessions.recall(call, recorded.result)
+            return recorded
+        entry = ToolResultEntry(*await self._result(call, number, seconds), number)
+        if log is not None:
+            log.write(entry)
+        return entry
+
+    async def _result(
+        self, call: FunctionCall, number: int, seconds: float | None
+    ) -> tuple[ToolResult, float]:
+        """What comes of a call, and how many seconds it took."""
+        if seconds is None:
+            return ToolResult(ENOUGH if self._budget.spent else _ENOUGH_OF_IT, failed=True), 0.0
+        if number < self._context.calls_begun and not self.hosted(call).idempotent:
+            return ToolResult(_UNKNOWN, failed=True), 0.0
+        return await self._sessions.run(call, seconds)

@@ -1,0 +1,12 @@
+"""Calls of the server's tools that were begun."""
+
+from alembic import op
+from sqlalchemy import Column, Integer, text
+
+revision = "0006"
+down_revision = "0005"
+
+
+def upgrade() -> None:
+    """Count them in the row of a response."""
+    op.add_column("responses", Column("calls_begun", Integer, nullable=False, server_default=text("0")))
