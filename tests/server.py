@@ -128,7 +128,7 @@ async def running(
 
     `models` are served instead of one with this script.
     """
-    engine = ScriptedEngine(script, parallel=parallel) if isinstance(script, list) else script
+    engine = ScriptedEngine(script, parallel=parallel, limits=limits) if isinstance(script, list) else script
     model = SharingModel(
         engine,
         names=names,

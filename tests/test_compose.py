@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from structlog.testing import capture_logs
 
 from antiphon import compose
 from antiphon.config import Settings
-from antiphon.core.errors import AntiphonError, StoreAwayError
+from antiphon.core.errors import AntiphonError, EngineBusyError, StoreAwayError
+from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.scripted import Options, ScriptedEngine
 from antiphon.store.open import open_store
+from tests.contracts.engine import Collected
 
 
 @pytest.fixture
@@ -101,3 +104,26 @@ def test_a_dialect_that_does_not_exist_is_told_before_a_model_is_loaded(settings
     with pytest.raises(AntiphonError, match="There is no dialect 'hermse'"):
         compose.compose(replace(settings, dialect="hermse"))
     compose.compose(replace(settings, dialect="think+hf"))
+
+
+class Remembering(Options):
+    """Remembers the engines that were built."""
+
+    built: ClassVar[list[ScriptedEngine]] = []
+
+    def build(self, limits: Limits = DEFAULTS) -> ScriptedEngine:
+        self.built.append(super().build(limits))
+        return self.built[-1]
+
+
+async def test_the_limits_of_a_server_are_those_of_its_engines(settings: Settings) -> None:
+    options = Remembering(script=settings.engine.script, parallel=1)  # type: ignore[attr-defined]
+    compose.compose(replace(settings, limit=("waiting=1",), engine=options))
+    [engine] = Remembering.built
+    await engine.start()
+    asked, refused = GenerationRequest(Prompt("Q", (1,)), 9), Collected()
+    for receiver in (Collected(), Collected(), refused):
+        engine.generate(asked, receiver)
+    with pytest.raises(EngineBusyError):
+        await refused.whole()
+    await engine.stop()

@@ -266,6 +266,7 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
         "Work that may not end",
         "Tools",
         "Tools of MCP servers",
+        "Waiting",
         "Connections",
     )
     found = {name: int(value) for heading in headings for name, value, *_ in rows("limits.md", heading)}

@@ -123,7 +123,7 @@ def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedMod
     """One of the models. Raises AntiphonError for what it cannot be."""
     try:
         return ServedModel(
-            _engine(model),
+            _engine(model, settings),
             names=model.names,
             dialect=model.dialect,
             chat_template=_read(Path(model.chat_template)) if model.chat_template else None,
@@ -141,9 +141,10 @@ def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedMod
         raise AntiphonError(f"The model {model.names[0]}: {error.message}") from error
 
 
-def _engine(model: ModelSettings) -> Engine:
+def _engine(model: ModelSettings, settings: Settings) -> Engine:
     """What runs it: one engine, or several as one."""
-    engines = [(str(getattr(options, "model", "")), options.build()) for options in model.engines]
+    limits = read_limits(settings.limit)
+    engines = [(str(getattr(options, "model", "")), options.build(limits)) for options in model.engines]
     return PoolEngine(engines) if len(engines) > 1 else engines[0][1]
 
 

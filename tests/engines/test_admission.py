@@ -3,15 +3,15 @@ from itertools import count
 import pytest
 
 from antiphon.core.errors import EngineBusyError
-from antiphon.core.limits import CLIENT
-from antiphon.engines.admission import MAX_WAITING_EACH, Admission, Ticket
+from antiphon.core.limits import CLIENT, Limits
+from antiphon.engines.admission import Admission, Ticket
 
 
 class Visitors:
     """Those who want a slot, numbered from 0; `inside` are the numbers of those who got one, in order."""
 
-    def __init__(self, slots, **options):
-        self.admission = Admission(slots, **options)
+    def __init__(self, slots, **limits):
+        self.admission = Admission(slots, Limits(**limits))
         self.inside = []
         self.tickets = []
         self._numbers = count()
@@ -77,7 +77,7 @@ def test_leaving_again_gives_up_nothing_more():
 
 
 def test_many_who_gave_up_leave_room_for_others():
-    visitors = Visitors(1, max_waiting=3)
+    visitors = Visitors(1, waiting=3)
     visitors.enter(0)
     for _ in range(100):
         visitors.enter(0)
@@ -90,7 +90,7 @@ def test_many_who_gave_up_leave_room_for_others():
 
 
 def test_too_many_waiting_are_refused():
-    visitors = Visitors(1, max_waiting=1)
+    visitors = Visitors(1, waiting=1)
     visitors.enter(0, 0)
     with pytest.raises(EngineBusyError):
         visitors.enter(0)
@@ -137,9 +137,9 @@ def test_slots_are_shared_between_clients() -> None:
 
 
 def test_one_client_cannot_have_all_places() -> None:
-    admission = Admission(1, max_waiting=MAX_WAITING_EACH + 2)
+    admission = Admission(1, Limits(waiting=5, client_waiting=3))
     admission.enter(lambda: None)
-    for _ in range(MAX_WAITING_EACH):
+    for _ in range(3):
         admission.enter(lambda: None)
     with pytest.raises(EngineBusyError, match="this client"):
         admission.enter(lambda: None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.errors import AntiphonError, EngineBusyError, EngineNotReadyError, RequestError
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.admission import Admission
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work, check_size
 
@@ -19,15 +20,15 @@ class Options:
     stride: int = 1
     """How many letters each one is after the one before it."""
 
-    def build(self) -> "ToyEngine":
-        return ToyEngine(self.stride)
+    def build(self, limits: Limits = DEFAULTS) -> "ToyEngine":
+        return ToyEngine(self.stride, limits=limits)
 
 
 class ToyEngine:
-    def __init__(self, stride: int = 1, parallel: int = 2) -> None:
+    def __init__(self, stride: int = 1, parallel: int = 2, limits: Limits = DEFAULTS) -> None:
         self.card = ModelCard(name="toy", context=4096)
         self.stride = stride
-        self.admission = Admission(parallel)
+        self.admission = Admission(parallel, limits)
         self.generations: set[Generation] = set()
         self._ready = False
 

@@ -190,7 +190,12 @@ async def read_some(api: Api, response_id: str) -> None:
 def rows(path: Path) -> dict[str, int]:
     """How much each table of an SQLite store holds."""
     with sqlite3.connect(path) as database:
-        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        found = database.execute(
+            "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table'"
+        )
+        tables = [
+            name for (name,) in found if not name.startswith("sqlite_")
+        ]  # an index has tables of its own
         counts = {name: database.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables}  # noqa: S608
     del counts["alembic_version"]
     return counts

@@ -22,6 +22,7 @@ from antiphon.store.open import open_store
 from antiphon.store.records import Limits as StoreLimits
 from tests.counting import lines
 from tests.http.api import Api, ask, user
+from tests.run.support import until
 from tests.server import NO_TLS, Running, running
 
 SCRIPT = [{"output": "one two three four five six"}]
@@ -100,6 +101,40 @@ async def test_an_answer_has_no_more_tokens_than_there_is_room_for() -> None:
         assert await refused(api, "/chat/completions", scored, "answer_bytes") == "max_tokens"
         batch = {"model": "scripted", "messages": [chat()["messages"]] * 2, "max_tokens": 6}
         assert await refused(api, "/chat/completions/batch", batch, "answer_bytes") == "max_tokens"
+
+
+async def test_where_there_are_no_keys_each_address_is_a_client() -> None:
+    script = [{"when": "much", "output": "word ", "tokens": 10**6, "delay_ms": 1}, {"output": "Hi"}]
+    ended: list[str] = []
+
+    async def answer(http: httpx.AsyncClient, name: str) -> None:
+        assert (await http.post(path, json=chat())).status_code == 200
+        ended.append(name)
+
+    path, much = "/chat/completions", chat(stream=True, messages=[{"role": "user", "content": "much"}])
+    async with (
+        asyncio.timeout(10),
+        running(script, parallel=2, limits=Limits(client_waiting=1)) as server,
+        at_address(server, "127.0.0.2") as one,
+        at_address(server, "127.0.0.3") as other,
+        one.stream("POST", path, json=much),
+    ):
+        async with one.stream("POST", path, json=much):
+            waiting = [asyncio.create_task(answer(one, "one"))]
+            await until(lambda: server.engine.load.waiting == 1)
+            refusal = await one.post(path, json=chat())
+            assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "1")
+            assert "this client" in refusal.json()["error"]["message"]
+            waiting.append(asyncio.create_task(answer(other, "other")))
+            await until(lambda: server.engine.load.waiting == 2)
+        await asyncio.gather(*waiting)
+        assert ended == ["other", "one"]  # who has no slot comes before who has one
+
+
+def at_address(server: Running, address: str) -> httpx.AsyncClient:
+    """A client whose connections come from this address."""
+    transport = httpx.AsyncHTTPTransport(verify=NO_TLS, local_address=address)
+    return httpx.AsyncClient(transport=transport, base_url=f"{server.url}/v1")
 
 
 async def test_names_and_stop_strings() -> None:

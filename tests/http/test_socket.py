@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from antiphon.http.socket import MAX_REMEMBERED, MAX_WAITING
+from antiphon.core.limits import Limits
 from tests.http.api import check_event, rows, text_of
 from tests.openai_schema import OPEN_RESPONSES, OPENAI_RESPONSES, validate, validate_event
 from tests.response_invariants import TERMINAL, check, read_sse
@@ -235,11 +235,12 @@ async def test_a_stored_turn_behind_one_that_is_not_is_gone_on_with_here(socket:
     assert text_of(third) == "zebra"
 
 
-async def test_a_connection_remembers_so_many_turns(socket: ClientConnection) -> None:
-    ids = [(await turn(socket, "Hi", store=False))["id"] for _ in range(MAX_REMEMBERED + 1)]
-    await send(socket, "more", store=False, previous_response_id=ids[0])
-    assert (await refused(socket))["code"] == "previous_response_not_found"
-    await turn(socket, "more", store=False, previous_response_id=ids[1])
+async def test_a_connection_remembers_so_many_turns() -> None:
+    async with running(SCRIPT, limits=Limits(socket_turns=2)) as server, connected(server) as socket:
+        ids = [(await turn(socket, "Hi", store=False))["id"] for _ in range(3)]
+        await send(socket, "more", store=False, previous_response_id=ids[0])
+        assert (await refused(socket))["code"] == "previous_response_not_found"
+        await turn(socket, "more", store=False, previous_response_id=ids[1])
 
 
 async def test_turns_that_are_sent_at_once_are_answered_one_after_the_other(
@@ -301,13 +302,13 @@ async def test_a_client_that_vanishes_stops_the_engine(server: Running) -> None:
         await stopped(server)
 
 
-async def test_who_sends_too_much_ahead_is_sent_away(server: Running) -> None:
-    async with connected(server) as socket:
+async def test_who_sends_too_much_ahead_is_sent_away() -> None:
+    async with running(SCRIPT, limits=Limits(socket_messages=2)) as server, connected(server) as socket:
         await send(socket, "slow", store=False)
         await socket.recv()
-        for _ in range(MAX_WAITING + 1):
+        for _ in range(3):
             await send(socket, "Hi")
-        with pytest.raises(ConnectionClosedError, match="1008"):
+        with pytest.raises(ConnectionClosedError, match=r"1008.*More than 2 messages.*socket_messages"):
             await heard(socket)
         await stopped(server)
 

@@ -13,6 +13,7 @@ from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import Chunk, FinishReason, Token
 from antiphon.core.errors import EngineBusyError, EngineError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed, TextDelta, TextEnded, TextStarted
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Function, Sampling, ToolChoice
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
@@ -20,8 +21,9 @@ from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
 from antiphon.engines.engine import Engine
 from antiphon.run.answer_source import AnswerSource
+from antiphon.run.bounded import BoundedPool
 from antiphon.run.endings import ClientStalledError
-from antiphon.run.generation import MAX_CLOSINGS, MAX_HELD_CHUNKS, GenerationRun, Interceptors, ReasoningLimit
+from antiphon.run.generation import MAX_CLOSINGS, GenerationRun, Interceptors, ReasoningLimit
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from tests.laws import merge
 from tests.run.support import (
@@ -277,10 +279,10 @@ async def test_unknown_tokens_are_played_too() -> None:
 # Held back
 
 
-async def paused() -> tuple[Handheld, GenerationRun, Heard, asyncio.Task[None]]:
-    """A generation whose listener has heard `a`, and does not listen any more."""
+async def paused(most: int = 16) -> tuple[Handheld, GenerationRun, Heard, asyncio.Task[None]]:
+    """A generation whose listener has heard `a`, and does not listen any more; `most` chunks wait for it."""
     engine, heard = Handheld(), Heard()
-    run = generation(engine)
+    run = generation(engine, pool=BoundedPool(Limits(unread_chunks=most)))
     running = asyncio.create_task(run.run(heard, 0))
     await until(lambda: engine.receivers)
     engine.receivers[0].push([chunk("a")])
@@ -338,8 +340,8 @@ async def test_a_failure_with_nothing_held_back_is_told_at_once() -> None:
 
 
 async def test_who_never_reads_on_is_given_up() -> None:
-    engine, run, heard, running = await paused()
-    for _ in range(MAX_HELD_CHUNKS):
+    engine, run, heard, running = await paused(most=3)
+    for _ in range(3):
         engine.receivers[0].push([chunk("b")])
     await asyncio.sleep(0)
     assert not running.done()
@@ -347,16 +349,16 @@ async def test_who_never_reads_on_is_given_up() -> None:
     with pytest.raises(ClientStalledError):
         await running
     assert not engine.working
-    assert fold([*heard.events, *run.abandon()]).text == "a" + "b" * (MAX_HELD_CHUNKS + 1)
+    assert fold([*heard.events, *run.abandon()]).text == "abbbb"
 
 
 async def test_what_was_held_back_stands_although_nobody_reads_on_in_time() -> None:
-    engine, run, heard, running = await paused()
-    engine.receivers[0].push([chunk("b")] * (MAX_HELD_CHUNKS + 1))
+    engine, run, heard, running = await paused(most=3)
+    engine.receivers[0].push([chunk("b")] * 4)
     heard.resume()  # too late
     with pytest.raises(ClientStalledError):
         await running
-    assert fold([*heard.events, *run.abandon()]).text == "a" + "b" * (MAX_HELD_CHUNKS + 1)
+    assert fold([*heard.events, *run.abandon()]).text == "abbbb"
 
 
 async def test_reasoning_is_limited_also_in_what_was_held_back() -> None:
@@ -502,7 +504,7 @@ async def test_a_client_that_never_reads_on_ends_all_choices() -> None:
     running = asyncio.create_task(AnswerSource([asked], await served(engine)).run(heard))
     await until(lambda: len(engine.receivers) == 2)
     heard.paused = True
-    engine.receivers[0].push([chunk("a")] * (MAX_HELD_CHUNKS + 1))
+    engine.receivers[0].push([chunk("a")] * (DEFAULTS.unread_chunks + 1))
     with pytest.raises(ClientStalledError):
         await running
     assert not engine.working

@@ -81,6 +81,11 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     mcp_seconds: int = 60
     mcp_characters: int = 32_000
 
+    # Requests before a model, and answers before a client that does not read
+    waiting: int = 1024
+    client_waiting: int = 256
+    unread_chunks: int = 16_384
+
     # Connections
     header_bytes: int = 32 * KIB
     header_seconds: int = 10
@@ -88,6 +93,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     idle_seconds: int = 75
     pipelined: int = 64
     fragments: int = 1_000
+    socket_messages: int = 8
+    socket_turns: int = 16
 
     def refuse(self, name: str, param: str, what: str) -> NoReturn:
         """Raise the RequestError for a parameter that is over a limit."""

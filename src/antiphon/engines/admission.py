@@ -11,13 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from antiphon.core.errors import EngineBusyError
-from antiphon.core.limits import CLIENT
-
-MAX_WAITING = 1024
-"""Requests that may wait for a slot before new ones are refused."""
-
-MAX_WAITING_EACH = 256
-"""Those of one client: of a key or, where there are none, of an address. Background work is one client."""
+from antiphon.core.limits import CLIENT, DEFAULTS, Limits
 
 
 class Ticket:
@@ -48,11 +42,14 @@ class Ticket:
 
 
 class Admission:
-    """`slots` places to work in, and at most `max_waiting` requests in front of them."""
+    """`slots` places to work in, and in front of them as many requests as the limits allow.
 
-    def __init__(self, slots: int, max_waiting: int = MAX_WAITING) -> None:
+    A client is a key or, where there are none, an address. Background work is one client.
+    """
+
+    def __init__(self, slots: int, limits: Limits = DEFAULTS) -> None:
         self._slots = slots
-        self._max_waiting = max_waiting
+        self._limits = limits
         self._queue: dict[Ticket, None] = {}  # in the order of their coming
         self._running = Counter[str]()
         self._queued = Counter[str]()
@@ -72,9 +69,9 @@ class Admission:
         ticket = Ticket(self, start, priority)
         if self.running < self._slots:
             self._admit(ticket)
-        elif self.waiting >= self._max_waiting:
+        elif self.waiting >= self._limits.waiting:
             raise EngineBusyError
-        elif self._queued[ticket.client] >= MAX_WAITING_EACH:
+        elif self._queued[ticket.client] >= self._limits.client_waiting:
             raise EngineBusyError("Too many requests of this client wait already. Try again in a moment.")
         else:
             self._queue[ticket] = None

@@ -41,6 +41,7 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Constraint
 from antiphon.core.errors import AntiphonError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Sampling, Turn
 
 MAX_CHARACTERS_PER_TOKEN = 128
@@ -270,8 +271,11 @@ class EngineOptions(Protocol):
     extra: that is for `Engine.start`, and for `build` if it can fail early.
     """
 
-    def build(self) -> Engine:
-        """The engine. Raises EngineError, with the remedy, for options that cannot be used."""
+    def build(self, limits: Limits = DEFAULTS) -> Engine:
+        """The engine, for which requests wait within `limits`.
+
+        Raises EngineError, with the remedy, for options that cannot be used.
+        """
         ...
 
 

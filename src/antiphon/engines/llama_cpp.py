@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError, missing_extra
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.engines import upstream
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work
@@ -95,7 +96,7 @@ class Options:
     """What makes the model see, or hear: a GGUF file, hf:ORG/REPO:FILE.gguf, or none. Without it, the file
     with mmproj in its name that lies beside the model, where there is one of each."""
 
-    def build(self) -> "LlamaCppEngine":
+    def build(self, limits: Limits = DEFAULTS) -> "LlamaCppEngine":
         """Find the files, which may have to be downloaded."""
         if find_spec("xllamacpp") is None:
             raise EngineError(missing_extra("GGUF models", "llama-cpp"))
@@ -104,7 +105,7 @@ class Options:
         encoder = encoder_beside(path) if self.mmproj is None else None
         if self.mmproj not in (None, NO_ENCODER):
             encoder = resolve(self.mmproj)
-        return LlamaCppEngine(path, self, draft=draft, encoder=encoder)
+        return LlamaCppEngine(path, self, draft=draft, encoder=encoder, limits=limits)
 
 
 class _Instance(Struct, frozen=True):
@@ -126,7 +127,7 @@ class LlamaCppEngine:
     beside others, whose tokens share its batches, rounding may differ and now and then draw another.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what tests may choose
         self,
         path: Path,
         options: Options = Options(),
@@ -134,10 +135,12 @@ class LlamaCppEngine:
         name: str | None = None,
         draft: Path | None = None,
         encoder: Path | None = None,
+        limits: Limits = DEFAULTS,
     ) -> None:
         self._path = path
         self._encoder = encoder
         self._options = options
+        self._limits = limits
         self._name = name
         self._draft = draft
         self._adapters: Mapping[str, str] = {}
@@ -225,7 +228,8 @@ class LlamaCppEngine:
                 upstream_key=process.key,
                 context=context,
                 idle_seconds=SILENCE_SECONDS,
-            )
+            ),
+            self._limits,
         )
         try:
             await client.start()

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Chunk
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Sampling
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
@@ -112,9 +113,9 @@ class Options:
     parallel: PositiveInt = 256
     """How many answers are played at the same time; further requests wait."""
 
-    def build(self) -> "ScriptedEngine":
+    def build(self, limits: Limits = DEFAULTS) -> "ScriptedEngine":
         """Read the script."""
-        return ScriptedEngine(self.script, context=self.context, parallel=self.parallel)
+        return ScriptedEngine(self.script, context=self.context, parallel=self.parallel, limits=limits)
 
 
 class ScriptedEngine:
@@ -135,11 +136,12 @@ class ScriptedEngine:
         parallel: int = 256,
         memory: int = 0,
         capabilities: Capabilities = CAPABILITIES,
+        limits: Limits = DEFAULTS,
     ) -> None:
         lines = read_script(script) if isinstance(script, Path) else check_lines(script)
         self._answers = [answer_of(line) for line in lines]
         self._pieces = _Pieces(chunk.text for answer in self._answers for chunk in answer.chunks)
-        self._admission = Admission(parallel)
+        self._admission = Admission(parallel, limits)
         self._clocks: dict[float, _Clock] = {}
         self._generations: dict[_Generation, None] = {}
         self._ready = False

@@ -17,6 +17,7 @@ from cyclopts.types import PositiveFloat, PositiveInt
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
 from antiphon.engines.admission import Admission, Ticket
@@ -110,21 +111,22 @@ class Options:
     idle_seconds: PositiveFloat = 300
     """How long the server may say nothing in the middle of an answer. Reading a long prompt counts."""
 
-    def build(self) -> Engine:
+    def build(self, limits: Limits = DEFAULTS) -> Engine:
         """Check the URLs."""
         if not self.replica:
-            return UpstreamEngine(self)
+            return UpstreamEngine(self, limits)
         servers = (replace(self, model=url, replica=()) for url in (self.model, *self.replica))
-        return PoolEngine([(each.model, UpstreamEngine(each)) for each in servers])
+        return PoolEngine([(each.model, UpstreamEngine(each, limits)) for each in servers])
 
 
 class UpstreamEngine:
     """The model of the server at the URL `options.model`. Raises EngineError if that is none."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, limits: Limits = DEFAULTS) -> None:
         self._options = options
+        self._limits = limits
         self._client = client_of(options)
-        self._admission = Admission(1)
+        self._admission = Admission(1, limits)
         self._generations: dict[_Generation, None] = {}
         self._loading: asyncio.Future[Server] | None = None
         self._server: Server | None = None
@@ -155,7 +157,7 @@ class UpstreamEngine:
             return
         log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
         self._server, self._card = server, server.card
-        self._admission = Admission(server.slots)
+        self._admission = Admission(server.slots, self._limits)
 
     async def probe(self) -> None:
         """Raise EngineError if the server does not answer, or is not ready."""

@@ -25,6 +25,7 @@ from cyclopts.types import PositiveInt
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
@@ -67,18 +68,19 @@ class Options:
     """An engine argument of vLLM, KEY=VALUE, as in tensor_parallel_size=2; repeat it for several.
     vLLM's documentation lists them."""
 
-    def build(self) -> "VllmEngine":
+    def build(self, limits: Limits = DEFAULTS) -> "VllmEngine":
         """Import vLLM, and check the arguments."""
         own = {"max_model_len": self.context, "max_num_seqs": self.parallel}
-        return VllmEngine(engine_args(self.model, self.vllm, own))
+        return VllmEngine(engine_args(self.model, self.vllm, own), limits)
 
 
 class VllmEngine:
     """The model that vLLM's `AsyncEngineArgs` name."""
 
-    def __init__(self, args: Any) -> None:
+    def __init__(self, args: Any, limits: Limits = DEFAULTS) -> None:
         self._args = args
-        self._admission = Admission(1)
+        self._limits = limits
+        self._admission = Admission(1, limits)
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,7 +124,7 @@ class VllmEngine:
         for name, path in self._adapters.items():
             self._loaded[name] = await core.load_adapter(name, next(self._numbers), path)
         self._card = _card(core)
-        self._admission = Admission(core.slots)
+        self._admission = Admission(core.slots, self._limits)
         self._core = core
         for sentinel in core.sentinels:
             asyncio.get_running_loop().add_reader(sentinel, self._died)

@@ -31,12 +31,8 @@ from antiphon.run.drive import CLIENT, Client, Driver
 from antiphon.run.endings import ClientLeftError, ClientStalledError
 from antiphon.store.records import ResponseStatus
 
-MAX_REMEMBERED = 16
-"""Turns that a connection keeps without storing them; the oldest is dropped first."""
 SWITCHED = 101
 """The status of a connection that became a WebSocket (RFC 9110)."""
-MAX_WAITING = 8
-"""Messages that may wait for the turn before them. Who sends more is sent away."""
 
 
 class Create(CreateResponse, kw_only=True):
@@ -65,7 +61,8 @@ async def converse(socket: WebSocket) -> None:
         conversation.client.close()
     connected = socket.client_state is socket.application_state is WebSocketState.CONNECTED
     if connected and not conversation.client.stalled:
-        await socket.close(POLICY_VIOLATION, f"More than {MAX_WAITING} messages wait.")
+        most = conversation.limits.socket_messages
+        await socket.close(POLICY_VIOLATION, f"More than {most} messages wait, the limit 'socket_messages'.")
 
 
 def _is_foreign(socket: WebSocket) -> bool:
@@ -159,8 +156,9 @@ class _Conversation:
     def __init__(self, app: App, socket: WebSocket) -> None:
         self._app = app
         self._socket = socket
+        self.limits = app.options.limits
         self.client = SocketClient(socket, app.options.stall)
-        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(self.limits.socket_messages)
         self._remembered: dict[str, Sequence[bytes]] = {}
         self._driver: Driver | None = None  # of the turn that is being answered
         self._left = False
@@ -226,10 +224,10 @@ class _Conversation:
         await self.client.flushed()
 
     def _remember(self, request: ResponseRequest, creation: Creation) -> None:
-        """Keep the turn, so that the next can continue it."""
+        """Keep the turn, so that the next can continue it; the oldest is dropped first."""
         new = [item.payload for item in (*creation.input, *as_records(creation.projection.items))]
         self._remembered[creation.id] = [*request.history, *new]
-        if len(self._remembered) > MAX_REMEMBERED:
+        if len(self._remembered) > self.limits.socket_turns:
             del self._remembered[next(iter(self._remembered))]
 
 

@@ -34,7 +34,7 @@ class BoundedPool:
     """Gives work to processes, within the limits whose names begin with `work_`."""
 
     def __init__(self, limits: Limits = DEFAULTS) -> None:
-        self._limits = limits
+        self.limits = limits
         self._running = Counter[str]()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of whose turn it is
 
@@ -47,11 +47,11 @@ class BoundedPool:
         client = CLIENT.get()
         await self._admitted(client)
         try:
-            done, result = await self._run((call, args, kwargs, self._limits))
+            done, result = await self._run((call, args, kwargs, self.limits))
         finally:
             self._leave(client)
         if isinstance(result, _OverLimit):
-            what = _TOO_MUCH[result.limit].format(getattr(self._limits, result.limit))
+            what = _TOO_MUCH[result.limit].format(getattr(self.limits, result.limit))
             raise RequestError(_MESSAGE.format(what, result.limit), param=param, code=LIMIT_EXCEEDED)
         if not done:
             raise result
@@ -75,7 +75,7 @@ class BoundedPool:
             self._running[client] += 1
             return
         queue = self._waiting.setdefault(client, deque())
-        if len(queue) >= self._limits.work_waiting:
+        if len(queue) >= self.limits.work_waiting:
             raise ClientBusyError
         admitted = asyncio.get_running_loop().create_future()
         queue.append(admitted)
@@ -90,7 +90,7 @@ class BoundedPool:
 
     def _may_run(self, client: str) -> bool:
         """One process at least is left for others, where there are several."""
-        processes = self._limits.work_processes
+        processes = self.limits.work_processes
         return self._running.total() < processes and self._running[client] < max(1, processes - 1)
 
     def _leave(self, client: str) -> None:

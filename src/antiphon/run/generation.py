@@ -30,9 +30,6 @@ from antiphon.run.drive import Driver
 from antiphon.run.endings import ClientStalledError
 from antiphon.run.replay import ReplayLog, may_be_half, request_after
 
-MAX_HELD_CHUNKS = 16_384
-"""Chunks of one generation that are kept for a client that does not read: at 300 bytes each, 5 MB."""
-
 log = structlog.get_logger()
 
 Emit = Callable[[int, list[Event]], None]
@@ -81,7 +78,8 @@ class Interceptors(Struct, frozen=True):
 
     `ended` is told the items of each answer that has ended.
     `hosted` names the functions that the server runs. `plan` is what a constraint of the
-    generation comes from: an answer that is continued needs it, and `pool` to work on it.
+    generation comes from: an answer that is continued needs it, and `pool` to work on it. Its
+    limits hold for the answer, too.
     """
 
     replay: ReplayLog | None = None
@@ -233,7 +231,7 @@ class GenerationRun:
         if not self._held:
             self._output.on_resume(self._release)
         self._held += chunks
-        if len(self._held) > MAX_HELD_CHUNKS and not self._ended.done():
+        if len(self._held) > self._pool.limits.unread_chunks and not self._ended.done():
             self._ended.set_exception(ClientStalledError())
 
     def _release(self) -> None:
