@@ -146,7 +146,7 @@ SAMPLES = {
     "shell": ("bwrap sh", "bwrap sh"),
     "default_model": ("a", "a"),
     "keep_loaded": ("2GiB", "2GiB"),
-    "keys": ("keys.toml", Path("keys.toml")),
+    "keys": ("/a/keys.toml", Path("/a/keys.toml")),
     "admin_key": ("one two", ("one", "two")),
     "media_fallback": ("note", "note"),
     "media_domain": ("a.example b.example", ("a.example", "b.example")),
