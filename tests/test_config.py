@@ -160,6 +160,7 @@ SAMPLES = {
     "log_level": ("error", "error"),
     "log_format": ("json", "json"),
     "log_content": ("true", True),
+    "debug_answers": ("20", 20),
     "otlp_endpoint": ("http://127.0.0.1:4318", "http://127.0.0.1:4318"),
 }
 

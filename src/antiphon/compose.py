@@ -212,6 +212,7 @@ def _options(settings: Settings) -> Options:
         reasoning_form=_REASONING_FORMS[settings.reasoning_events],
         keep=settings.keep_days * DAY,
         log_content=settings.log_content,
+        debug_answers=settings.debug_answers,
     )
 
 

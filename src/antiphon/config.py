@@ -278,6 +278,11 @@ class Settings:
     log_content: bool = False
     """Log prompts and answers, too. Without it, no line holds any of them."""
 
+    debug_answers: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Of how many answers of each key to keep the inside in memory, for GET /v1/debug/ID, the page and
+    antiphon replay: prompt, tokens with their log probabilities, events, verdicts. The last ones stay, each
+    may take megabytes; 0 keeps none."""
+
     otlp_endpoint: str | None = None
     """The address of an OpenTelemetry collector, to send traces to over HTTP (needs the extra `tracing`):
     http://127.0.0.1:4318"""

@@ -16,6 +16,7 @@ from antiphon.apis.responses.sealing import Sealer, Signer
 from antiphon.app.attachments import AttachmentReader
 from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics
+from antiphon.app.records import AnswerRecords
 from antiphon.app.storage import Storage
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
@@ -39,7 +40,8 @@ class Options(Struct, frozen=True):
     answer takes more than `deadline` seconds. With `trust_templates` clients may bring chat
     templates. With `force_usage` every stream ends with its usage. `reasoning_fields` are the fields of
     chat answers that hold reasoning; `reasoning_form` is how the Responses API shows it. What is stored is
-    kept for `keep` seconds. With `log_content` prompts and answers are logged.
+    kept for `keep` seconds. With `log_content` prompts and answers are logged. The insides of the last
+    `debug_answers` answers of each owner are kept in memory.
     """
 
     limits: Limits = DEFAULTS
@@ -52,12 +54,14 @@ class Options(Struct, frozen=True):
     reasoning_form: ReasoningForm = RAW
     keep: float = 30 * DAY
     log_content: bool = False
+    debug_answers: int = 0
 
 
 class App(Struct, frozen=True):
     """The models, the store, the options; what seals for clients, shows calls, counts and traces.
 
-    `attachments` reads what clients send along. `keys` knows who they are.
+    `attachments` reads what clients send along. `keys` knows who they are. `records` are the insides of
+    answers, where they are kept.
     """
 
     models: Models
@@ -70,6 +74,7 @@ class App(Struct, frozen=True):
     tracing: Tracing = NoTracing()
     attachments: AttachmentReader = AttachmentReader()
     keys: KeyTable = field(default_factory=KeyTable)
+    records: AnswerRecords = field(default_factory=AnswerRecords)
 
     async def attached(self, turn: Turn) -> Turn:
         """The turn with what is attached to it, as far as its model takes that. Raises RequestError."""

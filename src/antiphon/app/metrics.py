@@ -157,7 +157,7 @@ class Metrics:
             _observe(self._call_seconds, call.type, _WHOLE, call.ended - call.started)
         if observation.failure is not None:
             self._answers[observation.failure] += 1
-        self._unmet += observation.unmet
+        self._unmet += len(observation.unmet)
         self._failovers += observation.failovers
 
     def _count(self, generation: ObservedGeneration) -> None:
@@ -177,6 +177,10 @@ class Metrics:
         for kind in _KINDS:
             if (value := kind.value(generation)) is not None:
                 _observe(self._histograms, (kind.name, model), kind.bounds, value)
+
+    def tokens(self, model: str) -> tuple[int, int]:
+        """The tokens of all prompts of a model, and those that it generated, in generations that are over."""
+        return self._tokens["vllm:prompt_tokens"][model], self._tokens["vllm:generation_tokens"][model]
 
     def text(self, accept: str, loads: Mapping[str, Load]) -> tuple[bytes, str]:
         """All of it, and the media type, in the format of Prometheus that `accept` wants.

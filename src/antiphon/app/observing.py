@@ -8,6 +8,7 @@ The end settles what its key has used, writes a log line, counts for /metrics, a
 """
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 import structlog
@@ -26,6 +27,8 @@ def begin(app: App, request_id: str, name: str, trace: Mapping[str, str] = NO_TR
     `trace` holds the headers of W3C Trace Context that came with a request.
     """
     observation = Observation(request_id, trace=trace, content=app.options.log_content)
+    if app.options.debug_answers:
+        observation.record = partial(app.records.add, observation, app.options.debug_answers)
     # Never reset: what handles errors is outside of all this, and each request has a task of its own.
     OBSERVATION.set(observation)
     structlog.contextvars.bind_contextvars(request_id=request_id)

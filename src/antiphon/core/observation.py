@@ -8,7 +8,7 @@ it is over, with the counts that its last event has.
 Times are those of `perf_counter`, in seconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from time import perf_counter, time_ns
 from typing import Any, Protocol
@@ -56,6 +56,8 @@ class Observation(Struct):
     """Of whoever sent it."""
     reserved: int = 0
     """Tokens that were taken from the account before."""
+    record: Callable[[str, Any], None] | None = None
+    """Where the insides of its generations go, each with its owner; None where they are not recorded."""
     span: Any = None
     """The span of what traces it, if something does."""
     answer: str | None = None
@@ -71,7 +73,7 @@ class Observation(Struct):
     calls: list[ObservedCall] = []
     failovers: int = 0
     """Replicas of a model that failed, and were replaced by another in the middle."""
-    unmet: int = 0
+    unmet: list[str] = []
     """Demands of the request that the answer does not meet."""
     failure: str | None = None
     """Why the answer did not come to its own end, as one word: `client_left`."""
@@ -104,7 +106,7 @@ class Observation(Struct):
             "finish": self.finish,
             "failovers": self.failovers,
             "malformed": sum(generation.malformed for generation in self.generations),
-            "unmet": self.unmet,
+            "unmet": len(self.unmet),
         }
         return {name: value for name, value in said.items() if value}
 

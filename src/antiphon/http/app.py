@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from antiphon.apis.chat.stored import UpdateRequest
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.vector_stores import schema as vectors
-from antiphon.app import conversations, stored_completions, vector_stores
+from antiphon.app import conversations, debug, stored_completions, vector_stores
 from antiphon.app import files as uploaded
 from antiphon.app import message_batches as batches
 from antiphon.app.app import App
@@ -25,6 +25,7 @@ from antiphon.http.models import (
     version,
 )
 from antiphon.http.observing import ObservingMiddleware, metrics
+from antiphon.http.page import asset, index
 from antiphon.http.request import body, handler, paging
 from antiphon.http.socket import converse
 
@@ -117,7 +118,12 @@ ROUTES = [
     Route("/v1/load_lora_adapter", load_adapter, methods=POST),
     Route("/v1/unload_lora_adapter", unload_adapter, methods=POST),
     Route("/v1/models/{model:path}", retrieve_model),
+    Route("/v1/debug", handler(debug.list_records), methods=GET),
+    Route("/v1/debug/{answer_id}", handler(debug.retrieve), methods=GET),
+    Route("/v1/status", handler(debug.status), methods=GET),
     Route("/", reachable, methods=["HEAD"]),
+    Route("/", index, methods=GET),
+    Route("/page/{path:path}", asset, methods=GET),
     Route("/health", health),
     Route("/ready", ready),
     Route("/metrics", metrics),

@@ -1,9 +1,9 @@
 """API keys: who may send requests, as whom, and how many.
 
-With keys set, every path but /health, /ready and /version wants `Authorization: Bearer KEY`, or the key in
-`x-api-key` or `api-key`, as Anthropic's and Azure's clients send it. The key itself goes no further than this
-module: the request carries its account, and what is stored for it belongs to the owner of that. What changes
-the server itself wants a key for it, also where there are no others.
+With keys set, every path but /health, /ready, /version and the page at / wants `Authorization: Bearer KEY`,
+or the key in `x-api-key` or `api-key`, as Anthropic's and Azure's clients send it. The key itself goes no
+further than this module: the request carries its account, and what is stored for it belongs to the owner of
+that. What changes the server itself wants a key for it, also where there are no others.
 """
 
 from collections.abc import Iterator
@@ -20,9 +20,11 @@ from antiphon.http.errors import error_response
 POLICY_VIOLATION = 1008
 """The code that closes a WebSocket whose client may not use it (RFC 6455)."""
 
-_OPEN = frozenset({"/health", "/ready", "/version"})
+_OPEN = frozenset({"/health", "/ready", "/version", "/"})
+_PAGE = "/page/"
+"""The page asks for a key itself, and sends it with what it requests."""
 _ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
-_STORED = ("/v1/conversations", "/v1/files", "/v1/vector_stores", "/v1/containers")
+_STORED = ("/v1/conversations", "/v1/files", "/v1/vector_stores", "/v1/containers", "/v1/debug")
 """The beginning of paths that do nothing but keep things."""
 _ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 """The beginning of paths where answers are made, and are found later."""
@@ -65,7 +67,7 @@ class KeyMiddleware:
         try:
             if needed == "admin" and not self._keys.administered:
                 raise NoAdminKeyError
-            if needed == "admin" or (self._keys.guarded and path not in _OPEN):
+            if needed == "admin" or (self._keys.guarded and not _is_open(path)):
                 account = self._account(scope)
                 observed().account = account
                 _check_scope(account, needed)
@@ -88,6 +90,10 @@ class KeyMiddleware:
         if found.expired:
             raise AuthenticationError("This API key has expired. Ask whoever runs the server for another.")
         return found
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN or path.startswith(_PAGE)
 
 
 def scope_of(method: str, path: str) -> AccountScope | None:

@@ -43,9 +43,12 @@ MAX_CLOSINGS = 16
 
 
 class AnswerDecoder(Protocol):
-    """Chunks of one generation → events. `stopped`: the engine has nothing more to do."""
+    """Chunks of one generation → events."""
 
-    stopped: bool
+    @property
+    def stopped(self) -> bool:
+        """Whether the engine has nothing more to do."""
+        ...
 
     @property
     def in_reasoning(self) -> bool:
@@ -156,7 +159,8 @@ class GenerationRun:
             else:
                 await self._generate_rest()
         if self._check is not None and (events := await self._check.verdict()):
-            self._observation.unmet += sum(len(end.unmet) for end in events if isinstance(end, Finished))
+            ends = [event for event in events if isinstance(event, Finished)]
+            self._observation.unmet += [why for end in ends for why in end.unmet]
             self._emit(choice, events)
 
     async def _generate_rest(self) -> None:

@@ -19,6 +19,7 @@ from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_filter import CallFilter
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
 from antiphon.core.limits import Limits
+from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, check_size
@@ -26,6 +27,7 @@ from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
 from antiphon.run.generation import AnswerDecoder, GenerationRun, Interceptors, ReasoningLimit
+from antiphon.run.recording import Reading, RecordingDecoder, record_of
 from antiphon.run.replay import ReplayContext
 from antiphon.tools.tool import ServerTool
 
@@ -108,7 +110,7 @@ class Prepared(Struct, frozen=True):
     """A generation that can begin, the same for all choices of a turn.
 
     `decoder` makes a decoder for one answer, whose ids of calls come from random numbers if there are any.
-    `ended` is told the items of each answer.
+    `ended` is told the items of each answer. `reading` says what `decoder` reads, where that is recorded.
     """
 
     turn: Turn
@@ -121,6 +123,7 @@ class Prepared(Struct, frozen=True):
     plan: ConstraintPlan = ConstraintPlan()
     reasoning: ReasoningLimit | None = None
     ended: Callable[[Sequence[Item]], None] | None = None
+    reading: Reading = Reading()
 
     def generation(self, index: int, context: ReplayContext, items: Accumulator) -> GenerationRun:
         """The generation for one of the choices; `items` builds those of its answer."""
@@ -134,8 +137,12 @@ class Prepared(Struct, frozen=True):
             self.pool,
             self.ended,
         )
-        request = _for_choice(self.request, index)
-        return GenerationRun(self.engine, request, self.decoder(context.rng), interceptors, items)
+        request, decoder = _for_choice(self.request, index), self.decoder(context.rng)
+        if (record := observed().record) is not None:
+            kept = record_of(index, request, self.reading)
+            record(self.turn.owner, kept)
+            decoder = RecordingDecoder(decoder, kept)
+        return GenerationRun(self.engine, request, decoder, interceptors, items)
 
     async def tokens_in(self, text: str) -> int:
         """How many tokens a text has: estimated where the model's tokenizer is on another server."""

@@ -167,6 +167,11 @@ class Models:
         """How busy the engines are, by the canonical names of the models that are loaded."""
         return {served.names[0]: served.load_now for served in self._served if served.loaded}
 
+    @property
+    def served(self) -> Sequence[ServedModel]:
+        """All models, loaded or not."""
+        return self._served
+
     # Names
 
     @property

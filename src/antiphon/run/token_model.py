@@ -39,6 +39,7 @@ from antiphon.run.constraints import (
 )
 from antiphon.run.generation import ReasoningLimit
 from antiphon.run.model import Prepared, PromptSize, characters, check_turn, most_tokens, room, without
+from antiphon.run.recording import LOGPROBS, Reading
 from antiphon.tools.tool import ServerTool
 
 log = structlog.get_logger()
@@ -120,7 +121,9 @@ class TokenModel:
         """See `Model`."""
         observed().dialect = self.dialect.names[0]
         most = most_tokens(turn, self.limits, choices or turn.choices, self.card.context)
-        sampling = supported(turn.sampling, self.card.capabilities)
+        sampling, recording = supported(turn.sampling, self.card.capabilities), observed().record is not None
+        if recording and sampling.logprobs is None and "logprobs" in self.card.capabilities.sampling:
+            sampling = replace(sampling, logprobs=LOGPROBS)
         prompt = await self.prompt(turn, ids)
         plan = await self.plan(turn, prompt)
         room = min(self.card.context - len(prompt.ids), most)
@@ -139,7 +142,9 @@ class TokenModel:
             return self.decoder(turn, prompt, rng)
 
         look = partial(self._look_for_calls, turn) if turn.tools and turn.prompt is None else None
-        return Prepared(turn, self, prompt, self.engine, request, decoder, self.pool, plan, reasoning, look)
+        reading = self.reading(turn, prompt) if recording else Reading()
+        parts = (self.engine, request, decoder, self.pool, plan, reasoning, look, reading)
+        return Prepared(turn, self, prompt, *parts)
 
     def _look_for_calls(self, turn: Turn, items: Sequence[Item]) -> None:
         """Log a hint, once, if an answer has calls of another dialect in its text."""
@@ -344,10 +349,27 @@ class TokenModel:
 
     def begun(self, table: Table, prompt: str) -> Start:
         """Where the answer begins: a template may have written its first markers, a client some text."""
+        tail = self._tail(table, prompt)
+        return start_after(table, tail) if tail else Start()
+
+    def _tail(self, table: Table, prompt: str) -> str:
+        """The end of the prompt that belongs to the answer."""
         if not self._answer_header or table is _PLAIN:
-            return Start()
+            return ""
         _, found, tail = prompt.rpartition(self._answer_header)
-        return start_after(table, tail) if found and tail else Start()
+        return tail if found else ""
+
+    def reading(self, turn: Turn, prompt: Prompt) -> Reading:
+        """How `decoder` reads the answer to this prompt, to be recorded."""
+        table = self.table(turn)
+        return Reading(
+            None if table is _PLAIN else self.dialect.names[0],
+            table is self._table,
+            self._tail(table, prompt.text),
+            turn.stop,
+            turn.stop_shown,
+            {tool.name: tool.parameters for tool in turn.tools},
+        )
 
     async def reasoning_end(self) -> Chunk | None:
         """What ends reasoning and begins the answer; None for a model without reasoning.

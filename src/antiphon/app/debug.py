@@ -1,0 +1,259 @@
+"""The inside of an answer as JSON: prompt, tokens, events, verdicts, constraint. And how the server is doing.
+
+What `--debug-answers` keeps is shown to the owner of the answer. A background response that is not kept any
+more, or was answered by another server, is shown from its replay log: it is decoded once more.
+"""
+
+import asyncio
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from antiphon import __version__
+from antiphon.apis.logprobs import text_of
+from antiphon.apis.responses.schema import CreateResponse
+from antiphon.app.app import App
+from antiphon.app.journal import unpacked
+from antiphon.app.records import AnswerRecord
+from antiphon.app.responses.create import PREFIX
+from antiphon.app.responses.history import understand
+from antiphon.app.responses.record import log_of
+from antiphon.core.chunks import ChatChunk, Chunk, Token
+from antiphon.core.errors import AntiphonError, NotFoundError, RequestError
+from antiphon.core.events import Event, Malformed
+from antiphon.core.observation import Observation
+from antiphon.engines.engine import GenerationRequest, Load
+from antiphon.run.recording import GenerationRecord, RecordingDecoder, Step, record_of
+from antiphon.run.replay import PromptEntry, read_entries
+
+_LOOKS_SPECIAL = re.compile(r"<[|｜][^\s<>|｜]+[|｜]>")
+_WORDS = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class RecordsNotKeptError(RequestError):
+    """This server does not keep the insides of answers. Start it with --debug-answers 20, say."""
+
+    status = 403
+    type = "permission_error"
+    code = "debug_answers"
+
+
+async def list_records(app: App, owner: str) -> bytes:
+    """The answers whose insides are kept, the last first. Raises RecordsNotKeptError."""
+    _check_kept(app)
+    data = [
+        {
+            "id": record.observation.answer or record.observation.request_id,
+            "object": "debug.answer",
+            "created_at": record.created_at,
+            "model": record.observation.model,
+            "finish": record.observation.finish,
+            "generations": len(record.generations),
+        }
+        for record in app.records.last(owner)
+    ]
+    return msgspec.json.encode({"object": "list", "data": data})
+
+
+async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
+    """The inside of an answer, also while it is being written. Raises RecordsNotKeptError, NotFoundError."""
+    _check_kept(app)
+    record = app.records.find(owner, answer_id)
+    if record is None and answer_id.startswith(PREFIX):
+        record = await _from_log(app, owner, answer_id)
+    if record is None:
+        most = app.options.debug_answers
+        message = (
+            f"Nothing is kept of '{answer_id}'. The insides of the last {most} answers of a key are, "
+            "on the server that gave them, until it stops."
+        )
+        raise NotFoundError(message, param="id")
+    texts = [await _prompt_texts(app, each.request, record.observation) for each in record.generations]
+    copies = [replace(each, steps=[*each.steps]) for each in record.generations]
+    return await asyncio.to_thread(_encoded, answer_id, record, copies, texts)
+
+
+def _check_kept(app: App) -> None:
+    if not app.options.debug_answers:
+        raise RecordsNotKeptError
+
+
+async def _prompt_texts(app: App, request: GenerationRequest, observation: Observation) -> list[str] | None:
+    """The text of each token of the prompt; None if the model cannot tell any more."""
+    with suppress(AntiphonError):
+        model = await app.models.model(observation.model or "")
+        return await model.token_texts(request.prompt.ids)
+    return None
+
+
+async def _from_log(app: App, owner: str, response_id: str) -> AnswerRecord | None:
+    """The inside of a stored response whose chunks are in its log. Raises AntiphonError."""
+    store = app.storage.store
+    row = await store.responses.get(owner, response_id)
+    if row is None:
+        return None
+    entries = read_entries(entry.chunks for entry in await log_of(store, row))
+    if not entries:  # it was no background response, or has not begun
+        return None
+    wire = msgspec.json.decode(row.request, type=CreateResponse)
+    accepted = (await understand(app, wire, owner, row.id)).accepted
+    model = await app.models.model(accepted.turn.model)
+    record = AnswerRecord(Observation(answer=row.id, model=row.model), row.created_at)
+    ids = unpacked(row.prompt_ids)  # None if the answer was over before they were written
+    decoder = None
+    for entry in entries:
+        if isinstance(entry, PromptEntry):
+            ids, decoder = entry.ids, None
+        elif isinstance(entry, Chunk):
+            if decoder is None:
+                prepared = await model.prepare(accepted.turn, ids)
+                kept = record_of(0, prepared.request, prepared.reading)
+                record.generations.append(kept)
+                decoder = RecordingDecoder(prepared.decoder(None), kept)
+            decoder.feed(entry)
+            if entry.finish is not None:
+                decoder.finish(entry.finish)
+    return record
+
+
+def _encoded(
+    answer_id: str,
+    record: AnswerRecord,
+    generations: Sequence[GenerationRecord],
+    texts: Sequence[list[str] | None],
+) -> bytes:
+    observation = record.observation
+    return msgspec.json.encode(
+        {
+            "id": observation.answer or answer_id,
+            "object": "debug.answer",
+            "request_id": observation.request_id or None,
+            "created_at": record.created_at,
+            "model": observation.model,
+            "served_model": observation.served,
+            "dialect": observation.dialect,
+            "finish": observation.finish,
+            "unmet": observation.unmet,
+            "generations": [_shown(each, text) for each, text in zip(generations, texts, strict=True)],
+        }
+    )
+
+
+def _shown(record: GenerationRecord, texts: list[str] | None) -> dict[str, Any]:
+    """One generation."""
+    request, events = record.request, [event for _, each in record.steps for event in each]
+    conversation = request.conversation
+    return {
+        "choice": record.choice,
+        "prompt": {
+            "text": request.prompt.text,
+            "tokens": None if texts is None else _prompt_tokens(request, texts),
+            "media": record.media,
+            "messages": None if conversation is None else conversation.messages,
+        },
+        "sampling": _kept(asdict(request.sampling)),
+        "max_tokens": request.max_tokens,
+        "constraint": _constraint(request),
+        "reading": asdict(record.reading),
+        "text": "".join(chunk.text for chunk, _ in record.steps),
+        "steps": [_step(step) for step in record.steps],
+        "end": [_event(event) for event in record.end],
+        "verdicts": [event.why for event in (*events, *record.end) if isinstance(event, Malformed)],
+    }
+
+
+def _prompt_tokens(request: GenerationRequest, texts: list[str]) -> list[dict[str, Any]]:
+    """The tokens of the prompt. Special ones are markers of the dialect, or look like special tokens."""
+    return [
+        {
+            "id": token,
+            "text": text,
+            "special": text in request.preserve or bool(_LOOKS_SPECIAL.fullmatch(text)),
+        }
+        for token, text in zip(request.prompt.ids, texts, strict=True)
+    ]
+
+
+def _constraint(request: GenerationRequest) -> dict[str, Any] | None:
+    """What the engine holds the model to."""
+    constraint = request.constraint
+    return None if constraint is None else {"type": _name(constraint), **asdict(constraint)}
+
+
+def _step(step: Step) -> dict[str, Any]:
+    chunk, events = step
+    pieces = (
+        [{"kind": piece.kind, "text": piece.text, "name": piece.name} for piece in chunk.pieces]
+        if isinstance(chunk, ChatChunk)
+        else []
+    )
+    return {
+        "text": chunk.text,
+        "tokens": [_token(token) for token in chunk.tokens],
+        **({"pieces": pieces} if pieces else {}),
+        **({"finish": asdict(chunk.finish)} if chunk.finish else {}),
+        "events": [_event(event) for event in events],
+    }
+
+
+def _token(token: Token) -> dict[str, Any]:
+    top = [{"id": each.id, "text": text_of(each), "logprob": each.logprob} for each in token.top]
+    return {"id": token.id, "text": text_of(token), "logprob": token.logprob, "top": top}
+
+
+def _event(event: Event) -> dict[str, Any]:
+    """An event by its name, with what there is to say of it."""
+    return {"type": _name(event), **_kept(asdict(event), _HIDDEN)}
+
+
+def _kept(fields: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, Any]:
+    """The fields that say something."""
+    return {name: value for name, value in fields.items() if name not in hidden and value not in _NOTHING}
+
+
+_HIDDEN = frozenset({"tokens", "index", "item"})
+_NOTHING: tuple[Any, ...] = (None, "", (), {})
+
+
+def _name(value: Struct) -> str:
+    """`TextDelta` → `text_delta`."""
+    return _WORDS.sub("_", type(value).__name__).lower()
+
+
+async def status(app: App, owner: str) -> bytes:
+    """How the server is doing: its models, how busy they are, and what they have written so far.
+
+    Tokens are those of generations that are over.
+    """
+    data = []
+    for served in app.models.served:
+        name = served.names[0] if served.names else ""
+        load = served.load_now if served.loaded else Load()
+        read, written = app.metrics.tokens(name)
+        data.append(
+            {
+                "id": name,
+                "names": served.names,
+                "loaded": served.loaded,
+                "running": load.running,
+                "waiting": load.waiting,
+                "memory_bytes": served.memory,
+                "prompt_tokens": read,
+                "generated_tokens": written,
+            }
+        )
+    return msgspec.json.encode(
+        {
+            "object": "status",
+            "version": __version__,
+            "health": app.models.health,
+            "background_running": app.metrics.background,
+            "debug_answers": app.options.debug_answers,
+            "models": data,
+        }
+    )

@@ -1,0 +1,83 @@
+"""The page at `/`: plain modules, styles and the libraries that they use, served from the package.
+
+There is no build step, and nothing is fetched from elsewhere. The policy that browsers get allows no other
+source, no inline script, and no text that becomes markup but through the sanitizer. What the page shows it
+gets from the API, like any client.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from antiphon.core.errors import NotFoundError
+
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types dompurify",
+    ]
+)
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",  # asked for each time, sent if it has changed
+}
+_TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
+
+
+class _File(Struct, frozen=True):
+    body: bytes
+    headers: Mapping[str, str]
+
+
+async def index(request: Request) -> Response:
+    """The page."""
+    return _answer(request, "index.html")
+
+
+async def asset(request: Request) -> Response:
+    """A file that the page is made of. Raises NotFoundError."""
+    return _answer(request, request.path_params["path"])
+
+
+def _answer(request: Request, path: str) -> Response:
+    file = _files().get(path)
+    if file is None:
+        raise NotFoundError
+    known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+    if file.headers["etag"] in known:
+        return Response(status_code=304, headers=dict(file.headers))
+    return Response(file.body, headers=dict(file.headers))
+
+
+@cache
+def _files() -> Mapping[str, _File]:
+    """All of them by their paths: they are few, and small. What is not in the package is not served."""
+    found = {}
+    static = files("antiphon.http").joinpath("static")
+    for prefix, folder in (("", static), ("vendor/", static.joinpath("vendor"))):
+        for each in folder.iterdir():
+            if (type_ := _TYPES.get(each.name.rpartition(".")[2])) is not None:
+                body = each.read_bytes()
+                own = {"content-type": f"{type_}; charset=utf-8", "etag": _tag(body)}
+                found[prefix + each.name] = _File(body, {**_HEADERS, **own})
+    return found
+
+
+def _tag(body: bytes) -> str:
+    return f'"{sha256(body).hexdigest()[:32]}"'

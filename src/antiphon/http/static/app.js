@@ -1,0 +1,362 @@
+// The page: a conversation, its settings, and what the server makes of them.
+
+import { html, render, useEffect, useRef, useState, useKept, Markdown } from "./html.js";
+import { APIS, asCurl, asPython, newAnswer, readTools } from "./apis.js";
+import { events, json, key, Refused, request } from "./api.js";
+import { Inside } from "./inside.js";
+import { Background, Server } from "./server.js";
+
+const VIEWS = { chat: "Chat", background: "Background", server: "Server" };
+const DEFAULTS = {
+  api: "chat", model: "", system: "", temperature: null, top_p: null, max_tokens: null,
+  effort: "", tools: "", schema: "", background: false,
+};
+const EXAMPLE_TOOL = JSON.stringify({
+  name: "get_weather",
+  description: "The weather in a city, now.",
+  parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"], additionalProperties: false },
+}, null, 2);
+const EXAMPLE_SCHEMA = JSON.stringify({
+  type: "object",
+  properties: { name: { type: "string" }, year: { type: "integer" } },
+  required: ["name", "year"],
+  additionalProperties: false,
+}, null, 2);
+
+function App() {
+  const [view, setView] = useState("chat");
+  const [settings, setSettings] = useKept("settings", DEFAULTS);
+  const [models, setModels] = useState(null);
+  const [trouble, setTrouble] = useState(null);
+  const [inside, setInside] = useState(null);
+  const [turns, setTurns] = useState([]);
+  const change = (fields) => setSettings({ ...DEFAULTS, ...settings, ...fields });
+  const load = async () => {
+    try {
+      const { data } = await json("v1/models?limit=1000");
+      setModels(data);
+      setTrouble(null);
+      if (!data.some((each) => each.id === settings.model)) change({ model: data[0]?.id ?? "" });
+    } catch (error) {
+      setTrouble(error);
+    }
+  };
+  useEffect(() => void load(), []);
+  const opener = useRef(null);
+  const openInside = (id) => {
+    opener.current = document.activeElement;
+    setInside(id);
+  };
+  const closeInside = () => {
+    setInside(null);
+    opener.current?.focus();
+  };
+  return html`
+    <a class="skip" href="#main">Skip to the conversation</a>
+    <header class="top">
+      <h1>Antiphon</h1>
+      <${Tabs} view=${view} choose=${setView} />
+      <span class="grow"></span>
+      <${Key} changed=${load} />
+      <${Theme} />
+    </header>
+    ${trouble && trouble.status !== 401 && html`<p class="error" role="alert">${trouble.message} <button onClick=${load}>Try again</button></p>`}
+    <div class=${`body${inside ? " with-inside" : ""}`}>
+      <main><div id="main" tabindex="-1" role="tabpanel" aria-labelledby=${`tab-${view}`}>
+        <div class="chat-view" hidden=${view !== "chat"}>
+          <${Settings} settings=${{ ...DEFAULTS, ...settings }} change=${change} models=${models} />
+          <${Conversation} settings=${{ ...DEFAULTS, ...settings }} models=${models} turns=${turns} setTurns=${setTurns}
+            openInside=${openInside} toBackground=${() => setView("background")} />
+        </div>
+        ${view === "server" && html`<${Server} />`}
+        ${view === "background" && html`<${Background} openInside=${openInside} />`}
+      </div></main>
+      ${inside && html`<${Inside} id=${inside} close=${closeInside} />`}
+    </div>`;
+}
+
+function Tabs({ view, choose }) {
+  const names = Object.keys(VIEWS);
+  const move = (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = names[(names.indexOf(view) + step + names.length) % names.length];
+    choose(next);
+    document.getElementById(`tab-${next}`).focus();
+  };
+  return html`<div role="tablist" aria-label="Views" onKeyDown=${move}>
+    ${names.map((name) => html`<button key=${name} id=${`tab-${name}`} role="tab" aria-selected=${view === name} aria-controls="main"
+      tabindex=${view === name ? 0 : -1} onClick=${() => choose(name)}>${VIEWS[name]}</button>`)}
+  </div>`;
+}
+
+function Theme() {
+  const preferred = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const [theme, setTheme] = useKept("theme", null);
+  const now = theme ?? preferred;
+  useEffect(() => void (document.documentElement.dataset.theme = now), [now]);
+  const other = now === "dark" ? "light" : "dark";
+  return html`<button onClick=${() => setTheme(other)} aria-label=${`Switch to ${other} colours`}>${now === "dark" ? "Light" : "Dark"}</button>`;
+}
+
+function Key({ changed }) {
+  const dialog = useRef(null);
+  const [value, setValue] = useState(key.get());
+  const [wanted, setWanted] = useState(false);
+  useEffect(() => {
+    const ask = () => {
+      setWanted(true);
+      if (!dialog.current.open) dialog.current.showModal();
+    };
+    addEventListener("antiphon-key-wanted", ask);
+    return () => removeEventListener("antiphon-key-wanted", ask);
+  }, []);
+  const save = (event) => {
+    event.preventDefault();
+    key.set(value.trim());
+    dialog.current.close();
+    setWanted(false);
+    changed();
+  };
+  return html`<button onClick=${() => dialog.current.showModal()}>${key.get() ? "Key ✓" : "Key"}</button>
+    <dialog ref=${dialog} aria-labelledby="key-title">
+      <form onSubmit=${save}>
+        <h2 id="key-title">API key</h2>
+        <p>${wanted ? "This server wants a key." : "The key that requests are sent with."} It stays in this tab, until it is closed.</p>
+        <label>Key <input type="password" autocomplete="off" value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
+        <div class="bar"><button type="button" onClick=${() => dialog.current.close()}>Cancel</button><button class="main">Use it</button></div>
+      </form>
+    </dialog>`;
+}
+
+function Slider({ label, value, change, min, max, step, initial }) {
+  const id = `set-${label.replaceAll(" ", "-")}`;
+  return html`<div class="slider">
+    <label for=${id}>${label}</label>
+    <output for=${id}>${value === null ? "default" : value}</output>
+    <input id=${id} type="range" min=${min} max=${max} step=${step} value=${value ?? initial} class=${value === null ? "unset" : ""}
+      aria-valuetext=${value === null ? "the model's default" : String(value)} onInput=${(event) => change(Number(event.target.value))} />
+    <button type="button" disabled=${value === null} onClick=${() => change(null)} aria-label=${`${label}: the model's default`}>×</button>
+  </div>`;
+}
+
+function Area({ label, value, change, example, check, rows = 4 }) {
+  let wrong = null;
+  try {
+    check?.(value);
+  } catch (error) {
+    wrong = error.message;
+  }
+  const id = `set-${label.replaceAll(" ", "-")}`;
+  return html`<div class="area">
+    <div class="bar"><label for=${id}>${label}</label><span class="grow"></span>
+      ${example && html`<button type="button" onClick=${() => change(value ? "" : example)}>${value ? "Clear" : "Example"}</button>`}</div>
+    <textarea id=${id} rows=${rows} spellcheck=${false} value=${value} aria-invalid=${Boolean(wrong)} aria-describedby=${wrong ? `${id}-wrong` : undefined}
+      onInput=${(event) => change(event.target.value)}></textarea>
+    ${wrong && html`<p class="error" id=${`${id}-wrong`}>${wrong}</p>`}
+  </div>`;
+}
+
+const readSchema = (text) => (text.trim() ? JSON.parse(text) : undefined);
+
+function Settings({ settings, change, models }) {
+  const messages = settings.api === "messages";
+  const context = models?.find((each) => each.id === settings.model)?.max_model_len ?? 4096;
+  return html`<form class="settings" aria-label="Settings" onSubmit=${(event) => event.preventDefault()}>
+    <fieldset class="apis"><legend>API</legend>
+      ${Object.entries(APIS).map(([name, api]) => html`<label key=${name}><input type="radio" name="api" value=${name} checked=${settings.api === name}
+        onChange=${() => change({ api: name })} />${api.name}</label>`)}
+    </fieldset>
+    <label>Model <select value=${settings.model} onChange=${(event) => change({ model: event.target.value })}>
+      ${(models ?? []).map((each) => html`<option key=${each.id} value=${each.id}>${each.id}</option>`)}
+    </select></label>
+    <${Area} label="System message" value=${settings.system} change=${(system) => change({ system })} rows=${2} />
+    <${Slider} label="Temperature" min=${0} max=${messages ? 1 : 2} step=${0.05} initial=${1} value=${settings.temperature} change=${(temperature) => change({ temperature })} />
+    <${Slider} label="Top p" min=${0.05} max=${1} step=${0.05} initial=${1} value=${settings.top_p} change=${(top_p) => change({ top_p })} />
+    <${Slider} label="Most tokens" min=${16} max=${Math.min(context, 32768)} step=${16} initial=${1024} value=${settings.max_tokens} change=${(max_tokens) => change({ max_tokens })} />
+    <label>Reasoning effort <select value=${settings.effort} onChange=${(event) => change({ effort: event.target.value })}>
+      <option value="">the model's default</option>${["none", "low", "medium", "high"].map((each) => html`<option key=${each}>${each}</option>`)}
+    </select></label>
+    <${Area} label="Tools as JSON" value=${settings.tools} change=${(tools) => change({ tools })} example=${EXAMPLE_TOOL} check=${readTools} />
+    <${Area} label="Schema of the answer" value=${settings.schema} change=${(schema) => change({ schema })} example=${EXAMPLE_SCHEMA} check=${readSchema} />
+    ${settings.api === "responses" && html`<label class="check"><input type="checkbox" checked=${settings.background} onChange=${(event) => change({ background: event.target.checked })} /> in the background</label>`}
+  </form>`;
+}
+
+function Conversation({ settings, models, turns, setTurns, openInside, toBackground }) {
+  const [text, setText] = useState("");
+  const [images, setImages] = useState([]);
+  const [running, setRunning] = useState(null);
+  const [said, setSaid] = useState("");
+  const [known, setKnown] = useKept("background", []);
+  const box = useRef(null);
+  const end = useRef(null);
+  const model = models?.find((each) => each.id === settings.model);
+  const sees = model?.input_modalities?.includes("image");
+  const last = turns[turns.length - 1];
+  const calling = !running && last?.role === "assistant" && last.calls.length > 0;
+
+  let wanted = null;
+  let wrong = null;
+  const body = (list) => {
+    const background = settings.background && settings.api === "responses";
+    return APIS[settings.api].body({ ...settings, background, tools: readTools(settings.tools), schema: readSchema(settings.schema) }, list);
+  };
+  const draft = text || images.length ? [...turns, { role: "user", text, images }] : turns;
+  try {
+    wanted = body(draft);
+  } catch (error) {
+    wrong = error.message;
+  }
+
+  const answer = async (list) => {
+    if (settings.background && settings.api === "responses") {
+      try {
+        const { id } = await json(APIS.responses.path, { body: body(list) });
+        setKnown([id, ...JSON.parse(localStorage.getItem("antiphon.background") ?? "[]")]);
+        toBackground();
+      } catch (error) {
+        setTurns([...list, { ...newAnswer(), error: error.message }]);
+      }
+      return;
+    }
+    const stop = new AbortController();
+    const api = APIS[settings.api];
+    const growing = { ...newAnswer(), api: settings.api, started: performance.now(), first: null };
+    setRunning(stop);
+    setSaid("Answering.");
+    setTurns([...list, { ...growing }]);
+    let frame = 0;
+    const show = () => {
+      frame = 0;
+      growing.ended = performance.now();
+      setTurns([...list, { ...growing, calls: growing.calls.map((call) => ({ ...call })) }]);
+    };
+    try {
+      for await (const event of events(await request(api.path, { body: body(list), signal: stop.signal }))) {
+        api.take(growing, event);
+        if (growing.first === null && (growing.text || growing.reasoning || growing.calls.length)) growing.first = performance.now();
+        frame ||= requestAnimationFrame(show);
+      }
+    } catch (error) {
+      if (stop.signal.aborted) growing.finish = "stopped";
+      else growing.error = error instanceof Refused || error instanceof Error ? error.message : String(error);
+    }
+    cancelAnimationFrame(frame);
+    show();
+    setRunning(null);
+    setSaid(growing.error ? `The answer failed: ${growing.error}` : growing.finish === "stopped" ? "Stopped." : "The answer is complete.");
+    box.current?.focus();
+  };
+  const send = (event) => {
+    event?.preventDefault();
+    if (running || wrong || calling || !(text.trim() || images.length) || !settings.model) return;
+    const list = [...turns, { role: "user", text, images }];
+    setText("");
+    setImages([]);
+    setTurns(list);
+    answer(list);
+  };
+  const attach = async (event) => {
+    const read = (file) => new Promise((done) => {
+      const reader = new FileReader();
+      reader.onload = () => done(reader.result);
+      reader.readAsDataURL(file);
+    });
+    setImages([...images, ...(await Promise.all([...event.target.files].map(read)))]);
+    event.target.value = "";
+  };
+  const keys = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+  };
+  useEffect(() => {
+    const escape = (event) => event.key === "Escape" && running?.abort();
+    addEventListener("keydown", escape);
+    return () => removeEventListener("keydown", escape);
+  }, [running]);
+  useEffect(() => end.current?.scrollIntoView({ block: "nearest" }), [turns]);
+  return html`<section class="conversation" aria-label="Conversation">
+    <div class="turns" role="log" aria-live="off" aria-busy=${Boolean(running)} tabindex="0" aria-label="Messages">
+      ${!turns.length && html`<div class="empty"><p>Ask ${settings.model ? html`<b>${settings.model}</b>` : "a model"} something.</p>
+        <p>Enter sends, Shift+Enter begins a line, Escape stops. “Inside” shows what the model was given, what it wrote, and what became of it.</p></div>`}
+      ${turns.map((turn, index) => html`<${Turn} key=${index} turn=${turn} running=${running && index === turns.length - 1} openInside=${openInside} />`)}
+      ${calling && html`<${Results} key=${turns.length} calls=${last.calls} send=${(results) => {
+        const list = [...turns, { role: "tool", results }];
+        setTurns(list);
+        answer(list);
+      }} />`}
+      <div ref=${end}></div>
+    </div>
+    <p class="sr-only" role="status">${said}</p>
+    <form class="composer" onSubmit=${send}>
+      ${images.length > 0 && html`<ul class="images">${images.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Image ${index + 1}`} />
+        <button type="button" onClick=${() => setImages(images.filter((_, at) => at !== index))} aria-label=${`Remove image ${index + 1}`}>×</button></li>`)}</ul>`}
+      <label class="sr-only" for="message">Message</label>
+      <textarea id="message" ref=${box} rows="3" value=${text} placeholder=${calling ? "Answer the calls first" : "Message"} disabled=${calling}
+        onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}></textarea>
+      <div class="bar">
+        ${sees && html`<label class="file">Add images <input type="file" accept="image/*" multiple onChange=${attach} /></label>`}
+        <button type="button" onClick=${() => setTurns([])} disabled=${running || !turns.length}>New conversation</button>
+        <span class="grow"></span>
+        ${running
+          ? html`<button type="button" class="stop" onClick=${() => running.abort()}>Stop</button>`
+          : html`<button class="main" disabled=${Boolean(wrong) || calling || !(text.trim() || images.length)}>Send</button>`}
+      </div>
+    </form>
+    <${Code} api=${settings.api} body=${wanted} wrong=${wrong} />
+  </section>`;
+}
+
+function Turn({ turn, running, openInside }) {
+  if (turn.role === "user")
+    return html`<article class="turn user" aria-label="You"><div class="who">You</div>
+      ${turn.images.map((url, index) => html`<img key=${index} src=${url} alt=${`Image ${index + 1}`} />`)}<div class="plain">${turn.text}</div></article>`;
+  if (turn.role === "tool")
+    return html`<article class="turn tool" aria-label="Results of tools"><div class="who">Results</div>
+      ${turn.results.map((each) => html`<div key=${each.id}><b>${each.name}</b> <code>${each.text}</code></div>`)}</article>`;
+  const seconds = turn.first && turn.ended > turn.first ? (turn.ended - turn.first) / 1000 : 0;
+  const rate = turn.usage?.output > 1 && seconds > 0.05 && !running ? `${((turn.usage.output - 1) / seconds).toFixed(1)} tokens/s` : null;
+  const facts = [
+    running && "answering …", turn.finish, turn.usage && !running && `${turn.usage.input} → ${turn.usage.output} tokens`,
+    turn.first && `first after ${Math.round(turn.first - turn.started)} ms`, rate,
+  ].filter(Boolean);
+  return html`<article class="turn assistant" aria-label="Model"><div class="who">Model</div>
+    ${turn.reasoning && html`<details class="reasoning" open=${Boolean(running) && !turn.text}><summary>Reasoning</summary><div class="plain">${turn.reasoning}</div></details>`}
+    ${turn.text && html`<${Markdown} text=${turn.text} />`}
+    ${turn.calls.map((call) => html`<div class="call" key=${call.id}><b>${call.name}</b> <code>${call.arguments}</code></div>`)}
+    ${turn.error && html`<p class="error" role="alert">${turn.error}</p>`}
+    <footer class="bar"><span class="facts-line">${facts.join(" · ")}</span><span class="grow"></span>
+      ${turn.text && !running && html`<button onClick=${() => navigator.clipboard.writeText(turn.text)}>Copy</button>`}
+      ${turn.id && html`<button onClick=${() => openInside(turn.id)}>Inside</button>`}
+    </footer></article>`;
+}
+
+function Results({ calls, send }) {
+  const [texts, setTexts] = useState(() => calls.map(() => ""));
+  const first = useRef(null);
+  useEffect(() => void first.current?.focus(), []);
+  const submit = (event) => {
+    event.preventDefault();
+    send(calls.map((call, index) => ({ id: call.id, name: call.name, text: texts[index] })));
+  };
+  return html`<form class="results" onSubmit=${submit} aria-label="Answer the calls">
+    ${calls.map((call, index) => html`<label key=${call.id}>Result of <b>${call.name}</b>
+      <textarea rows="2" ref=${index ? null : first} value=${texts[index]} onInput=${(event) => setTexts(texts.map((each, at) => (at === index ? event.target.value : each)))}></textarea></label>`)}
+    <button class="main">Send the results</button>
+  </form>`;
+}
+
+function Code({ api, body, wrong }) {
+  const [kind, setKind] = useState("curl");
+  if (wrong) return html`<p class="error" role="status">The request cannot be made: ${wrong}</p>`;
+  const shown = { ...body };
+  const code = kind === "curl" ? asCurl(api, shown, Boolean(key.get())) : asPython(api, shown, Boolean(key.get()));
+  return html`<details class="code"><summary>This request as code</summary>
+    <div class="bar" role="group" aria-label="Language">
+      ${["curl", "Python"].map((each) => html`<button key=${each} type="button" aria-pressed=${kind === each} onClick=${() => setKind(each)}>${each}</button>`)}
+      <span class="grow"></span><button type="button" onClick=${() => navigator.clipboard.writeText(code)}>Copy</button>
+    </div>
+    <pre tabindex="0">${code}</pre></details>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,125 @@
+"""What happened inside a generation, recorded for people who debug a template or a parser.
+
+Nothing is recorded unless the server is asked to: then the `Observation` of a request has a `record`, and the
+decoder of each of its generations is a `RecordingDecoder`, which keeps every chunk with the events that it
+became. Nothing else knows of it. `decoded_again` makes the same events of recorded chunks, or other ones with
+another dialect.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.events import Event
+from antiphon.decode.decoder import Decoder, Start, start_after
+from antiphon.decode.table import Table
+from antiphon.dialects.dialect import TEXT
+from antiphon.dialects.registry import find
+from antiphon.engines.engine import GenerationRequest
+from antiphon.run.generation import AnswerDecoder
+
+LOGPROBS = 5
+"""Tokens beside each generated one whose log probabilities are recorded, where the engine knows them."""
+
+Step = tuple[Chunk, tuple[Event, ...]]
+"""A chunk, and the events that it became."""
+
+
+class Reading(Struct, frozen=True):
+    """How an answer is read: by which dialect, with calls or without.
+
+    `tail` is the end of the prompt that belongs to the answer: a template may have opened the reasoning.
+    """
+
+    dialect: str | None = None
+    calls: bool = False
+    tail: str = ""
+    stop: tuple[str, ...] = ()
+    stop_shown: bool = False
+    tools: Mapping[str, Mapping[str, Any]] = {}
+
+
+class GenerationRecord(Struct):
+    """One generation: what was asked of the engine, and what came of it, chunk by chunk.
+
+    `media` counts the media of the prompt, which are not kept. `end` are the events of the end.
+    """
+
+    choice: int
+    request: GenerationRequest
+    media: int
+    reading: Reading
+    steps: list[Step] = field(default_factory=list)
+    end: tuple[Event, ...] = ()
+
+
+class RecordingDecoder:
+    """Decodes as `decoder` does, and records it. See `AnswerDecoder`."""
+
+    def __init__(self, decoder: AnswerDecoder, record: GenerationRecord) -> None:
+        self._decoder = decoder
+        self._record = record
+
+    @property
+    def stopped(self) -> bool:
+        """See `AnswerDecoder`."""
+        return self._decoder.stopped
+
+    @property
+    def in_reasoning(self) -> bool:
+        """See `AnswerDecoder`."""
+        return self._decoder.in_reasoning
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """See `AnswerDecoder`."""
+        return self._decoder.reasoning_tokens
+
+    def feed(self, chunk: Chunk) -> list[Event]:
+        """See `AnswerDecoder`."""
+        events = self._decoder.feed(chunk)
+        self._record.steps.append((chunk, (*events,)))
+        return events
+
+    def finish(self, finish: Finish) -> list[Event]:
+        """See `AnswerDecoder`."""
+        events = self._decoder.finish(finish)
+        self._record.end = (*events,)
+        return events
+
+
+def record_of(choice: int, request: GenerationRequest, reading: Reading) -> GenerationRecord:
+    """The record of a generation that begins. What its media hold is left out: it may be many megabytes."""
+    prompt = replace(request.prompt, media=(), around=())
+    return GenerationRecord(choice, replace(request, prompt=prompt), len(request.prompt.media), reading)
+
+
+def decoded_again(reading: Reading, chunks: Iterable[Chunk]) -> tuple[list[Step], tuple[Event, ...]]:
+    """What a dialect makes of chunks: the events of each, and the last ones.
+
+    Raises EngineError if there is no such dialect.
+    """
+    grammar = TEXT if reading.dialect is None else find(reading.dialect).grammar
+    table = Table(grammar if reading.calls or grammar.has_message_headers else grammar.without_calls())
+    start = start_after(table, reading.tail) if reading.tail else Start()
+    decoder = Decoder(
+        table,
+        state=start.state,
+        stop=reading.stop,
+        include_stop=reading.stop_shown,
+        tools=reading.tools,
+        call_prefix=start.call_prefix,
+    )
+    if start.mid_text:
+        decoder.keep_space()
+    steps: list[Step] = []
+    finish = Finish(FinishReason.STOP)
+    for chunk in chunks:
+        steps.append((chunk, (*decoder.feed(chunk),)))
+        finish = chunk.finish or finish
+        if decoder.stopped:
+            break
+    return steps, (*decoder.finish(finish),)

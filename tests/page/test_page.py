@@ -1,0 +1,291 @@
+"""The page in a real Chromium, over the scripted engine: `make test-page` installs what it takes.
+
+With ANTIPHON_TEST_PAGE naming a folder that has axe-core in it, pictures of what is seen are left there.
+"""
+
+import asyncio
+import base64
+import importlib.util
+import os
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.server import Running, running
+
+FOLDER = os.environ.get("ANTIPHON_TEST_PAGE")
+if not FOLDER:
+    pytest.skip("`make test-page` runs these, with a browser of its own", allow_module_level=True)
+if importlib.util.find_spec("playwright") is None:
+    pytest.fail("Playwright is missing: `make test-page` installs it", pytrace=False)
+
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect  # noqa: E402
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.no_cover]
+
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Berlin"}}\n</tool_call>'
+SCRIPT: list[Mapping[str, Any]] = [
+    {"when": "<tool_response>", "output": "It is **7 °C** in Berlin."},
+    {"when": "What is the weather", "output": f"<think>I need the weather.</think>Let me look. {CALL}"},
+    {"when": "Be broken", "output": "<tool_call>\n{nothing at all"},
+    {"when": "Never end", "output": "on and on", "tokens": 100_000, "delay_ms": 10},
+    {
+        "when": "Attack",
+        "output": "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+        "[link](javascript:document.title='owned') <b>bold</b> <style>body{display:none}</style>",
+    },
+    {"output": "# Hello\n\nA list:\n\n- one\n- two\n\n```python\nprint('hi')\n```\n", "delay_ms": 5},
+]
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
+NAMES = {"chat": "Chat Completions", "responses": "Responses", "messages": "Messages"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[Running]:
+    async with running(SCRIPT, debug_answers=20) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(server: Running, browser: Browser) -> AsyncIterator[Page]:
+    context = await browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light")
+    async with _checked(context) as page:
+        await page.goto(server.url)
+        await expect(page.get_by_role("combobox", name="Model")).to_have_value("scripted")
+        yield page
+    await context.close()
+
+
+class _checked:  # noqa: N801
+    """A page on which nothing goes wrong unseen: errors, and what the policy refuses."""
+
+    def __init__(self, context: BrowserContext, allowed: str = "") -> None:
+        self._context = context
+        self._allowed = allowed
+        self.wrong: list[str] = []
+
+    async def __aenter__(self) -> Page:
+        page = await self._context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+        return page
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert [each for each in self.wrong if not self._allowed or self._allowed not in each] == []
+
+
+async def ask(page: Page, text: str) -> None:
+    await page.get_by_role("textbox", name="Message", exact=True).fill(text)
+    await page.keyboard.press("Enter")
+
+
+async def shot(page: Page, name: str) -> None:
+    await page.screenshot(path=Path(FOLDER or "") / f"{name}.png")
+
+
+async def check_accessible(page: Page) -> None:
+    """Axe finds nothing against WCAG 2.2 AA."""
+    script = (Path(FOLDER or "") / "node_modules/axe-core/axe.min.js").read_text()
+    await page.evaluate(script)
+    found = await page.evaluate(
+        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
+    )
+    assert [
+        (each["id"], [node["html"][:120] + " | " + node["failureSummary"][:200] for node in each["nodes"]])
+        for each in found["violations"]
+    ] == []
+
+
+@pytest.mark.parametrize("api", NAMES)
+async def test_an_answer_is_streamed_and_shown_in_every_api(page: Page, api: str) -> None:
+    await page.get_by_role("radio", name=NAMES[api]).check()
+    await ask(page, "Hi")
+    answer = page.get_by_role("article", name="Model")
+    await expect(answer.get_by_role("heading", name="Hello")).to_be_visible()
+    await expect(answer.get_by_role("listitem")).to_have_count(2)
+    await expect(answer).to_contain_text("tokens/s")
+    await expect(page.locator("[role=status].sr-only")).to_have_text("The answer is complete.")
+    await shot(page, f"chat-{api}")
+
+
+@pytest.mark.parametrize("api", NAMES)
+async def test_calls_are_answered_and_the_model_goes_on(page: Page, api: str) -> None:
+    await page.get_by_role("radio", name=NAMES[api]).check()
+    await page.locator(".area", has_text="Tools as JSON").get_by_role("button", name="Example").click()
+    await ask(page, "What is the weather?")
+    await expect(page.locator(".call")).to_contain_text('{"city": "Berlin"}')
+    if api != "messages":  # which shows reasoning where it is asked for
+        await expect(page.locator(".reasoning")).to_contain_text("I need the weather.")
+    await shot(page, f"call-{api}")
+    await page.get_by_label("Result of get_weather").fill('{"celsius": 7}')
+    await page.get_by_role("button", name="Send the results").click()
+    await expect(page.get_by_role("article", name="Model").last.locator("strong")).to_have_text("7 °C")
+
+
+@pytest.mark.parametrize("api", NAMES)
+async def test_a_stream_stops_where_it_is_told_to(server: Running, page: Page, api: str) -> None:
+    await page.get_by_role("radio", name=NAMES[api]).check()
+    await ask(page, "Never end")
+    answer = page.get_by_role("article", name="Model")
+    await expect(answer).to_contain_text("on and on")
+    await page.get_by_role("button", name="Stop").click()
+    await expect(answer).to_contain_text("stopped")
+    async with asyncio.timeout(5):
+        while server.engine.load.running:
+            await asyncio.sleep(0.01)
+
+
+async def test_the_inside_shows_prompt_tokens_events_and_verdicts(page: Page) -> None:
+    await page.locator(".area", has_text="Tools as JSON").get_by_role("button", name="Example").click()
+    await ask(page, "What is the weather?")
+    await page.get_by_role("button", name="Inside").click()
+    inside = page.get_by_role("complementary", name="Inside")
+    await expect(inside.locator(".special", has_text="<|im_start|>").first).to_be_visible()
+    await expect(inside.locator(".event.call_started")).to_contain_text("name=get_weather")
+    await expect(inside).to_contain_text("The dialect found nothing wrong")
+    await inside.locator("button.token").first.focus()
+    await page.keyboard.press("ArrowRight")
+    await expect(inside.locator(".alternatives")).to_contain_text("%")
+    await shot(page, "inside")
+    await check_accessible(page)
+    await page.get_by_role("button", name="Close the inside").click()
+    await expect(inside).to_have_count(0)
+    await expect(page.get_by_role("button", name="Inside")).to_be_focused()
+
+
+async def test_verdicts_on_broken_markup_are_seen(page: Page) -> None:
+    await page.locator(".area", has_text="Tools as JSON").get_by_role("button", name="Example").click()
+    await ask(page, "Be broken")
+    await page.get_by_role("button", name="Inside").click()
+    await expect(page.locator(".verdicts li")).to_have_count(1)
+    await expect(page.locator(".event.malformed")).to_have_count(1)
+    await shot(page, "verdict")
+
+
+async def test_what_a_model_writes_runs_no_script_and_asks_nobody(server: Running, browser: Browser) -> None:
+    context = await browser.new_context()
+    async with _checked(context, allowed="Content Security Policy") as page:  # which stops it once more
+        requested: list[str] = []
+        page.on("request", lambda request: requested.append(request.url))
+        await page.goto(server.url)
+        await ask(page, "Attack")
+        answer = page.get_by_role("article", name="Model")
+        await expect(answer.locator("b")).to_have_text("bold")
+        assert await page.title() == "Antiphon"
+        assert await answer.locator("script, style, img, [onerror], a[href^=javascript]").count() == 0
+        await expect(page.get_by_role("textbox", name="Message", exact=True)).to_be_visible()
+        assert [url for url in requested if "/page/" not in url and "/v1/" not in url] == [f"{server.url}/"]
+    await context.close()
+
+
+async def test_the_colours_change_and_stay_and_both_have_contrast(page: Page) -> None:
+    await ask(page, "Hi")
+    await expect(page.get_by_role("article", name="Model")).to_contain_text("tokens/s")
+    await check_accessible(page)
+    await page.get_by_role("button", name="Switch to dark colours").click()
+    await shot(page, "dark")
+    await check_accessible(page)
+    await page.get_by_role("button", name="Inside").click()
+    await expect(page.locator(".special").first).to_be_visible()
+    await shot(page, "dark-inside")
+    await check_accessible(page)
+    await page.reload()
+    await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+async def test_settings_make_the_request_that_the_code_shows(server: Running, page: Page) -> None:
+    await page.get_by_role("slider", name="Temperature").fill("0.5")
+    await page.locator(".area", has_text="Schema of the answer").get_by_role("button", name="Example").click()
+    await page.get_by_label("System message").fill("Be brief.")
+    await page.get_by_text("This request as code").click()
+    code = page.locator(".code pre")
+    await expect(code).to_contain_text('"temperature": 0.5')
+    await page.get_by_role("button", name="Python").click()
+    await expect(code).to_contain_text("from openai import OpenAI")
+    compile(await code.inner_text(), "shown", "exec")
+    await shot(page, "code")
+    await ask(page, "Hi")
+    await expect(page.get_by_role("article", name="Model")).to_contain_text("tokens")
+    request = server.engine.seen[-1]
+    assert request.sampling.temperature == 0.5
+    assert "Be brief." in request.prompt.text
+    await page.get_by_label("Schema of the answer").fill("{")
+    await expect(page.get_by_role("button", name="Send")).to_be_disabled()
+
+
+@pytest.mark.parametrize("api", NAMES)
+async def test_images_are_sent_along(server: Running, page: Page, api: str) -> None:
+    await page.get_by_role("radio", name=NAMES[api]).check()
+    await page.get_by_label("Add images").set_input_files(
+        {"name": "dot.png", "mimeType": "image/png", "buffer": PIXEL}
+    )
+    await expect(page.get_by_role("img", name="Image 1")).to_be_visible()
+    await ask(page, "What is this?")
+    await expect(page.get_by_role("article", name="Model")).to_contain_text("one")
+    assert len(server.engine.seen[-1].prompt.media) == 1
+
+
+async def test_background_responses_have_their_logs(page: Page) -> None:
+    await page.get_by_role("radio", name="Responses").check()
+    await page.get_by_label("in the background").check()
+    await ask(page, "Hi")
+    await page.get_by_role("button", name="Log").first.click()
+    await expect(page.locator(".log")).to_contain_text("response.completed")
+    await shot(page, "background")
+    await check_accessible(page)
+
+
+async def test_the_server_is_seen_working(page: Page) -> None:
+    await ask(page, "Never end")
+    await page.get_by_role("tab", name="Server").click()
+    row = page.get_by_role("row", name="scripted")
+    await expect(row.get_by_role("cell").nth(1)).to_have_text("1")
+    await shot(page, "server")
+    await check_accessible(page)
+    await page.keyboard.press("Escape")
+    await expect(row.get_by_role("cell").nth(1)).to_have_text("0")
+
+
+async def test_with_keys_the_page_asks_for_one(browser: Browser) -> None:
+    async with running(SCRIPT, keys=("a-key-of-the-tests",)) as server:
+        context = await browser.new_context()
+        async with _checked(context, allowed="401") as page:
+            await page.goto(server.url)
+            await expect(page.get_by_role("dialog")).to_contain_text("This server wants a key.")
+            await page.get_by_label("Key", exact=True).fill("a-key-of-the-tests")
+            await shot(page, "key")
+            await page.keyboard.press("Enter")
+            await ask(page, "Hi")
+            await expect(page.get_by_role("article", name="Model")).to_contain_text("tokens")
+            kept = await page.evaluate("[JSON.stringify(localStorage), JSON.stringify(sessionStorage)]")
+            assert "a-key" not in kept[0]
+            assert "a-key" in kept[1]
+        await context.close()
+
+
+async def test_a_small_screen_shows_everything(server: Running, browser: Browser) -> None:
+    context = await browser.new_context(viewport={"width": 400, "height": 800})
+    async with _checked(context) as page:
+        await page.goto(server.url)
+        await ask(page, "Hi")
+        await expect(page.get_by_role("article", name="Model")).to_contain_text("tokens")
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        await page.screenshot(path=Path(FOLDER or "") / "small.png", full_page=True)
+    await context.close()
