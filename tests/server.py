@@ -114,6 +114,8 @@ async def running(
     store: str | Callable[[], Awaitable[Store]] = "memory",
     lease: float = LEASE,
     keys: tuple[str, ...] = (),
+    root_path: str = "",
+    proxies: tuple[str, ...] = (),
     key_file: Path | None = None,
     secrets: tuple[str, ...] = ("secret",),
     presenters: Presenters = DEFAULT_PRESENTERS,
@@ -158,9 +160,10 @@ async def running(
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # asyncio forgets it, and clients wait 40 ms
     config = uvicorn.Config(
-        build(app),
+        build(app, root_path=root_path, proxies=proxies),
         log_config=None,
         lifespan="off",
+        proxy_headers=False,
         **protocols(limits) | ({"http": http} if http else {}),
     )
     server = PromptServer(config)

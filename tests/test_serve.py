@@ -6,16 +6,23 @@ import re
 import shlex
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
@@ -445,6 +452,97 @@ def test_a_hangup_changes_nothing(tmp_path: Path, scripted: tuple[str, ...]) -> 
         assert said(chat(url, ask("Hi"))) == "Hello there, friend!"
         server.send(signal.SIGTERM)
         assert server.ended() in CODES[signal.SIGTERM]
+
+
+def test_it_speaks_tls(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    certificate, key = tmp_path / "tls.pem", tmp_path / "tls.key"
+    write_certificate(certificate, key)
+    options = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    with serving(tmp_path, *scripted, *options) as server:
+        server.until(lambda: server.stdout.count("\n") >= 2, START_SECONDS)
+        url = re.search(r"listening on (https://127\.0\.0\.1:\d+)\n", server.stdout)
+        assert url, server.stdout
+        context = ssl.create_default_context(cafile=certificate)
+        with httpx.Client(base_url=url[1], verify=context) as client:
+            assert said(client.post("/v1/chat/completions", json=ask("Hi"))) == "Hello there, friend!"
+            stream = client.post("/v1/chat/completions", json=ask("Hi", stream=True)).text
+            assert stream.endswith("data: [DONE]\n\n")
+
+
+def write_certificate(certificate: Path, key: Path) -> None:
+    """One for 127.0.0.1, signed by itself."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    name, now = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")]), datetime.now(UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
+    signed = builder.add_extension(address, critical=False).sign(private, hashes.SHA256())
+    certificate.write_bytes(signed.public_bytes(Encoding.PEM))
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def test_it_listens_on_a_unix_socket(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))  # by a server that was killed
+    with serving(tmp_path, *scripted, "--unix-socket", str(path)) as server:
+        server.until(lambda: server.stdout.count("\n") >= 2, START_SECONDS)
+        assert f"listening on unix:{path}\n" in server.stdout
+        transport = httpx.HTTPTransport(uds=str(path))
+        with httpx.Client(base_url="http://localhost", transport=transport) as client:
+            assert said(client.post("/v1/chat/completions", json=ask("Hi"))) == "Hello there, friend!"
+            with serving(tmp_path, *scripted, "--unix-socket", str(path)) as other:
+                assert other.ended() == 1
+                assert f"Cannot listen on {path}: Address already in use." in other.stderr
+        server.send(signal.SIGTERM)
+        assert server.ended() in CODES[signal.SIGTERM]
+        assert not path.exists()
+
+
+def test_answers_have_so_long_to_end(tmp_path: Path, scripted: tuple[str, ...]) -> None:
+    with serving(tmp_path, *scripted, "--drain-seconds", "1") as server:
+        url = server.url
+        with streaming(url, "endless") as payloads:
+            server.send(signal.SIGTERM)
+            server.until(lambda: refuses(url))
+            assert httpx.get(f"{url}/health").status_code == 503
+            *_, error, end = payloads
+        assert "engine_not_ready" in error
+        assert end == "[DONE]"
+        assert server.ended() in CODES[signal.SIGTERM]
+        assert "1 answers did not end in time" in server.stdout
+
+
+@pytest.mark.parametrize("given", [(), ("--api-key", "secret")])
+def test_an_open_server_for_everybody_is_warned_of(
+    tmp_path: Path, scripted: tuple[str, ...], given: tuple[str, ...]
+) -> None:
+    with serving(tmp_path, *scripted, "--host", "0.0.0.0", *given) as server:  # noqa: S104
+        server.until(lambda: server.stdout.count("\n") >= 2, START_SECONDS)
+        assert ("anyone who reaches this server may use it" in server.stderr) == (not given)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [((), "go together"), (("--tls-key", "y"), "No such file")],
+)
+def test_tls_that_cannot_be(
+    tmp_path: Path, scripted: tuple[str, ...], options: tuple[str, ...], says: str
+) -> None:
+    with serving(tmp_path, *scripted, "--tls-certificate", "x", *options) as server:
+        assert server.ended() == 1
+        assert server.stderr.startswith("antiphon: ")
+        assert says in server.stderr
+
+
+def test_an_answer_may_be_bounded_where_its_request_does_not_say(
+    tmp_path: Path, scripted: tuple[str, ...]
+) -> None:
+    with serving(tmp_path, *scripted, "--max-tokens", "5") as server:
+        url = server.url
+        answers = [chat(url, ask("endless", **given)).json() for given in ({}, {"max_tokens": 9})]
+        assert [answer["usage"]["completion_tokens"] for answer in answers] == [5, 9]
+        assert answers[0]["choices"][0]["finish_reason"] == "length"
 
 
 def test_a_hangup_reads_the_keys_again(tmp_path: Path, scripted: tuple[str, ...]) -> None:

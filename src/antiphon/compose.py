@@ -128,7 +128,7 @@ def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedMod
             dialect=model.dialect,
             chat_template=_read(Path(model.chat_template)) if model.chat_template else None,
             date=settings.date,
-            sampling=model.sampling,
+            sampling={**_limit(settings), **model.sampling},
             variables=model.variables,
             adapters=model.adapters,
             exclude_tools=settings.exclude_tools_when_tool_choice_none,
@@ -139,6 +139,11 @@ def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedMod
         if not settings.models:
             raise
         raise AntiphonError(f"The model {model.names[0]}: {error.message}") from error
+
+
+def _limit(settings: Settings) -> dict[str, int]:
+    """The sampling that is the same for every model, where nothing else is said."""
+    return {} if settings.max_tokens is None else {"max_tokens": settings.max_tokens}
 
 
 def _engine(model: ModelSettings, settings: Settings) -> Engine:
@@ -213,6 +218,7 @@ def _options(settings: Settings) -> Options:
         keep=settings.keep_days * DAY,
         log_content=settings.log_content,
         debug_answers=settings.debug_answers,
+        origins=settings.allow_origin,
     )
 
 

@@ -101,6 +101,19 @@ def are_limits(_type: object, given: tuple[str, ...]) -> None:
     read_limits(given)
 
 
+def is_root_path(_type: object, given: str) -> None:
+    """Raise ValueError if it is none."""
+    if given and (not given.startswith("/") or given.endswith("/")):
+        raise ValueError(f"a root path is written /llm, not '{given}'.")
+
+
+def are_origins(_type: object, given: tuple[str, ...]) -> None:
+    """Raise ValueError if they are none."""
+    for origin in given:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ValueError(f"an origin is written https://chat.example.com, not '{origin}'.")
+
+
 def are_domains(_type: object, given: tuple[str, ...]) -> None:
     """Raise ValueError if they are none."""
     for domain in given:
@@ -109,6 +122,7 @@ def are_domains(_type: object, given: tuple[str, ...]) -> None:
 
 
 MCP_SERVERS = "mcp_servers"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 _SIZE = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[KMGT]i?B)?")
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -148,6 +162,35 @@ class Settings:
 
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8000
     """The port to listen on; 0 picks a free one."""
+
+    unix_socket: Path | None = None
+    """A Unix socket to listen on, in place of a host and a port."""
+
+    tls_certificate: Path | None = None
+    """A file with the certificate of this server, and those between it and its authority, in PEM: it then
+    speaks HTTPS. Needs --tls-key."""
+
+    tls_key: Path | None = None
+    """The file with the key of the certificate, in PEM."""
+
+    root_path: Annotated[str, Parameter(validator=is_root_path)] = ""
+    """The path below which clients find this server behind a proxy, as in /llm. Whether the proxy takes it
+    off does not matter."""
+
+    trusted_proxy: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
+    """The address, or the network, of a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed;
+    repeat it for several; * for whoever connects."""
+
+    allow_origin: Annotated[tuple[str, ...], Parameter(validator=are_origins, show_default=False)] = ()
+    """The origin of web pages that may use this server from a browser, as in https://chat.example.com;
+    repeat it for several; * for all. Without any, browsers let none."""
+
+    drain_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    """The most seconds that running answers may take to end after SIGTERM or Ctrl-C; then they are stopped.
+    Without it, as long as they take."""
+
+    max_tokens: PositiveInt | None = None
+    """The most tokens of an answer whose request does not say. Without it, what the context has room for."""
 
     model_name: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
     """A name that clients may use for the model; repeat it for aliases. Answers have the

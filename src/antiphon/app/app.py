@@ -41,7 +41,8 @@ class Options(Struct, frozen=True):
     templates. With `force_usage` every stream ends with its usage. `reasoning_fields` are the fields of
     chat answers that hold reasoning; `reasoning_form` is how the Responses API shows it. What is stored is
     kept for `keep` seconds. With `log_content` prompts and answers are logged. The insides of the last
-    `debug_answers` answers of each owner are kept in memory.
+    `debug_answers` answers of each owner are kept in memory. Web pages of these
+    `origins` may use the server from a browser.
     """
 
     limits: Limits = DEFAULTS
@@ -55,6 +56,7 @@ class Options(Struct, frozen=True):
     keep: float = 30 * DAY
     log_content: bool = False
     debug_answers: int = 0
+    origins: tuple[str, ...] = ()
 
 
 class App(Struct, frozen=True):

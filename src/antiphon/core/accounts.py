@@ -24,6 +24,8 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 AccountScope = Literal["inference", "stored", "metrics", "admin"]
 """What a key may be for: answers; what is stored; `/metrics`; changes of the server itself."""
 CLIENT_SCOPES: frozenset[AccountScope] = frozenset({"inference", "stored"})
+LIMIT_HEADERS = ("limit", "remaining", "reset")
+"""What the headers say of each limit."""
 MINUTE = 60
 LONGEST_WAIT = 60
 """Seconds that a client is told to wait at most: OpenAI's give up above 120, Anthropic's wait for as long."""

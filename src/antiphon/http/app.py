@@ -1,8 +1,12 @@
 """The ASGI application: routes, errors and middleware, assembled in one place."""
 
+from collections.abc import Sequence
+
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from antiphon.apis.chat.stored import UpdateRequest
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
@@ -12,6 +16,7 @@ from antiphon.app import files as uploaded
 from antiphon.app import message_batches as batches
 from antiphon.app.app import App
 from antiphon.app.responses import stored
+from antiphon.core.accounts import LIMIT_HEADERS
 from antiphon.http import chat, completions, files, message_batches, messages, responses
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.models import (
@@ -30,6 +35,15 @@ from antiphon.http.request import body, handler, paging
 from antiphon.http.socket import converse
 
 GET, POST, DELETE = ["GET"], ["POST"], ["DELETE"]
+
+EXPOSED = [
+    "x-request-id",
+    "request-id",
+    "retry-after",
+    *(f"x-ratelimit-{each}-{what}" for what in ("requests", "tokens") for each in LIMIT_HEADERS),
+    *(f"anthropic-ratelimit-{what}-{each}" for what in ("requests", "tokens") for each in LIMIT_HEADERS),
+]
+"""Headers of responses that pages of other origins may read."""
 
 _COMPLETION = "/v1/chat/completions/{completion_id}"
 _RESPONSE = "/v1/responses/{response_id}"
@@ -154,6 +168,37 @@ class _Routes(Router):
         await response(scope, receive, send)
 
 
-def build(app: App) -> ASGIApp:
-    """The ASGI application over the use cases. The caller starts and stops what they need."""
-    return ObservingMiddleware(KeyMiddleware(_Routes(), app), app)
+class _RootPath:
+    """Takes the path below which the server is found off what is asked for, if a proxy has not."""
+
+    def __init__(self, asgi: ASGIApp, root: str) -> None:
+        self._asgi = asgi
+        self._root = root
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        path: str = scope.get("path", "")
+        if path == self._root or path.startswith(f"{self._root}/"):
+            path = path[len(self._root) :] or "/"
+        await self._asgi({**scope, "path": path, "root_path": self._root}, receive, send)
+
+
+def build(app: App, *, root_path: str = "", proxies: Sequence[str] = ()) -> ASGIApp:
+    """The ASGI application over the use cases. The caller starts and stops what they need.
+
+    Clients find it below `root_path`, and what `proxies` say of them is believed. What is not asked for
+    has no layer here: it costs nothing.
+    """
+    asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(_Routes(), app), app)
+    if app.options.origins:
+        # Around all that answers: a page may read why it was refused, and its preflights have no key.
+        asgi = CORSMiddleware(
+            asgi,
+            allow_origins=app.options.origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=EXPOSED,
+        )
+    if root_path:
+        asgi = _RootPath(asgi, root_path)
+    return ProxyHeadersMiddleware(asgi, [*proxies]) if proxies else asgi  # type: ignore[return-value,arg-type]

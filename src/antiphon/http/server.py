@@ -12,8 +12,11 @@ import gc
 import shlex
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -31,6 +34,8 @@ from antiphon.run.models import Health
 
 log = structlog.get_logger()
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
 GC_THRESHOLD = 50_000
 """Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
 SIGNAL_SECONDS = 0.1
@@ -47,19 +52,24 @@ def serve(settings: Settings) -> None:
     for warning in unread_variables(settings):
         log.warning(warning)
     runtime = compose(settings)
+    if not (runtime.app.keys.guarded or settings.unix_socket or _is_local(settings.host)):
+        log.warning("anyone who reaches this server may use it: give --api-key", host=settings.host)
     config = uvicorn.Config(
-        build(runtime.app),
+        build(runtime.app, root_path=settings.root_path, proxies=settings.trusted_proxy),
         lifespan="off",
         log_config=None,  # its lines are those of `log.py`
         access_log=False,
-        proxy_headers=False,  # nothing here depends on the address of the client
+        proxy_headers=False,  # see `build`
         server_header=False,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
         **protocols(runtime.app.options.limits),
     )
-    server = Server(config, runtime)
+    _check_tls(config, settings)
+    server = Server(config, runtime, settings.drain_seconds)
     with (
         server.taking_signals(),
-        _listen(settings.host, settings.port) as listener,
+        _listening(settings) as listener,
         asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
     ):
         runner.run(_serve(server, listener))
@@ -81,7 +91,7 @@ async def _serve(server: "Server", listener: socket.socket) -> None:
         if not server.should_exit:
             _tune_gc()
             warm()
-            url = _url(listener)
+            url = _url(listener, server.config.is_ssl)
             curl = _curl(url, runtime.app.models.names[0], runtime.app.keys.guarded)
             print(f"listening on {url}", f"try: {curl}", sep="\n", flush=True)
         await serving
@@ -98,9 +108,10 @@ async def _serve(server: "Server", listener: socket.socket) -> None:
 class Server(uvicorn.Server):
     """A uvicorn server that keeps the signals it takes, and prints what they do."""
 
-    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
+    def __init__(self, config: uvicorn.Config, runtime: Runtime, drain: float | None = None) -> None:
         super().__init__(config)
         self.runtime = runtime
+        self._drain = drain
         self.received: signal.Signals | None = None
 
     @contextmanager
@@ -137,8 +148,13 @@ class Server(uvicorn.Server):
             if not isinstance(connection, StreamProtocol):  # a WebSocket, which would stay open
                 connection.shutdown()
         running = set(self.server_state.tasks)
+        loop = asyncio.get_running_loop()
+        end = None if self._drain is None else loop.time() + self._drain
         while running and not self.force_exit:
             _, running = await asyncio.wait(running, timeout=SIGNAL_SECONDS)
+            if running and end is not None and loop.time() >= end:
+                print(f"stopping: {len(running)} answers did not end in time", flush=True)
+                self.force_exit = True
         await super().shutdown(sockets)
 
     async def finish_requests(self) -> None:
@@ -161,19 +177,85 @@ def _tune_gc() -> None:
     gc.set_threshold(GC_THRESHOLD)
 
 
+def _check_tls(config: uvicorn.Config, settings: Settings) -> None:
+    """Raise AntiphonError for a certificate, or a key of one, that cannot be used."""
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if (certificate is None) != (key is None):
+        raise AntiphonError("--tls-certificate and --tls-key go together. Give both.")
+    if certificate is None:
+        return
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise AntiphonError(
+            f"Cannot use {certificate} and {key} for TLS: {error.strerror or error}."
+        ) from error
+
+
+def _is_local(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """The socket that is asked for. That of a path is removed in the end."""
+    path = settings.unix_socket
+    if path is None:
+        with _listen(settings.host, settings.port) as listener:
+            yield listener
+        return
+    with _listen_unix(path) as listener:
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """A socket at this path, in place of one that nobody listens on any more."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        why = error.strerror or str(error)
+        raise AntiphonError(f"Cannot listen on {path}: {why}. Choose another --unix-socket.") from error
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (while")[0]  # which says the address again
         remedy = "--port (0 picks one)" if error.errno in _PORT_ERRORS else "--host"
         raise AntiphonError(f"Cannot listen on {host}:{port}: {why}. Choose another {remedy}.") from error
 
 
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, tls: bool) -> str:
+    """Where it listens: a URL, or the path of a socket."""
+    if listener.family is socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"http{'s' * tls}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _curl(url: str, model: str, guarded: bool) -> str:
@@ -181,4 +263,6 @@ def _curl(url: str, model: str, guarded: bool) -> str:
     body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
     key = ' -H "Authorization: Bearer $ANTIPHON_API_KEY"' if guarded else ""
     header = "-H 'Content-Type: application/json'" + key
+    if url.startswith("unix:"):
+        url = f"--unix-socket {shlex.quote(url.removeprefix('unix:'))} http://localhost"
     return f"curl {url}/v1/chat/completions {header} -d {shlex.quote(body.decode())}"
