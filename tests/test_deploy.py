@@ -1,26 +1,45 @@
 """What `deploy/` holds fits this server: its options, its endpoints, its metrics."""
 
+import asyncio
+import io
 import json
+import os
 import re
+import shlex
+import shutil
+import socket
+import sqlite3
+import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import kubernetes_validate
 import promql_parser
 import pytest
+import yaml
+from check_jsonschema import main as check_schema
+from click.testing import CliRunner
+from dockerfile_parse import DockerfileParser
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.config import Settings
+from antiphon.engines.models import resolve
 from antiphon.engines.registry import names, options_of
+from antiphon.run.models import Health
 from tests.http.test_toy_tool import Dice
-from tests.server import NO_TLS, running
+from tests.server import NO_TLS, Running, running
 from tests.test_config import Serve, no_variables, serve
 
 __all__ = ["no_variables", "serve"]  # fixtures
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
+PYTHON = os.environ.get("ANTIPHON_TEST_IMAGE")
+"""The folder of a Python that stands for that of the image, /usr/local."""
 
 
 # antiphon.toml
@@ -128,3 +147,317 @@ async def test_the_dashboard_reads_metrics_and_labels_that_the_server_has() -> N
         if name.startswith(("antiphon:", "vllm:")) and not re.search(r"_(sum|count|created)$", name)
     }
     assert ours <= read
+
+
+# Containerfile, compose.yaml, kubernetes.yaml
+
+
+def resources() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+
+
+def pod() -> dict[str, Any]:
+    [deployment] = [each for each in resources() if each["kind"] == "Deployment"]
+    found: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return found
+
+
+def image() -> list[tuple[str, str]]:
+    """The instructions of the image, each with what follows it."""
+    parser = DockerfileParser(fileobj=io.BytesIO((DEPLOY / "Containerfile").read_bytes()))
+    steps = [each for each in parser.structure if each["instruction"] != "COMMENT"]
+    return [(each["instruction"], each["value"]) for each in steps]
+
+
+def health_check() -> list[str]:
+    """The command that tells whether the server of the image is up."""
+    [value] = [value for instruction, value in image() if instruction == "HEALTHCHECK"]
+    command: list[str] = json.loads(value.partition(" CMD ")[2])
+    return command
+
+
+def test_the_compose_file_fits_the_schema_of_compose_files() -> None:
+    arguments = ["--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")]
+    result = CliRunner().invoke(check_schema, arguments)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("resource", resources(), ids=lambda each: each["kind"])
+def test_the_manifests_fit_the_schema_of_kubernetes(resource: dict[str, Any]) -> None:
+    kubernetes_validate.validate(resource, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("file", ["Containerfile", "compose.yaml", "kubernetes.yaml", "antiphon.service"])
+def test_variables_are_options(file: str) -> None:
+    variables = set(re.findall(r"ANTIPHON_([A-Z_]+)", (DEPLOY / file).read_text()))
+    options = {*Settings.__dataclass_fields__, *options_of("llama_cpp").__dataclass_fields__}
+    # That of Kubernetes' own, which the manifest keeps away from the server.
+    assert {name.lower() for name in variables} <= options
+    assert pod()["enableServiceLinks"] is False
+
+
+def test_the_configuration_in_the_manifests_can_be_used(serve: Serve, tmp_path: Path) -> None:
+    [config] = [each for each in resources() if each["kind"] == "ConfigMap"]
+    [(name, text)] = config["data"].items()
+    (tmp_path / name).write_text(text)
+    container = pod()["containers"][0]
+    assert container["args"] == ["serve", "--config", f"/etc/antiphon/{name}"]
+    assert serve("--config", tmp_path / name).model_name == ("my-model",)
+
+
+async def test_probes_need_no_key_and_heed_the_end() -> None:
+    container = pod()["containers"][0]
+    paths = {
+        name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")
+    }
+    async with (
+        running([{"output": "Hi"}], keys=("key",)) as server,
+        httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as http,
+    ):
+        assert [(await http.get(path)).status_code for path in paths.values()] == [200, 200, 200]
+        server.models.health = Health.DRAINING
+        found = {name: (await http.get(path)).status_code for name, path in paths.items()}
+        assert found == {"startup": 503, "readiness": 503, "liveness": 200}
+        assert f"health_uri {paths['readiness']}\n" in (DEPLOY / "Caddyfile").read_text()
+        [url] = re.findall(r"http://127.0.0.1:8000(/\w+)", health_check()[-1])
+        assert url == paths["readiness"]
+
+
+# The image, without a container: its steps in Bubblewrap, which root has to begin, for they change owners
+
+ASK = """
+import json, os, urllib.request
+body = json.dumps({"model": "model", "input": "Hello!", "max_output_tokens": 16})
+request = urllib.request.Request("http://127.0.0.1:8000/v1/responses", body.encode())
+print(json.load(urllib.request.urlopen(request))["status"], "as", os.getuid())
+"""
+SESSION = """
+antiphon serve /models/model.gguf > /tmp/log 2>&1 &
+for attempt in $(seq 240); do {health} 2> /dev/null && break; sleep 0.5; done
+python -c {ask} || cat /tmp/log
+for place in / /opt/antiphon /usr/local; do touch $place/new 2> /dev/null && echo $place can be written; done
+ls /data/antiphon
+kill $! && wait $! && echo ended
+"""
+
+
+class Stage:
+    """A stage of an image: what stands in its folders, its variables, and the folder that steps are run in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.opt, self.data, self.src = (folder / name for name in ("opt", "data", "src"))
+        for each in (self.opt, self.data, self.src):
+            each.mkdir(parents=True)
+        self.variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LD_LIBRARY_PATH": "/usr/local/lib"}
+        self.working = "/"
+        self.user: str | None = None
+
+    def copy(self, names: list[str], target: str) -> None:
+        """COPY from the repository, into the folder of the steps."""
+        assert self.working == "/src"
+        for name in names:
+            source = DEPLOY.parent / name
+            if source.is_dir():
+                shutil.copytree(source, self.src / target)
+            else:
+                shutil.copy(source, self.src / target)
+
+    def run(self, *command: str, options: Sequence[str] = ()) -> str:
+        """What a command prints. The Python of the image is in /usr/local; there is pip's configuration."""
+        system = [
+            f"--ro-bind-try {name} {name}".split() for name in ("/usr", "/bin", "/lib", "/lib64", "/etc")
+        ]
+        pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        variables = [("--setenv", *each) for each in (pip | self.variables).items()]
+        folders = [("--bind", str(getattr(self, name)), f"/{name}") for name in ("opt", "data", "src")]
+        done = subprocess.run(  # noqa: S603
+            [
+                *("bwrap", "--clearenv", "--die-with-parent", "--proc", "/proc", "--dev", "/dev"),
+                *chain(*system, *variables, *folders),
+                *("--ro-bind", str(PYTHON), "/usr/local"),
+                *("--perms", "1777", "--tmpfs", "/tmp"),  # noqa: S108
+                *("--chdir", self.working, *options, *command),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+
+def built(folder: Path) -> Stage:
+    """The last stage of the image, built."""
+    stages: list[Stage] = []
+    for instruction, value in image():
+        words = shlex.split(value)
+        match instruction, words:
+            case "FROM", _:
+                stages.append(Stage(folder / str(len(stages))))
+            case (("ARG" | "ENV"), _) if stages:
+                stages[-1].variables |= dict(word.split("=", 1) for word in words)
+            case "WORKDIR", [working]:
+                stages[-1].working = working
+            case "COPY", ["--from=build", "/opt/antiphon", "/opt/antiphon"]:
+                shutil.copytree(stages[0].opt, stages[-1].opt, symlinks=True, dirs_exist_ok=True)
+            case "COPY", [*names, target]:
+                stages[-1].copy(names, target)
+            case "RUN", _:
+                stages[-1].run("sh", "-euc", value)
+            case "USER", [user]:
+                stages[-1].user = user
+    return stages[-1]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(PYTHON is None, reason="installs everything: make test-deploy")
+def test_the_steps_of_the_image_lead_to_a_server_that_answers(tmp_path: Path) -> None:
+    stage = built(tmp_path)
+    assert stage.user == "10001:10001"
+
+    session = SESSION.format(health=shlex.join(health_check()), ask=shlex.quote(ASK))
+    options = [
+        *(
+            "--unshare-net",
+            "--unshare-pid",
+            "--unshare-ipc",
+            "--unshare-uts",
+            "--ro-bind",
+            str(stage.opt),
+            "/opt",
+        ),
+        *("--ro-bind", str(resolve(None)), "/models/model.gguf", "--remount-ro", "/"),
+        *("setpriv", "--reuid", "10001", "--regid", "10001", "--clear-groups"),
+        *("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"),
+    ]
+    output = stage.run("sh", "-c", session, options=options)
+
+    assert re.fullmatch(
+        r"(completed|incomplete) as 10001\nsecret\nstore\.db.*\nended\n", output, re.DOTALL
+    ), output
+
+
+# antiphon.service
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("parts", [["antiphon.service"], ["antiphon.service", "antiphon-shell.conf"]])
+def test_systemd_takes_the_unit(tmp_path: Path, parts: list[str]) -> None:
+    text = "\n".join((DEPLOY / part).read_text() for part in parts)
+    unit = tmp_path / "antiphon.service"
+    unit.write_text(text.replace("/opt/antiphon/bin/antiphon", "/bin/true"))  # it has to be there
+    exposed = 20 if len(parts) == 1 else 40
+    for words in (["verify"], ["security", "--offline=true", f"--threshold={exposed}"]):
+        done = subprocess.run(  # noqa: S603
+            ["systemd-analyze", *words, str(unit)],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+# Caddyfile
+
+
+def under_way(server: Running) -> float:
+    """How many generations the server has."""
+    return sum(load.running for load in server.models.loads.values())
+
+
+async def reachable(http: httpx.AsyncClient) -> bool:
+    """Whether the proxy answers, through servers that are ready, several times in a row."""
+    try:
+        return all([(await http.get("/health")).status_code == 200 for _ in range(4)])
+    except httpx.ConnectError:
+        return False
+
+
+@pytest.mark.skipif(shutil.which("caddy") is None, reason="needs caddy")
+async def test_streams_and_their_ends_pass_the_proxy(tmp_path: Path) -> None:
+    words = [{"when": "Count", "output": "word ", "tokens": 100_000, "delay_ms": 20}, {"output": "Hi"}]
+    async with running(words) as first, running(words) as second:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        servers = " ".join(each.url.removeprefix("http://") for each in (first, second))
+        caddy = await asyncio.create_subprocess_exec(
+            *("caddy", "run", "--adapter", "caddyfile", "--config", str(DEPLOY / "Caddyfile")),
+            env=os.environ | {"PROXY_SITE": url, "PROXY_SERVERS": servers, "HOME": str(tmp_path)},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            async with httpx.AsyncClient(base_url=url, verify=NO_TLS) as http:
+                while not await reachable(http):
+                    await asyncio.sleep(0.05)
+                assert (await http.get("/metrics")).status_code == 404
+                body = {"model": "scripted", "input": "Count", "stream": True}
+                async with http.stream("POST", "/v1/responses", json=body) as response:
+                    async for line in response.aiter_lines():
+                        if '"response.output_text.delta"' in line:  # long before the end
+                            break
+                    assert sum(under_way(each) for each in (first, second)) == 1
+                while any(under_way(each) for each in (first, second)):  # the client has left
+                    await asyncio.sleep(0.02)
+
+                first.models.health = Health.DRAINING
+                while not await reachable(http):
+                    await asyncio.sleep(0.05)
+        finally:
+            caddy.terminate()
+            await caddy.wait()
+
+
+# docs/deploy.md: backups
+
+
+async def stored(http: httpx.AsyncClient, text: str) -> str:
+    """The id of a response that is stored."""
+    return str((await http.post("/v1/responses", json={"model": "scripted", "input": text})).json()["id"])
+
+
+async def serves(store: str, response: str) -> str:
+    """The output of a stored response, as a server with this store has it."""
+    async with (
+        running([{"output": "unused"}], store=store) as server,
+        httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as http,
+    ):
+        found = (await http.get(f"/v1/responses/{response}")).json()
+        return str(found["output"][0]["content"][0]["text"])
+
+
+async def test_a_backup_of_a_sqlite_store_in_use_can_be_served(tmp_path: Path) -> None:
+    """`.backup` of the shell of SQLite is this function."""
+    async with (
+        running([{"output": "Kept."}], store=f"sqlite:///{tmp_path}/store.db") as server,
+        httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as http,
+    ):
+        response = await stored(http, "Keep this")
+        with (
+            closing(sqlite3.connect(tmp_path / "store.db")) as source,
+            closing(sqlite3.connect(tmp_path / "copy.db")) as copy,
+        ):
+            source.backup(copy)
+    assert await serves(f"sqlite:///{tmp_path}/copy.db", response) == "Kept."
+
+
+async def test_a_dump_of_a_postgresql_store_in_use_can_be_served(
+    postgresql_server: Any, postgresql_url: str, tmp_path: Path
+) -> None:
+    dump = tmp_path / "antiphon.dump"
+    restored = f"restored_{os.getpid()}"
+    url = postgresql_server.get_uri(database=restored)
+
+    async def run(program: str, *arguments: str) -> None:
+        process = await asyncio.create_subprocess_exec(postgresql_server.bin_path / program, *arguments)
+        assert await process.wait() == 0
+
+    async with (
+        running([{"output": "Kept."}], store=postgresql_url) as server,
+        httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as http,
+    ):
+        response = await stored(http, "Keep this")
+        await run("pg_dump", "--format", "custom", "--file", str(dump), postgresql_url)
+    postgresql_server.psql(f"CREATE DATABASE {restored};")
+    await run("pg_restore", "--dbname", url, str(dump))
+    assert await serves(url, response) == "Kept."
