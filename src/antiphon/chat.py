@@ -111,6 +111,11 @@ class Client:
                 yield from chunk.choices[:1]
         raise ChatError("the connection ended in the middle of the answer.")
 
+    def get(self, path: str) -> bytes:
+        """What the server has at a path of its API. Raises ChatError."""
+        with self._request("GET", path) as response:
+            return response.read()
+
     @contextmanager
     def _request(self, method: str, path: str, body: Any = None) -> Iterator[HTTPResponse]:
         """A response with status 200; every other outcome is a ChatError."""

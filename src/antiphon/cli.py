@@ -1,4 +1,4 @@
-"""The command line: `antiphon serve`, `antiphon chat`, `antiphon inspect`, `antiphon version`.
+"""The command line: `antiphon serve`, `chat`, `inspect`, `replay`, `version`.
 
 Each command does nothing but gather options and hand over; engines and the web
 server are imported inside the commands, so that `antiphon --help` stays quick.
@@ -129,6 +129,35 @@ def inspect(  # noqa: PLR0913 - each is an option
         report = models.inspect(model_or_template)
         text = models.lines(report)
     print(msgspec.json.format(msgspec.json.encode(report)).decode() if json else "\n".join(text))
+
+
+@app.command
+def replay(
+    answer: str,
+    /,
+    *,
+    url: str = "http://127.0.0.1:8000/v1",
+    api_key: Annotated[Keys, Parameter(env_var="ANTIPHON_API_KEY")] = (),
+    dialect: str | None = None,
+) -> None:
+    """Decode once more what a model wrote, and print its prompt, raw text, events and verdicts.
+
+    Parameters
+    ----------
+    answer
+        The id of an answer that a server with --debug-answers keeps, or of a background response that
+        is stored; or a file with what GET /v1/debug/ID has given.
+    url
+        Where the server's API is.
+    api_key
+        The key to send, or @FILE. Of several, the first.
+    dialect
+        Decode it by this dialect. Without one, by that of the answer.
+    """
+    from antiphon.chat import Client  # noqa: PLC0415
+    from antiphon.replay import replay as run  # noqa: PLC0415
+
+    run(answer, Client(url, api_key=next(iter(api_key), None)), dialect, sys.stdout)
 
 
 @app.command

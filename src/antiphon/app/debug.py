@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from antiphon import __version__
@@ -28,11 +27,10 @@ from antiphon.core.errors import AntiphonError, NotFoundError, RequestError
 from antiphon.core.events import Event, Malformed
 from antiphon.core.observation import Observation
 from antiphon.engines.engine import GenerationRequest, Load
-from antiphon.run.recording import GenerationRecord, RecordingDecoder, Step, record_of
+from antiphon.run.recording import GenerationRecord, RecordingDecoder, Step, name_of, record_of
 from antiphon.run.replay import PromptEntry, read_entries
 
 _LOOKS_SPECIAL = re.compile(r"<[|｜][^\s<>|｜]+[|｜]>")
-_WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class RecordsNotKeptError(RequestError):
@@ -182,7 +180,7 @@ def _prompt_tokens(request: GenerationRequest, texts: list[str]) -> list[dict[st
 def _constraint(request: GenerationRequest) -> dict[str, Any] | None:
     """What the engine holds the model to."""
     constraint = request.constraint
-    return None if constraint is None else {"type": _name(constraint), **asdict(constraint)}
+    return None if constraint is None else {"type": name_of(constraint), **asdict(constraint)}
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -208,7 +206,7 @@ def _token(token: Token) -> dict[str, Any]:
 
 def _event(event: Event) -> dict[str, Any]:
     """An event by its name, with what there is to say of it."""
-    return {"type": _name(event), **_kept(asdict(event), _HIDDEN)}
+    return {"type": name_of(event), **_kept(asdict(event), _HIDDEN)}
 
 
 def _kept(fields: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, Any]:
@@ -218,11 +216,6 @@ def _kept(fields: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, 
 
 _HIDDEN = frozenset({"tokens", "index", "item"})
 _NOTHING: tuple[Any, ...] = (None, "", (), {})
-
-
-def _name(value: Struct) -> str:
-    """`TextDelta` → `text_delta`."""
-    return _WORDS.sub("_", type(value).__name__).lower()
 
 
 async def status(app: App, owner: str) -> bytes:

@@ -6,6 +6,7 @@ became. Nothing else knows of it. `decoded_again` makes the same events of recor
 another dialect.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ from antiphon.run.generation import AnswerDecoder
 
 LOGPROBS = 5
 """Tokens beside each generated one whose log probabilities are recorded, where the engine knows them."""
+
+_WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 
 Step = tuple[Chunk, tuple[Event, ...]]
 """A chunk, and the events that it became."""
@@ -123,3 +126,8 @@ def decoded_again(reading: Reading, chunks: Iterable[Chunk]) -> tuple[list[Step]
         if decoder.stopped:
             break
     return steps, (*decoder.finish(finish),)
+
+
+def name_of(value: Struct) -> str:
+    """What an event, or a constraint, is called where it is shown: `TextDelta` is `text_delta`."""
+    return _WORDS.sub("_", type(value).__name__).lower()

@@ -1,0 +1,173 @@
+"""`antiphon replay`: what a model wrote, decoded once more, by the same dialect or by another.
+
+The record is that of `GET /v1/debug/ID`, from a server, or from a file that it was saved to: a bug report
+that comes with one can be looked at without the model.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.chat import HARMLESS, Client
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
+from antiphon.core.errors import AntiphonError
+from antiphon.core.events import Event
+from antiphon.run.recording import Reading, decoded_again, name_of
+
+
+class ReplayError(AntiphonError):
+    """This is no record of an answer."""
+
+
+class _Prompt(Struct):
+    text: str
+    messages: list[Any] | None = None
+
+
+class _Token(Struct):
+    id: int
+    text: str
+
+
+class _Finish(Struct):
+    reason: FinishReason
+    stop: str | int | None = None
+
+
+class ShownEvent(Struct):
+    """An event, as far as it is compared and shown."""
+
+    type: str
+    raw: str = ""
+    text: str | None = None
+    name: str | None = None
+    why: str | None = None
+
+
+class _Step(Struct):
+    text: str
+    tokens: list[_Token] = []
+    finish: _Finish | None = None
+    events: list[ShownEvent] = []
+
+
+class Generation(Struct):
+    """A generation of a record."""
+
+    prompt: _Prompt
+    reading: Reading
+    text: str
+    steps: list[_Step] = []
+    end: list[ShownEvent] = []
+
+
+class Record(Struct):
+    """The inside of an answer, as far as it is decoded and shown."""
+
+    id: str
+    generations: list[Generation]
+    unmet: list[str] = []
+
+
+def read_record(answer: str, client: Client) -> Record:
+    """The record in a file of that name, or else what the server has of the answer with that id.
+
+    Raises AntiphonError.
+    """
+    path = Path(answer)
+    data = path.read_bytes() if path.is_file() else client.get(f"/debug/{quote(answer, safe='')}")
+    try:
+        return msgspec.json.decode(data, type=Record)
+    except msgspec.DecodeError as error:
+        raise ReplayError(f"{answer} is no record of an answer: {error}.") from error
+
+
+def lines(record: Record, dialect: str | None = None) -> Iterator[str]:
+    """What there is to say of a record: each generation decoded again, by this dialect if one is given.
+
+    Raises EngineError if there is no such dialect.
+    """
+    for number, generation in enumerate(record.generations, 1):
+        yield f"# {record.id}, generation {number} of {len(record.generations)}"
+        yield from _section("prompt", _prompt(generation))
+        yield from _section("raw text", generation.text)
+        events, how = _decoded(generation, dialect)
+        yield f"## events, {how}"
+        yield from map(_line, _joined(events))
+        yield ""
+        yield from _section("verdicts", "\n".join(each.why for each in events if each.why) or "none")
+    if record.unmet:
+        yield from _section("unmet demands", "\n".join(record.unmet))
+
+
+def _section(title: str, text: str) -> Iterator[str]:
+    yield from (f"## {title}", text, "")
+
+
+def _prompt(generation: Generation) -> str:
+    messages = generation.prompt.messages
+    if messages is None:
+        return generation.prompt.text
+    return msgspec.json.format(msgspec.json.encode(messages)).decode()
+
+
+def _decoded(generation: Generation, dialect: str | None) -> tuple[list[ShownEvent], str]:
+    """The events, and how they came about."""
+    recorded = [event for step in generation.steps for event in step.events] + generation.end
+    if generation.prompt.messages is not None:
+        return recorded, "as they were recorded: the parts of this answer came apart from its server"
+    reading = generation.reading
+    if dialect is not None:
+        reading = replace(reading, dialect=dialect)
+    steps, end = decoded_again(reading, map(_chunk, generation.steps))
+    events = [_shown(event) for event in (*(each for _, found in steps for each in found), *end)]
+    named = reading.dialect or "text"
+    if dialect is not None and dialect != generation.reading.dialect:
+        return events, f"decoded as {named} instead of {generation.reading.dialect}"
+    same = [(each.type, each.raw) for each in events] == [(each.type, each.raw) for each in recorded]
+    return events, f"decoded as {named}, " + ("the same as recorded" if same else "not the same as recorded")
+
+
+def _chunk(step: _Step) -> Chunk:
+    finish = None if step.finish is None else Finish(step.finish.reason, step.finish.stop)
+    return Chunk(step.text, tuple(Token(each.id, each.text) for each in step.tokens), finish)
+
+
+def _shown(event: Event) -> ShownEvent:
+    known = {name: getattr(event, name, None) for name in ("text", "name", "why")}
+    return ShownEvent(name_of(event), event.raw, **known)
+
+
+def _joined(events: Sequence[ShownEvent]) -> Iterator[tuple[ShownEvent, int]]:
+    """Neighbouring deltas of one kind as one, and how many they are."""
+    for (type_, delta), group in groupby(events, lambda each: (each.type, each.text is not None)):
+        found = [*group]
+        if delta:
+            text = "".join(each.text or "" for each in found)
+            yield ShownEvent(type_, "".join(each.raw for each in found), text), len(found)
+        else:
+            yield from ((each, 1) for each in found)
+
+
+def _line(event_and_count: tuple[ShownEvent, int]) -> str:
+    event, count = event_and_count
+    times = f" x{count}" if count > 1 else ""
+    said = [value for value in (event.name, event.why) if value]
+    shown = event.raw if event.text is None else event.text
+    return " ".join([f"  {event.type}{times}", *said, *([_quoted(shown)] if shown else [])])
+
+
+def _quoted(text: str) -> str:
+    """The text on one line."""
+    return msgspec.json.encode(text).decode()
+
+
+def replay(answer: str, client: Client, dialect: str | None, out: TextIO) -> None:
+    """Print an answer, decoded again. Raises AntiphonError."""
+    out.writelines(line.translate(HARMLESS) + "\n" for line in lines(read_record(answer, client), dialect))
