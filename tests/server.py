@@ -34,6 +34,7 @@ from antiphon.run.models import Models
 from antiphon.store.open import open_store
 from antiphon.store.store import Store
 from antiphon.tools.discovery import by_type
+from antiphon.tools.python.tool import Interpreters, PythonInterpreter
 from antiphon.tools.tool import ServerTool
 
 JOBS = 8
@@ -124,12 +125,17 @@ async def running(
     tracing: Tracing = NO_TRACING,
     attachments: AttachmentReader | None = None,
     default_tools: tuple[Mapping[str, Any], ...] = (),
+    programs: Callable[[Storage], Interpreters] | None = None,
     **given: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not.
 
-    `models` are served instead of one with this script.
+    `models` are served instead of one with this script. `programs` make the interpreters of containers.
     """
+    opened = partial(open_store, store) if isinstance(store, str) else store
+    storage = Storage(opened, lease)
+    interpreters = programs(storage) if programs else None
+    own = [*tools, *([PythonInterpreter(interpreters)] if interpreters else [])]
     engine = ScriptedEngine(script, parallel=parallel, limits=limits) if isinstance(script, list) else script
     model = SharingModel(
         engine,
@@ -137,14 +143,13 @@ async def running(
         dialect=dialect,
         date=date,
         exclude_tools=exclude_tools,
-        tools=by_type(tools),
+        tools=by_type(own),
         limits=limits,
     )
-    opened = partial(open_store, store) if isinstance(store, str) else store
     models, options = models or Models([model], default=default_model), Options(limits=limits, **given)
     app = App(
         models,
-        Storage(opened, lease),
+        storage,
         Sealer(secrets),
         options,
         presenters,
@@ -152,6 +157,7 @@ async def running(
         tracing=tracing,
         attachments=attachments or AttachmentReader(limits),
         keys=KeyTable(keys, admin_keys, key_file),
+        interpreters=interpreters,
     )
     worker = Worker(app, jobs=JOBS, lease=lease)
     runtime = Runtime(app, worker)

@@ -141,6 +141,8 @@ SAMPLES = {
     "reasoning_field": ("reasoning", "reasoning"),
     "reasoning_events": ("open-responses", "open-responses"),
     "code_interpreter": ("true", True),
+    "python": ("/opt/science/bin/python", "/opt/science/bin/python"),
+    "python_sandbox": ("bwrap --", "bwrap --"),
     "mcp_host": ("a b:1", ("a", "b:1")),
     "web_search": ("http://127.0.0.1:8888", "http://127.0.0.1:8888"),
     "shell": ("bwrap sh", "bwrap sh"),

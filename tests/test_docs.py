@@ -265,6 +265,7 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
         "Histories and answers",
         "Work that may not end",
         "Tools",
+        "Containers",
         "Tools of MCP servers",
         "Waiting",
         "Connections",

@@ -22,6 +22,7 @@ from antiphon.apis.responses.sealing import Sealer
 from antiphon.app import search
 from antiphon.app.app import DAY, App, Options
 from antiphon.app.attachments import AttachmentReader, Downloader
+from antiphon.app.containers import ContainerKeeper
 from antiphon.app.keys import KeyTable
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
@@ -40,6 +41,8 @@ from antiphon.store.records import Limits
 from antiphon.store.store import Store
 from antiphon.tools.discovery import Tools, by_type
 from antiphon.tools.file_search import FileSearch
+from antiphon.tools.python.sandbox import Sandbox
+from antiphon.tools.python.tool import Interpreters, PythonInterpreter
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool
 
@@ -86,7 +89,8 @@ def compose(settings: Settings) -> Runtime:
     """The parts of a server with these options. Raises AntiphonError for options that cannot be used."""
     storage = Storage(_open_store(settings), settings.lease_seconds)
     mcp = _mcp(settings)
-    own = (*_tools(settings), FileSearch(search.FileSearcher(storage)))
+    interpreters = _interpreters(settings, storage)
+    own = (*_tools(settings, interpreters), FileSearch(search.FileSearcher(storage)))
     tools = by_type([*own, *([mcp] if mcp else [])])
     app = App(
         _models(settings, tools),
@@ -96,6 +100,7 @@ def compose(settings: Settings) -> Runtime:
         default_tools=mcp.defaults if mcp else (),
         tracing=_tracing(settings),
         attachments=_attachments(settings),
+        interpreters=interpreters,
         keys=KeyTable(settings.api_key, settings.admin_key, settings.keys),
     )
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds), mcp)
@@ -153,9 +158,25 @@ def _engine(model: ModelSettings, settings: Settings) -> Engine:
     return PoolEngine(engines) if len(engines) > 1 else engines[0][1]
 
 
-def _tools(settings: Settings) -> Iterator[ServerTool]:
+def _interpreters(settings: Settings, storage: Storage) -> Interpreters | None:
+    """What runs Python in containers, if it is wanted. Raises AntiphonError if it does not work."""
+    if settings.python is None:
+        if settings.python_sandbox is not None:
+            raise AntiphonError(
+                "--python-sandbox has no effect without --python COMMAND. Give both, or none."
+            )
+        return None
+    limits = read_limits(settings.limit)
+    return Interpreters(
+        Sandbox(settings.python, settings.python_sandbox, limits), limits, ContainerKeeper(storage, limits)
+    )
+
+
+def _tools(settings: Settings, interpreters: Interpreters | None) -> Iterator[ServerTool]:
     """The tools that the settings name. What they are made with are optional extras: imported when chosen."""
-    if settings.code_interpreter:
+    if interpreters is not None:
+        yield PythonInterpreter(interpreters)
+    elif settings.code_interpreter:
         with _extra("code-interpreter"):
             from antiphon.tools.code_interpreter import CodeInterpreter  # noqa: PLC0415
         yield CodeInterpreter()
@@ -230,6 +251,8 @@ def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
         stored=given.stored_bytes,
         files=given.files,
         vector_stores=given.vector_stores,
+        containers=given.containers,
+        container_files=given.container_files,
     )
 
     async def opened() -> Store:

@@ -262,6 +262,15 @@ class Settings:
     code_interpreter: bool = False
     """Run Python for models that ask for it, in a sandbox (needs the extra `code-interpreter`)."""
 
+    python: str | None = None
+    """The command of a Python, to run whole Python with its libraries for models that ask for the code
+    interpreter, in containers that clients can name: /opt/science/bin/python. It stands for the one of
+    --code-interpreter."""
+
+    python_sandbox: str | None = None
+    """The command that makes a sandbox for --python, which stands behind it. Without one, it is
+    Bubblewrap."""
+
     web_search: str | None = None
     """The address of a SearXNG server, to search the web with for models that ask for it
     (needs the extra `web-search`): http://127.0.0.1:8888"""

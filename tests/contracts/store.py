@@ -22,6 +22,7 @@ from antiphon.store.records import (
 from antiphon.store.store import JOBS, Store, cancel_of, events_of
 from tests.store.parts.blobs import BlobsContract
 from tests.store.parts.completions import CompletionsContract, SweepContract
+from tests.store.parts.containers import ContainersContract
 from tests.store.parts.conversations import ConversationsContract
 from tests.store.parts.files import FilesContract
 from tests.store.parts.jobs import JobsContract
@@ -55,6 +56,7 @@ class StoreContract(
     ConversationsContract,
     CompletionsContract,
     BlobsContract,
+    ContainersContract,
     FilesContract,
     VectorStoresContract,
     SweepContract,

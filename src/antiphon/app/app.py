@@ -26,6 +26,7 @@ from antiphon.core.turn import Turn
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.models import Models
 from antiphon.tools.discovery import Asking, discover
+from antiphon.tools.python.tool import Interpreters
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +64,7 @@ class App(Struct, frozen=True):
     """The models, the store, the options; what seals for clients, shows calls, counts and traces.
 
     `attachments` reads what clients send along. `keys` knows who they are. `records` are the insides of
-    answers, where they are kept.
+    answers, where they are kept. `interpreters` work in containers.
     """
 
     models: Models
@@ -77,6 +78,7 @@ class App(Struct, frozen=True):
     attachments: AttachmentReader = AttachmentReader()
     keys: KeyTable = field(default_factory=KeyTable)
     records: AnswerRecords = field(default_factory=AnswerRecords)
+    interpreters: Interpreters | None = None
 
     async def attached(self, turn: Turn) -> Turn:
         """The turn with what is attached to it, as far as its model takes that. Raises RequestError."""

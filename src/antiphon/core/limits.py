@@ -86,6 +86,18 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     client_waiting: int = 256
     unread_chunks: int = 16_384
 
+    # The Python of containers: what lasts of a container, then what a program in it may have
+    containers: int = 1_000
+    container_files: int = 200
+    container_minutes: int = 20
+    python_interpreters: int = 16
+    python_seconds: int = 60
+    python_cpu_seconds: int = 600
+    python_memory_bytes: int = 2048 * MIB
+    python_disk_bytes: int = 256 * MIB
+    python_processes: int = 64
+    python_characters: int = 32_000
+
     # Connections
     header_bytes: int = 32 * KIB
     header_seconds: int = 10
@@ -105,6 +117,11 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
         """Raise RequestError if a parameter has more of something than its limit allows."""
         if count > getattr(self, name):
             self.refuse(name, param, f"'{param}' has {count}")
+
+    def check_number(self, name: str, number: int, param: str) -> None:
+        """Raise RequestError if the number that a parameter is is over its limit."""
+        if number > getattr(self, name):
+            self.refuse(name, param, f"'{param}' is {number}")
 
 
 DEFAULTS = Limits()

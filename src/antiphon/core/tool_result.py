@@ -7,10 +7,25 @@ from msgspec import Struct
 from antiphon.core.file_search import FileResult
 
 
+class WrittenFile(Struct, frozen=True):
+    """A file that a program has left in its container, at a path in the workspace; `size` is in bytes."""
+
+    id: str
+    path: str
+    size: int
+
+
 class Printed(Struct, frozen=True, tag="printed"):
-    """A program was run. `logs` is all that it printed, its traceback included."""
+    """A program was run. `logs` is all that it printed, its traceback included.
+
+    If it ran in a container there are that one's id, the files that it has written, and as
+    data URLs the pictures that it has drawn.
+    """
 
     logs: str
+    container_id: str = ""
+    files: tuple[WrittenFile, ...] = ()
+    pictures: tuple[str, ...] = ()
 
 
 class Searched(Struct, frozen=True, tag="searched"):

@@ -181,7 +181,8 @@ class Turn(Struct, frozen=True):
     does not fit loses its oldest messages if `shorten`. After `reasoning_limit`
     tokens of reasoning the answer is made to begin. `prompt` is a text, or its
     token ids, that stands in for a conversation. `owner` is the identity
-    behind the request: what is stored belongs to it. `media_fallback` is what becomes of media that the
+    behind the request: what is stored belongs to it. `id` is that of the answer, where what tools leave
+    belongs to it. `media_fallback` is what becomes of media that the
     model does not take, `error` or `note`, None for what the server does. `parameters` is what the
     request calls what errors blame, where that has another name there:
     conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the
@@ -207,6 +208,7 @@ class Turn(Struct, frozen=True):
     prompt: str | tuple[int, ...] | None = None
     tool_limit: int | None = None
     owner: str = ""
+    id: str = ""
     media_fallback: str | None = None
     parameters: Mapping[str, str] = {}
     approved: tuple[FunctionCall, ...] = ()

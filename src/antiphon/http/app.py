@@ -9,15 +9,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from antiphon.apis.chat.stored import UpdateRequest
+from antiphon.apis.containers.schema import CreateContainer
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.vector_stores import schema as vectors
+from antiphon.app import containers as programs
 from antiphon.app import conversations, debug, stored_completions, vector_stores
 from antiphon.app import files as uploaded
 from antiphon.app import message_batches as batches
 from antiphon.app.app import App
 from antiphon.app.responses import stored
 from antiphon.core.accounts import LIMIT_HEADERS
-from antiphon.http import chat, completions, files, message_batches, messages, responses
+from antiphon.http import chat, completions, containers, files, message_batches, messages, responses
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.models import (
     health,
@@ -53,6 +55,8 @@ _FILE = "/v1/files/{file_id}"
 _VECTORS = "/v1/vector_stores/{vector_store_id}"
 _VECTORS_FILE = _VECTORS + "/files/{file_id}"
 _VECTORS_BATCH = _VECTORS + "/file_batches/{batch_id}"
+_CONTAINER = "/v1/containers/{container_id}"
+_CONTAINER_FILE = _CONTAINER + "/files/{file_id}"
 _BATCH = "/v1/messages/batches/{batch_id}"
 
 _COMPLETION_CHANGE = body(UpdateRequest, "small_body_bytes")
@@ -100,6 +104,19 @@ ROUTES = [
     Route(_FILE, handler(uploaded.retrieve), methods=GET),
     Route(_FILE, handler(uploaded.delete), methods=DELETE),
     Route(_FILE + "/content", files.content, methods=GET),
+    Route("/v1/containers", handler(programs.create, body(CreateContainer)), methods=POST),
+    Route(
+        "/v1/containers",
+        handler(programs.list_containers, containers.name_filter, paging()),
+        methods=GET,
+    ),
+    Route(_CONTAINER, handler(programs.retrieve), methods=GET),
+    Route(_CONTAINER, handler(programs.delete), methods=DELETE),
+    Route(_CONTAINER + "/files", containers.create_file, methods=POST),
+    Route(_CONTAINER + "/files", handler(programs.list_files, paging()), methods=GET),
+    Route(_CONTAINER_FILE, handler(programs.retrieve_file), methods=GET),
+    Route(_CONTAINER_FILE, handler(programs.delete_file), methods=DELETE),
+    Route(_CONTAINER_FILE + "/content", containers.content, methods=GET),
     Route("/v1/vector_stores", handler(vector_stores.create, _CREATE_VECTORS), methods=POST),
     Route("/v1/vector_stores", handler(vector_stores.list_vector_stores, paging()), methods=GET),
     Route(_VECTORS, handler(vector_stores.retrieve), methods=GET),

@@ -33,7 +33,7 @@ async def create(request: Request) -> Response:
             raise RequestError("Missing required parameter: 'file'. Send it as a file.", param="file")
         wire = _fields(form)
         app, owner = app_of(request), owner_of(request)
-        return json_response(await files.create(app, owner, wire, name_of(upload), _pieces(upload)))
+        return json_response(await files.create(app, owner, wire, name_of(upload), pieces_of(upload)))
 
 
 async def list_filter(request: Request) -> str | None:
@@ -63,12 +63,17 @@ async def content(request: Request) -> Response:
     """The bytes of a file."""
     app = app_of(request)
     record = await files.find(app, owner_of(request), request.path_params["file_id"])
+    return download(files.content(app, record), record.size, record.filename)
+
+
+def download(content: AsyncIterator[bytes], size: int, name: str) -> Response:
+    """So many bytes, for a client to keep by this name."""
     headers = {
-        "content-length": str(record.size),
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(record.filename, safe='')}",
+        "content-length": str(size),
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
         "x-content-type-options": "nosniff",
     }
-    return StreamingResponse(files.content(app, record), 200, headers, "application/octet-stream")
+    return StreamingResponse(content, 200, headers, "application/octet-stream")
 
 
 @asynccontextmanager
@@ -121,6 +126,7 @@ def name_of(upload: UploadFile) -> str:
     return shown[:NAME_CHARACTERS] or "file"
 
 
-async def _pieces(upload: UploadFile) -> AsyncIterator[bytes]:
+async def pieces_of(upload: UploadFile) -> AsyncIterator[bytes]:
+    """The bytes of a file that a form brings, in pieces."""
     while piece := await upload.read(_READ_BYTES):
         yield piece

@@ -49,7 +49,7 @@ class ApprovedCalls:
     def __init__(self, turn: Turn, model: Model, context: ReplayContext) -> None:
         self.items = Accumulator()
         self._turn = turn
-        self._sessions = ToolSessions(model.tools, turn.tools, model.stopping, turn.owner)
+        self._sessions = ToolSessions(model.tools, turn.tools, model.stopping, turn.owner, turn.id)
         budget = Budget(model.limits, len(turn.approved))
         self._calls = ToolCalls(self._sessions, turn, budget, context, self.items)
         self._over = False
@@ -101,7 +101,7 @@ class ToolLoop:
         self._end: Finished | None = None  # of the generation that is under way, once it is over
         self._over = False  # the end of the answer was emitted
         self._sessions = ToolSessions(
-            first.model.tools, first.turn.tools, first.model.stopping, first.turn.owner
+            first.model.tools, first.turn.tools, first.model.stopping, first.turn.owner, first.turn.id
         )
         most = 1 if first.turn.tool_choice.named else first.turn.tool_limit
         self._budget = Budget(first.model.limits, most)

@@ -37,9 +37,11 @@ class ToolSessions:
         offered: tuple[Function, ...],
         stopping: asyncio.Event,
         owner: str,
+        answer: str = "",
     ) -> None:
         self._tools = tools
         self._owner = owner
+        self._answer = answer
         self._stopping = stopping
         self._hosted = {function.name: function.hosted for function in offered if function.hosted}
         self._open: dict[tuple[str, str], Session] = {}  # by `Hosted.key`
@@ -98,7 +100,9 @@ class ToolSessions:
 
     def _session(self, hosted: Hosted) -> Session:
         if hosted.key not in self._open:
-            session = self._tools[hosted.type].open(Wanted(hosted.settings, owner=self._owner))
+            session = self._tools[hosted.type].open(
+                Wanted(hosted.settings, owner=self._owner, answer=self._answer)
+            )
             self._stack.push_async_callback(_close, hosted.type, session)
             self._open[hosted.key] = session
         return self._open[hosted.key]

@@ -14,6 +14,8 @@ from antiphon.store.schema import (
     blobs,
     completion_metadata,
     completions,
+    container_files,
+    containers,
     conversations,
     files,
     items,
@@ -56,6 +58,19 @@ def delete_files(transaction: Transaction, ids: Collection[str]) -> None:
     """Delete files, also from vector stores."""
     transaction.execute(delete(files).where(files.c.id.in_(ids)))
     detach_files(transaction, vector_store_files.c.file_id.in_(ids))
+    release_blobs(transaction, blob_holders.c.holder.in_(ids))
+
+
+def delete_containers(transaction: Transaction, ids: Collection[str]) -> None:
+    """Delete containers with their files."""
+    transaction.execute(delete(containers).where(containers.c.id.in_(ids)))
+    its = select(container_files.c.id).where(container_files.c.container_id.in_(ids))
+    delete_container_files(transaction, transaction.execute(its).scalars().all())
+
+
+def delete_container_files(transaction: Transaction, ids: Collection[str]) -> None:
+    """Delete files of containers."""
+    transaction.execute(delete(container_files).where(container_files.c.id.in_(ids)))
     release_blobs(transaction, blob_holders.c.holder.in_(ids))
 
 

@@ -193,6 +193,38 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
+class ContainerRecord(Struct, frozen=True, kw_only=True):
+    """A container, which is gone so many minutes after it was last active.
+
+    `interpreter` names the one that has run its last call: its variables are nowhere else.
+    """
+
+    id: str
+    owner: str
+    name: str
+    created_at: float
+    last_active_at: float
+    minutes: int
+    expires_at: float
+    interpreter: str | None = None
+
+
+class ContainerFileRecord(Struct, frozen=True, kw_only=True):
+    """A file of a container, at a path relative to its workspace, written by a `user` or the `assistant`.
+
+    Its content is the blob of this digest, which it holds by its id.
+    """
+
+    id: str
+    owner: str
+    container_id: str
+    created_at: float
+    path: str
+    source: str
+    digest: str
+    size: int
+
+
 class IndexStatus(StrEnum):
     """How far a file in a vector store got. One that is deleted is seen by the sweep only."""
 
@@ -377,6 +409,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The most files of one owner."""
     vector_stores: int = 1_000
     """The same for vector stores."""
+    containers: int = 1_000
+    """The same for containers."""
+    container_files: int = 200
+    """The most files of one container."""
     entries: int = 1000
     """The most log entries that one read of events gives."""
     sweep: int = 200

@@ -284,6 +284,35 @@ approvals = Table(
     Index("approvals_expiring", "expires_at"),
 )
 
+containers = Table(
+    "containers",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("last_active_at", Double, nullable=False),
+    Column("minutes", Integer, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("interpreter", Text),
+    Index("containers_by_owner", "owner", "created_at", "id"),
+    Index("containers_expiring", "expires_at"),
+)
+
+container_files = Table(
+    "container_files",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("container_id", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Index("container_files_by_container", "container_id", "created_at", "id"),
+)
+
 # The same pairs as in completions.metadata, to look for.
 completion_metadata = Table(
     "completion_metadata",

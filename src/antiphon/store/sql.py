@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from antiphon.store.approvals import SqlApprovals
 from antiphon.store.blobs import SqlBlobs
 from antiphon.store.completions import SqlCompletions
+from antiphon.store.containers import SqlContainers
 from antiphon.store.conversations import SqlConversations
 from antiphon.store.database import Backend, Database
 from antiphon.store.files import SqlFiles
@@ -29,6 +30,7 @@ class SqlStore:
         self.completions = SqlCompletions(self._database)
         self.blobs = SqlBlobs(self._database)
         self.files = SqlFiles(self._database)
+        self.containers = SqlContainers(self._database)
         self.vector_stores = SqlVectorStores(self._database)
         self.approvals = SqlApprovals(self._database)
 

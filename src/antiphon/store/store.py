@@ -1,4 +1,4 @@
-"""The store's contract: nine parts, each a few async methods, behind one object that `open_store` returns.
+"""The store's contract: ten parts, each a few async methods, behind one object that `open_store` returns.
 
     store.responses      responses and the items that went in and came out
     store.log            the events of a response, as appended by the worker that holds its lease
@@ -8,6 +8,7 @@
     store.blobs          content by its digest, kept while something holds it
     store.files          files that clients have uploaded
     store.vector_stores  files that are indexed, and searched by their terms
+    store.containers     places where programs run, and their files
     store.approvals      requests for an approval that were answered
 
 A background response is its row: there is no queue beside it.
@@ -42,6 +43,8 @@ from antiphon.store.records import (
     BlobRecord,
     CompletionFilter,
     CompletionRecord,
+    ContainerFileRecord,
+    ContainerRecord,
     ConversationRecord,
     FileRecord,
     Heartbeat,
@@ -340,6 +343,52 @@ class Files(Protocol):
         ...
 
 
+class Containers(Protocol):
+    """Containers and their files. One that has expired is not there."""
+
+    async def create(self, record: ContainerRecord) -> None:
+        """Store a container. Raises RequestError if the owner has `Limits.containers` of them."""
+        ...
+
+    async def get(self, owner: str, container_id: str) -> ContainerRecord | None:
+        """The container."""
+        ...
+
+    async def list(self, owner: str, name: str | None, paging: Paging) -> Page[ContainerRecord]:
+        """Part of the owner's containers, of this name or of all, by time. Raises NotFoundError for ids."""
+        ...
+
+    async def use(
+        self, owner: str, container_id: str, interpreter: str, now: float
+    ) -> ContainerRecord | None:
+        """Note that an interpreter runs a call; the container as it was before that."""
+        ...
+
+    async def delete(self, owner: str, container_id: str) -> bool:
+        """Delete a container with its files; whether there was one."""
+        ...
+
+    async def put_file(self, record: ContainerFileRecord) -> None:
+        """Store a file, whose blob is there, in the place of one with the same path, and hold the blob.
+
+        Raises NotFoundError if the container or the blob is gone, RequestError if the container has
+        `Limits.container_files`.
+        """
+        ...
+
+    async def get_file(self, owner: str, container_id: str, file_id: str) -> ContainerFileRecord:
+        """A file. Raises NotFoundError."""
+        ...
+
+    async def list_files(self, owner: str, container_id: str, paging: Paging) -> Page[ContainerFileRecord]:
+        """Part of the files of a container, by time. Raises NotFoundError, also for ids in `paging`."""
+        ...
+
+    async def delete_file(self, owner: str, container_id: str, file_id: str) -> None:
+        """Delete a file. Raises NotFoundError."""
+        ...
+
+
 class VectorStores(Protocol):
     """Vector stores and their files. A missing one is a NotFoundError, where a method does not say otherwise.
 
@@ -484,6 +533,8 @@ class Store(Protocol):
     def blobs(self) -> Blobs: ...
     @property
     def files(self) -> Files: ...
+    @property
+    def containers(self) -> Containers: ...
     @property
     def vector_stores(self) -> VectorStores: ...
     @property

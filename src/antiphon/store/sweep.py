@@ -12,6 +12,7 @@ from antiphon.store.approvals import sweep_approvals
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import (
     delete_completions,
+    delete_containers,
     delete_files,
     delete_responses,
     delete_vector_stores,
@@ -23,6 +24,7 @@ from antiphon.store.schema import (
     blob_pieces,
     blobs,
     completions,
+    containers,
     files,
     responses,
     vector_chunks,
@@ -44,6 +46,7 @@ _RUNNING = [status for status in ResponseStatus if not status.terminal]
 _RESPONSES = _Kind(responses, responses.c.status.not_in(_RUNNING), delete_responses)
 _COMPLETIONS = _Kind(completions, true(), delete_completions)
 _FILES = _Kind(files, true(), delete_files)
+_CONTAINERS = _Kind(containers, true(), delete_containers)
 _VECTOR_STORES = _Kind(vector_stores, true(), delete_vector_stores)
 
 
@@ -54,6 +57,7 @@ async def sweep(database: Database, now: float) -> Swept:
     ended = await _sweep(database, _RESPONSES, now, limits.responses)
     answered = await _sweep(database, _COMPLETIONS, now, limits.completions)
     uploaded = await _sweep(database, _FILES, now, None)
+    await _sweep(database, _CONTAINERS, now, None)
     idle = await _sweep(database, _VECTOR_STORES, now, None)
     await _sweep_chunks(database)
     return Swept(ended, answered, await _sweep_blobs(database, now), uploaded, idle)

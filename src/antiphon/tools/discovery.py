@@ -126,7 +126,7 @@ async def discover(
         type_, offer = types.get(name), Offer()
         if type_ is not None:
             listing = asking.listings.get(str(settings.get("server_label")))
-            offer = await tools[type_].offer(Wanted(settings, where, asking.owner, listing))
+            offer = await tools[type_].offer(Wanted(settings, where, asking.owner, listing=listing))
         functions = offer.functions
         if not asking.items and any(_hosted(function).approval for function in functions):
             raise _unapproved(where)

@@ -59,7 +59,7 @@ async def execute(program: Program, seconds: float, limit: int) -> Executed:
         try:
             exit_code = await _exit_code(process, seconds)
         finally:
-            _kill(process.pid)
+            kill_group(process.pid)
             await process.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAINING):
@@ -134,7 +134,8 @@ async def _exit_code(process: asyncio.subprocess.Process, seconds: float) -> int
     return code if code >= 0 else SIGNALLED - code
 
 
-def _kill(group: int) -> None:
+def kill_group(group: int) -> None:
+    """Kill all processes of a group, if there are any."""
     # The number may be that of a process that is gone already. Nobody else can have got it: while the group
     # has members its number is not given away, and if it has none, a new process would have to get just this
     # one of all numbers, and lead a group, in the moment since.

@@ -1,7 +1,7 @@
 """Parses the settings of tools in a request: every error names the setting.
 
-A sandbox lives as long as an answer and starts empty: OpenAI's containers with names, files
-and a network cannot be had, so requests for them are errors.
+Most sandboxes live as long as an answer and start empty. What a tool's sandbox cannot be, such as one with
+files or a network, is an error.
 """
 
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ class _Container(Struct, frozen=True):
     skills: list[Any] | None = None
 
 
-def check_container(container: Mapping[str, Any], where: str) -> tuple[Note, ...]:
-    """Notes on the container at `where` in a request. Raises RequestError if it is not the plain one."""
+def check_container(container: Mapping[str, Any], where: str, *, files: bool = False) -> tuple[Note, ...]:
+    """Notes on the container at `where` in a request, which may have `files` or not. Raises RequestError."""
     given = parse_settings(container, _Container, where)
-    if given.file_ids:
+    if given.file_ids and not files:
         raise invalid_setting(
             f"{where}.file_ids", "There are no files here. Leave it out, and put texts into the input."
         )

@@ -18,12 +18,14 @@ from antiphon.core.turn import Function
 class Wanted(Struct, frozen=True):
     """A tool as a request wants it: its `settings`, which stand at `where`, and the request's `owner`.
 
-    `listing` is what a remote server said earlier in the conversation.
+    `listing` is what a remote server said earlier in the conversation. `answer` is the id of the answer that
+    a session works for, if its client gets to know one.
     """
 
     settings: Mapping[str, Any]
     where: str = "tools"
     owner: str = ""
+    answer: str = ""
     listing: Listing | None = None
 
 

@@ -199,6 +199,7 @@ def _turn(
         prompt_limit=request.truncate_prompt_tokens,
         shorten=request.truncation == "auto",
         owner=context.owner,
+        id=context.id,
         media_fallback=request.media_fallback,
         parameters=PARAMETERS | {"format": format_source},
     )

@@ -80,10 +80,5 @@ def item_id(type_: str, owner: str, place: str) -> str:
     return f"{kind_of(type_).prefix}_{_digest(owner, place)}"
 
 
-def container_id(type_: str, owner: str) -> str:
-    """The id of the container in which the tool of this type works for the response `owner`."""
-    return f"cntr_{_digest(owner, f'container.{type_}')}"
-
-
 def _digest(owner: str, place: str) -> str:
     return sha256(f"{owner}\0{place}".encode()).hexdigest()[:ID_DIGITS]

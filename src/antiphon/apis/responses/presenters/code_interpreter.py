@@ -7,10 +7,10 @@ from msgspec import Struct
 from antiphon.apis.custom_tools import InputReader, to_input
 from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.events import CALL, event
-from antiphon.apis.responses.kinds import container_id
 from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item
 from antiphon.apis.responses.tools import Toolbox
+from antiphon.core.containers import container_id
 from antiphon.core.events import Delta
 from antiphon.core.items import FunctionCall, Item
 from antiphon.core.tool_result import Printed, ToolResult
@@ -30,6 +30,12 @@ class Logs(Struct, tag_field="type", tag="logs"):
     logs: str
 
 
+class Image(Struct, tag_field="type", tag="image"):
+    """A picture that a program has drawn, as a data URL."""
+
+    url: str
+
+
 class CodeCallItem(Struct, tag_field="type", tag="code_interpreter_call"):
     """A program that the server ran. Before it has ended there are no outputs."""
 
@@ -37,7 +43,7 @@ class CodeCallItem(Struct, tag_field="type", tag="code_interpreter_call"):
     status: str
     container_id: str
     code: str
-    outputs: tuple[Logs, ...] = ()
+    outputs: tuple[Logs | Image, ...] = ()
 
 
 class CodePresenter(Presenter):
@@ -48,7 +54,8 @@ class CodePresenter(Presenter):
     def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: ToolCall) -> None:
         super().__init__(numbers, position, call)
         self._frame = frame(CodeDelta, *position)
-        self._container = container_id(TOOL, call.response_id)
+        given = call.hosted.settings.get("container")
+        self._container = given if isinstance(given, str) else container_id(TOOL, call.response_id)
         self._reader = InputReader(ARGUMENT)
 
     @classmethod
@@ -56,12 +63,14 @@ class CodePresenter(Presenter):
         """A call of the function that the model knows the tool by, and what was printed."""
         call_id, name = item.text("id"), tools.offered(TOOL).name
         yield FunctionCall(call_id, name, json_text({ARGUMENT: item.text_or_none("code") or ""}))
-        logs = [output.text_or_none("logs") or "" for output in item.objects("outputs")]
-        yield output_item(call_id, "\n".join(logs))
+        logs = [output.text_or_none("logs") for output in item.objects("outputs")]
+        yield output_item(call_id, "\n".join(filter(None, logs)))
 
     def item(self, status: str) -> CodeCallItem:
         """The program, with what it printed."""
-        outputs = () if self.result is None else (Logs(_logs(self.result)),)
+        outputs: tuple[Logs | Image, ...] = ()
+        if self.result is not None:
+            outputs = (Logs(_logs(self.result)), *_pictures(self.result))
         return CodeCallItem(self.position.id, self.status_of(status), self._container, self.text, outputs)
 
     def start(self) -> list[bytes]:
@@ -95,3 +104,8 @@ def _logs(result: ToolResult) -> str:
         case ToolResult(details=Printed(logs), failed=False):
             return logs
     return result.text
+
+
+def _pictures(result: ToolResult) -> Iterator[Image]:
+    if isinstance(result.details, Printed):
+        yield from map(Image, result.details.pictures)

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.events import CALL, ITEM, event
-from antiphon.apis.responses.kinds import container_id
 from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core import shell_commands
+from antiphon.core.containers import container_id
 from antiphon.core.items import FunctionCall, Item, object_in
 from antiphon.core.tool_result import Executed, ToolResult
 

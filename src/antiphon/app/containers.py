@@ -1,0 +1,292 @@
+"""Containers without HTTP: made, listed and deleted, with their files; and kept for the programs in them."""
+
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from pathlib import PurePosixPath
+
+import msgspec
+
+from antiphon.apis.containers.schema import (
+    Container,
+    ContainerFile,
+    CreateContainer,
+    CreateContainerFile,
+    DeletedContainer,
+    DeletedContainerFile,
+    ExpiresAfter,
+)
+from antiphon.apis.files.schema import DAY, listed
+from antiphon.app.app import App
+from antiphon.app.storage import Storage
+from antiphon.core.containers import WORKSPACE
+from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Note
+from antiphon.core.limits import Limits
+from antiphon.decode.ids import random_id
+from antiphon.store.containers import missing_container
+from antiphon.store.files import missing_file
+from antiphon.store.records import ContainerFileRecord, ContainerRecord, FileRecord, NewBlob, Page, Paging
+from antiphon.tools.python.tool import HeldFile, Interpreters
+from antiphon.tools.settings import check_container
+
+USER, ASSISTANT = "user", "assistant"
+AUTO = "auto"
+"""What a container is called that was made for an answer."""
+
+
+class ContainerKeeper:
+    """Containers of the store: a `Keeper` for the programs in them."""
+
+    def __init__(self, storage: Storage, limits: Limits) -> None:
+        self._storage = storage
+        self._minutes = limits.container_minutes
+
+    async def check(self, owner: str, container: str | None, file_ids: Sequence[str]) -> None:
+        """See `Keeper`."""
+        if container is not None and await self._storage.store.containers.get(owner, container) is None:
+            raise missing_container(container)
+        await self._uploaded(owner, file_ids)
+
+    async def use(
+        self, owner: str, container: str, interpreter: str, create: Sequence[str] | None
+    ) -> str | None:
+        """See `Keeper`."""
+        containers = self._storage.store.containers
+        record = await containers.use(owner, container, interpreter, time.time())
+        if record is not None:
+            return record.interpreter
+        if create is None:
+            raise missing_container(container)
+        made = new_container(owner, container, AUTO, self._minutes)
+        await self.create(msgspec.structs.replace(made, interpreter=interpreter), create)
+        return None
+
+    async def create(self, record: ContainerRecord, file_ids: Sequence[str]) -> None:
+        """Make a container with copies of files. Raises NotFoundError, RequestError."""
+        uploaded = await self._uploaded(record.owner, file_ids)
+        await self._storage.store.containers.create(record)
+        taken: set[str] = set()
+        for file in uploaded:
+            taken.add(path := _free(file.filename, taken))
+            await self.copy(record.owner, record.id, file, path)
+
+    async def copy(self, owner: str, container: str, file: FileRecord, path: str) -> ContainerFileRecord:
+        """Have an uploaded file in a container, too. Raises NotFoundError, RequestError."""
+        record = ContainerFileRecord(
+            id=random_id("cfile_", 24),
+            owner=owner,
+            container_id=container,
+            created_at=time.time(),
+            path=path,
+            source=USER,
+            digest=file.digest,
+            size=file.size,
+        )
+        await self._storage.store.containers.put_file(record)
+        return record
+
+    async def files(self, owner: str, container: str) -> Sequence[HeldFile]:
+        """See `Keeper`."""
+        every = Paging("asc", limit=1_000_000)
+        page = await self._storage.store.containers.list_files(owner, container, every)
+        return [HeldFile(file.id, file.path, file.digest, file.size) for file in page.data]
+
+    def content(self, owner: str, file: HeldFile) -> AsyncIterator[bytes]:
+        """See `Keeper`."""
+        return self._storage.store.blobs.read(owner, file.digest)
+
+    async def write(self, owner: str, container: str, path: str, content: AsyncIterable[bytes]) -> HeldFile:
+        """See `Keeper`."""
+        file = await self.add(owner, container, path, content, ASSISTANT)
+        return HeldFile(file.id, file.path, file.digest, file.size)
+
+    async def add(
+        self, owner: str, container: str, path: str, content: AsyncIterable[bytes], source: str
+    ) -> ContainerFileRecord:
+        """Keep a file. Raises NotFoundError, RequestError."""
+        file_id, now = random_id("cfile_", 24), time.time()
+        # Held for a day until the file is there: who dies in between leaves nothing behind.
+        new = NewBlob(
+            owner=owner,
+            holder=file_id,
+            media_type="application/octet-stream",
+            created_at=now,
+            expires_at=now + DAY,
+        )
+        blob = await self._storage.store.blobs.put(new, content)
+        record = ContainerFileRecord(
+            id=file_id,
+            owner=owner,
+            container_id=container,
+            created_at=now,
+            path=path,
+            source=source,
+            digest=blob.digest,
+            size=blob.size,
+        )
+        try:
+            await self._storage.store.containers.put_file(record)
+        except BaseException:
+            await self._storage.store.blobs.release(owner, file_id)
+            raise
+        return record
+
+    async def remove(self, owner: str, container: str, file: HeldFile) -> None:
+        """See `Keeper`."""
+        await self._storage.store.containers.delete_file(owner, container, file.id)
+
+    async def delete(self, owner: str, container: str) -> None:
+        """See `Keeper`."""
+        await self._storage.store.containers.delete(owner, container)
+
+    async def _uploaded(self, owner: str, file_ids: Sequence[str]) -> list[FileRecord]:
+        found = []
+        for file_id in file_ids:
+            record = await self._storage.store.files.get(owner, file_id)
+            if record is None:
+                raise missing_file(file_id)
+            found.append(record)
+        return found
+
+
+def new_container(owner: str, container: str, name: str, minutes: int) -> ContainerRecord:
+    """A container without files, as of now."""
+    now = time.time()
+    return ContainerRecord(
+        id=container,
+        owner=owner,
+        name=name,
+        created_at=now,
+        last_active_at=now,
+        minutes=minutes,
+        expires_at=now + minutes * 60,
+    )
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, with a number if it is taken."""
+    path, number = PurePosixPath(name), 2
+    while name in taken:
+        name, number = f"{path.stem} ({number}){path.suffix}", number + 1
+    return name
+
+
+# What clients do
+
+
+async def create(app: App, owner: str, wire: CreateContainer) -> bytes:
+    """Make a container. Raises NotFoundError, RequestError."""
+    _interpreters(app)
+    given = {name: getattr(wire, name) for name in ("file_ids", "memory_limit", "network_policy", "skills")}
+    try:
+        notes = check_container(given, "", files=True)
+    except RequestError as error:
+        error.param = (error.param or "").removeprefix(".")
+        error.message = error.message.replace("'.", "'")
+        raise
+    app.log_notes([Note(note.param.removeprefix("."), note.message) for note in notes])
+    most = app.options.limits.container_minutes
+    minutes = most if wire.expires_after is None else wire.expires_after.minutes
+    app.options.limits.check_number("container_minutes", minutes, "expires_after.minutes")
+    keeper = ContainerKeeper(app.storage, app.options.limits)
+    record = new_container(owner, random_id("cntr_", 48), wire.name, minutes)
+    await keeper.create(record, wire.file_ids or ())
+    return msgspec.json.encode(_shown(record))
+
+
+async def list_containers(app: App, owner: str, name: str | None, paging: Paging) -> bytes:
+    """A page of containers. Raises NotFoundError for ids in `paging`."""
+    page = await app.storage.store.containers.list(owner, name, paging)
+    return listed([_shown(record) for record in page.data], has_more=page.has_more)
+
+
+async def retrieve(app: App, owner: str, container_id: str) -> bytes:
+    """What is said of a container. Raises NotFoundError."""
+    record = await app.storage.store.containers.get(owner, container_id)
+    if record is None:
+        raise missing_container(container_id)
+    return msgspec.json.encode(_shown(record))
+
+
+async def delete(app: App, owner: str, container_id: str) -> bytes:
+    """Delete a container with its files, and end what runs in it. Raises NotFoundError."""
+    if not await app.storage.store.containers.delete(owner, container_id):
+        raise missing_container(container_id)
+    if app.interpreters is not None:
+        await app.interpreters.kill(container_id)
+    return msgspec.json.encode(DeletedContainer(container_id))
+
+
+async def copy_file(app: App, owner: str, container_id: str, wire: CreateContainerFile) -> bytes:
+    """Copy an uploaded file into a container. Raises NotFoundError, RequestError."""
+    file = await app.storage.store.files.get(owner, wire.file_id)
+    if file is None:
+        raise missing_file(wire.file_id)
+    keeper = ContainerKeeper(app.storage, app.options.limits)
+    return msgspec.json.encode(_shown_file(await keeper.copy(owner, container_id, file, file.filename)))
+
+
+async def create_file(
+    app: App, owner: str, container_id: str, filename: str, content: AsyncIterable[bytes]
+) -> bytes:
+    """Store a file in a container, in the place of one of its name. Raises NotFoundError, RequestError."""
+    await retrieve(app, owner, container_id)
+    keeper = ContainerKeeper(app.storage, app.options.limits)
+    return msgspec.json.encode(_shown_file(await keeper.add(owner, container_id, filename, content, USER)))
+
+
+async def list_files(app: App, owner: str, container_id: str, paging: Paging) -> bytes:
+    """A page of the files of a container. Raises NotFoundError."""
+    page: Page[ContainerFileRecord] = await app.storage.store.containers.list_files(
+        owner, container_id, paging
+    )
+    return listed([_shown_file(record) for record in page.data], has_more=page.has_more)
+
+
+async def retrieve_file(app: App, owner: str, container_id: str, file_id: str) -> bytes:
+    """What is said of a file. Raises NotFoundError."""
+    return msgspec.json.encode(_shown_file(await find_file(app, owner, container_id, file_id)))
+
+
+async def delete_file(app: App, owner: str, container_id: str, file_id: str) -> bytes:
+    """Delete a file. Raises NotFoundError."""
+    await app.storage.store.containers.delete_file(owner, container_id, file_id)
+    return msgspec.json.encode(DeletedContainerFile(file_id))
+
+
+async def find_file(app: App, owner: str, container_id: str, file_id: str) -> ContainerFileRecord:
+    """The record of a file. Raises NotFoundError."""
+    return await app.storage.store.containers.get_file(owner, container_id, file_id)
+
+
+def file_content(app: App, record: ContainerFileRecord) -> AsyncIterator[bytes]:
+    """The bytes of a file, in pieces. Raises NotFoundError if it goes meanwhile."""
+    return app.storage.store.blobs.read(record.owner, record.digest)
+
+
+def _interpreters(app: App) -> Interpreters:
+    """What works in containers. Raises RequestError where nothing does."""
+    if app.interpreters is None:
+        raise RequestError("This server has no containers. Start it with --python COMMAND.")
+    return app.interpreters
+
+
+def _shown(record: ContainerRecord) -> Container:
+    return Container(
+        id=record.id,
+        name=record.name,
+        created_at=int(record.created_at),
+        last_active_at=int(record.last_active_at),
+        expires_after=ExpiresAfter("last_active_at", record.minutes),
+    )
+
+
+def _shown_file(record: ContainerFileRecord) -> ContainerFile:
+    return ContainerFile(
+        id=record.id,
+        container_id=record.container_id,
+        created_at=int(record.created_at),
+        bytes=record.size,
+        path=f"{WORKSPACE}/{record.path}",
+        source=record.source,
+    )

@@ -1,0 +1,24 @@
+"""Containers: where programs run that models write, as tools, answers and their clients know them."""
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+
+WORKSPACE = "/mnt/data"
+"""The folder where programs find files, and leave them."""
+
+_ID_DIGITS = 48
+_PATH = re.compile(rf"(?:sandbox:)?{WORKSPACE}/([^\s()\[\]<>\"'`*]+)")
+_PUNCTUATION = ".,;:!?"
+
+
+def container_id(type_: str, answer: str) -> str:
+    """The id of the container in which the tool of this type works for the answer of this id."""
+    return "cntr_" + sha256(f"{answer}\0container.{type_}".encode()).hexdigest()[:_ID_DIGITS]
+
+
+def paths_in(text: str) -> Iterator[tuple[int, int, str]]:
+    """The files of a container that a text names: where each begins and ends, and its path."""
+    for found in _PATH.finditer(text):
+        path = found[1].rstrip(_PUNCTUATION)
+        yield found.start(), found.start(1) + len(path), path

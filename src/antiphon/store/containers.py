@@ -1,0 +1,186 @@
+"""Containers and their files, whose content is in blobs. What has expired is not there."""
+
+import time
+from typing import Any
+
+from msgspec import Struct
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+
+from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.store.blobs import Holding, hold, missing
+from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.delete import delete_container_files, delete_containers
+from antiphon.store.pages import page
+from antiphon.store.records import ContainerFileRecord, ContainerRecord, Page, Paging
+from antiphon.store.schema import container_files, containers
+from antiphon.store.transaction import Transaction
+
+
+class _Use(Struct, frozen=True):
+    owner: str
+    id: str
+    interpreter: str
+    now: float
+
+
+class _Named(Struct, frozen=True):
+    owner: str
+    container_id: str
+    file_id: str
+
+
+def missing_container(container_id: str) -> NotFoundError:
+    """There is no such container: it has expired, or is someone else's."""
+    return NotFoundError(f"Container with id '{container_id}' not found.", param="container_id")
+
+
+def _missing_file(file_id: str) -> NotFoundError:
+    return NotFoundError(f"There is no file '{file_id}' in this container.", param="file_id")
+
+
+def _there(owner: str, container_id: str) -> ColumnElement[bool]:
+    its = (containers.c.id == container_id) & (containers.c.owner == owner)
+    return its & (containers.c.expires_at > time.time())
+
+
+def _container(row: Found) -> ContainerRecord:
+    return ContainerRecord(**row._mapping)
+
+
+def _file(row: Found) -> ContainerFileRecord:
+    return ContainerFileRecord(**row._mapping)
+
+
+def _values(record: Struct, table: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in table.c.keys()}  # noqa: SIM118
+
+
+@one_by_one
+def _create(transaction: Transaction, creation: tuple[ContainerRecord, int]) -> None:
+    record, most = creation
+    transaction.execute(insert(containers).values(**_values(record, containers)))
+    its = (containers.c.owner == record.owner) & (containers.c.expires_at > record.created_at)
+    if transaction.execute(select(func.count()).select_from(containers).where(its)).scalar_one() > most:
+        message = (
+            f"You have {most} containers, the limit 'containers' of this server. Delete those not needed."
+        )
+        raise RequestError(message, code=LIMIT_EXCEEDED)
+
+
+@one_by_one
+def _use(transaction: Transaction, use: _Use) -> ContainerRecord | None:
+    its = _there(use.owner, use.id)
+    row = transaction.execute(select(containers).where(its).with_for_update()).first()
+    if row is None:
+        return None
+    record = _container(row)
+    values = {"last_active_at": use.now, "expires_at": use.now + record.minutes * 60}
+    transaction.execute(update(containers).where(its).values(**values, interpreter=use.interpreter))
+    return record
+
+
+@one_by_one
+def _delete(transaction: Transaction, named: tuple[str, str]) -> bool:
+    found = select(containers.c.id).where(_there(*named)).with_for_update()
+    if transaction.execute(found).first() is None:
+        return False
+    delete_containers(transaction, [named[1]])
+    return True
+
+
+@one_by_one
+def _put(transaction: Transaction, put: tuple[ContainerFileRecord, int]) -> None:
+    record, most = put
+    there = select(containers.c.id).where(_there(record.owner, record.container_id)).with_for_update()
+    if transaction.execute(there).first() is None:
+        raise missing_container(record.container_id)
+    its = container_files.c.container_id == record.container_id
+    same = select(container_files.c.id).where(its & (container_files.c.path == record.path))
+    delete_container_files(transaction, transaction.execute(same).scalars().all())
+    if not hold(transaction, Holding(record.owner, record.digest, record.id, None)):
+        raise missing(record.digest)
+    transaction.execute(insert(container_files).values(**_values(record, container_files)))
+    if transaction.execute(select(func.count()).select_from(container_files).where(its)).scalar_one() > most:
+        message = f"A container has at most {most} files, the limit 'container_files' of this server."
+        raise RequestError(message, code=LIMIT_EXCEEDED)
+
+
+@one_by_one
+def _delete_file(transaction: Transaction, named: _Named) -> bool:
+    found = _find_file(transaction.connection, named)
+    if found is None:
+        return False
+    delete_container_files(transaction, [found.id])
+    return True
+
+
+def _find(connection: Connection, owner: str, container_id: str) -> ContainerRecord | None:
+    row = connection.execute(select(containers).where(_there(owner, container_id))).first()
+    return _container(row) if row else None
+
+
+def _list(connection: Connection, owner: str, name: str | None, paging: Paging) -> Page[ContainerRecord]:
+    wanted = select(containers).where(containers.c.owner == owner, containers.c.expires_at > time.time())
+    if name is not None:
+        wanted = wanted.where(containers.c.name == name)
+    found = page(connection, wanted, (containers.c.created_at, containers.c.id), paging)
+    return Page([_container(row) for row in found.data], found.has_more)
+
+
+def _find_file(connection: Connection, named: _Named) -> ContainerFileRecord | None:
+    if _find(connection, named.owner, named.container_id) is None:
+        raise missing_container(named.container_id)
+    its = (container_files.c.id == named.file_id) & (container_files.c.container_id == named.container_id)
+    row = connection.execute(select(container_files).where(its)).first()
+    return _file(row) if row else None
+
+
+def _files(
+    connection: Connection, owner: str, container_id: str, paging: Paging
+) -> Page[ContainerFileRecord]:
+    if _find(connection, owner, container_id) is None:
+        raise missing_container(container_id)
+    wanted = select(container_files).where(container_files.c.container_id == container_id)
+    found = page(connection, wanted, (container_files.c.created_at, container_files.c.id), paging)
+    return Page([_file(row) for row in found.data], found.has_more)
+
+
+class SqlContainers:
+    """`Containers`, on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, record: ContainerRecord) -> None:
+        await self._database.write(_create, (record, self._database.limits.containers))
+
+    async def get(self, owner: str, container_id: str) -> ContainerRecord | None:
+        return await self._database.read(_find, owner, container_id)
+
+    async def list(self, owner: str, name: str | None, paging: Paging) -> Page[ContainerRecord]:
+        return await self._database.read(_list, owner, name, paging)
+
+    async def use(
+        self, owner: str, container_id: str, interpreter: str, now: float
+    ) -> ContainerRecord | None:
+        return await self._database.write(_use, _Use(owner, container_id, interpreter, now))
+
+    async def delete(self, owner: str, container_id: str) -> bool:
+        return await self._database.write(_delete, (owner, container_id))
+
+    async def put_file(self, record: ContainerFileRecord) -> None:
+        await self._database.write(_put, (record, self._database.limits.container_files))
+
+    async def get_file(self, owner: str, container_id: str, file_id: str) -> ContainerFileRecord:
+        found = await self._database.read(_find_file, _Named(owner, container_id, file_id))
+        if found is None:
+            raise _missing_file(file_id)
+        return found
+
+    async def list_files(self, owner: str, container_id: str, paging: Paging) -> Page[ContainerFileRecord]:
+        return await self._database.read(_files, owner, container_id, paging)
+
+    async def delete_file(self, owner: str, container_id: str, file_id: str) -> None:
+        if not await self._database.write(_delete_file, _Named(owner, container_id, file_id)):
+            raise _missing_file(file_id)

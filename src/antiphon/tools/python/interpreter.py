@@ -1,0 +1,253 @@
+"""One Python in its sandbox, from the server's side: files go in, code is run, and what came of it comes out.
+
+What the other side writes is by strangers: an answer that is none ends the interpreter. Nothing is read
+between two calls, so who prints then has to wait.
+"""
+
+import asyncio
+import os
+from codecs import getincrementaldecoder
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core.errors import ToolError
+from antiphon.tools.process import PAUSE, kill_group
+from antiphon.tools.python.sandbox import environment
+from antiphon.tools.text import Excerpt
+
+LINE_BYTES = 1024 * 1024
+"""The longest line of an answer."""
+
+PIECE_BYTES = 256 * 1024
+"""As much of a file is in memory at a time."""
+
+TRANSFER_SECONDS = 60.0
+"""How long files may take, in either direction."""
+
+ENDING = 2.0
+"""Seconds for a process that was killed to be gone."""
+
+_CPU_ENDED = (152, 137 + 15, -24)
+"""How a process ends whose time on the processor is used up: the signal XCPU."""
+
+_Utf8 = getincrementaldecoder("utf-8")
+
+Content = AsyncIterator[bytes]
+Receive = Callable[[str, int, Content], Awaitable[None]]
+"""Takes a file that a program has written: its name, its bytes, and them."""
+
+
+class Room(Struct, frozen=True):
+    """How many files may come out of a call, of how many bytes in all, and the characters that are shown."""
+
+    files: int
+    bytes: int
+    characters: int
+
+
+class Ran(Struct, frozen=True):
+    """What came of a call, beside its files: those that are gone, were left out, or are figures, by name."""
+
+    gone: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+
+
+class _Answer(Struct, frozen=True):
+    """A line. One of `ran`, `file` and `done` is there."""
+
+    ran: bool = False
+    file: str | None = None
+    size: int = 0
+    done: bool = False
+    gone: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+class LostError(ToolError):
+    """The interpreter is gone, and with it the variables: the message says why."""
+
+
+class Interpreter:
+    """A process. Its calls come one after the other. After a LostError it is of no use."""
+
+    def __init__(self, process: asyncio.subprocess.Process, output: int) -> None:
+        self._process = process
+        self._output = output
+        self._decoder = _Utf8("replace")
+        self._printed = Excerpt(0)
+        self._working = False  # a call is under way
+        self._reading = False
+
+    @classmethod
+    async def begin(cls, words: list[str]) -> "Interpreter":
+        """Start it. Raises OSError."""
+        reading, writing = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=writing,
+                env=environment(),
+                start_new_session=True,
+                limit=LINE_BYTES,
+            )
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        os.set_blocking(reading, False)
+        return cls(process, reading)
+
+    @property
+    def printed(self) -> str:
+        """What the last call printed."""
+        return str(self._printed)
+
+    async def put(self, name: str, size: int, content: Content) -> None:
+        """Write a file of so many bytes. Raises LostError, and whatever reading it raises."""
+        await self._send({"put": name, "size": size})
+        async for piece in content:
+            await self._write(piece)
+
+    async def drop(self, name: str) -> None:
+        """Delete a file. Raises LostError."""
+        await self._send({"drop": name})
+
+    async def run(self, code: str, seconds: float, room: Room, receive: Receive) -> Ran:
+        """Run code; files that have changed go to `receive`. Raises LostError, and whatever that raises."""
+        self._printed = Excerpt(room.characters)
+        self._working = True
+        self._read_output()
+        try:
+            await self._send({"run": code, "files": room.files, "bytes": room.bytes})
+            async with _at_most(seconds, f"it took more than {seconds:g} seconds"):
+                await self._answer()
+            async with _at_most(TRANSFER_SECONDS, "its files took too long"):
+                return await self._files(room, receive)
+        finally:
+            self._working = False
+            self._stop_reading()
+
+    async def close(self) -> None:
+        """Kill it, with all that it has begun."""
+        kill_group(self._process.pid)
+        self._working = False
+        self._stop_reading()
+        if self._output >= 0:
+            os.close(self._output)
+            self._output = -1
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENDING):
+                await self._process.wait()
+                # The loop keeps the pipe until its end was read.
+                while self._process.stdout is not None and await self._process.stdout.read(PIECE_BYTES):
+                    pass
+
+    async def _files(self, room: Room, receive: Receive) -> Ran:
+        count, left = 0, room.bytes
+        while not (answer := await self._answer()).done:
+            name = answer.file
+            count, left = count + 1, left - answer.size
+            if name is None or not answer.size >= 0 or left < 0 or count > room.files:
+                raise LostError("The interpreter answered what nobody asked for.")
+            content = self._pieces(answer.size)
+            await receive(name, answer.size, content)
+            async for _ in content:  # what was not taken
+                pass
+        self._take()  # all that it printed is there by now
+        return Ran(answer.gone, answer.left_out, answer.figures)
+
+    async def _pieces(self, size: int) -> AsyncIterator[bytes]:
+        assert self._process.stdout is not None
+        while size > 0:
+            piece = await self._process.stdout.read(min(size, PIECE_BYTES))
+            if not piece:
+                raise await self._ended()
+            size -= len(piece)
+            yield piece
+
+    async def _answer(self) -> _Answer:
+        assert self._process.stdout is not None
+        try:
+            line = await self._process.stdout.readline()
+        except ValueError as error:  # it is too long
+            raise LostError("The interpreter answered what nobody asked for.") from error
+        if not line.endswith(b"\n"):
+            raise await self._ended()
+        try:
+            return _decode(line)
+        except msgspec.MsgspecError as error:
+            raise LostError("The interpreter answered what nobody asked for.") from error
+
+    async def _ended(self) -> LostError:
+        """The process is about to end, or has closed its output: why."""
+        kill_group(self._process.pid)
+        code: int | None = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENDING):
+                code = await self._process.wait()
+        self._take()
+        if code in _CPU_ENDED:
+            return LostError("Its time on the processor is used up.")
+        return LostError("The interpreter ended: by the code itself, or for want of memory.")
+
+    async def _send(self, request: dict[str, Any]) -> None:
+        await self._write(msgspec.json.encode(request) + b"\n")
+
+    async def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+            async with _at_most(TRANSFER_SECONDS, "it does not read what it is given"):
+                await self._process.stdin.drain()
+        except (ConnectionError, RuntimeError) as error:
+            raise await self._ended() from error
+
+    # What it prints
+
+    def _read_output(self) -> None:
+        if self._working and not self._reading:
+            self._reading = True
+            asyncio.get_running_loop().add_reader(self._output, self._readable)
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            asyncio.get_running_loop().remove_reader(self._output)
+
+    def _readable(self) -> None:
+        self._stop_reading()
+        if self._take():  # a program that does nothing but print must not keep the server busy
+            asyncio.get_running_loop().call_later(PAUSE, self._read_output)
+
+    def _take(self) -> bool:
+        """Take what was printed since; whether there may be more."""
+        try:
+            data = os.read(self._output, LINE_BYTES)
+        except BlockingIOError:
+            return True
+        self._printed.write(self._decoder.decode(data))
+        return bool(data)
+
+
+@asynccontextmanager
+async def _at_most(seconds: float, why: str) -> AsyncIterator[None]:
+    """So much time, after which the interpreter is lost."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise LostError(f"The code was stopped: {why}.") from error

@@ -1,0 +1,444 @@
+"""`code_interpreter` with a whole Python, in containers.
+
+A container is a record with files, which lasts until nobody has used it for a while. The interpreter that
+works in it lives on this server: it is begun with the first call, is given the files of the container, and
+what it writes becomes files of the container. Variables are in the interpreter alone: where it is gone, or
+another server has worked in the container since, the next call begins a new one, and the model is told.
+
+A request names a container, or says `auto`: then the answer has one of its own. That of an answer without an
+id, which nobody could ask for, goes with the answer.
+"""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import PurePosixPath
+from typing import Any, Protocol
+from uuid import uuid4
+
+import structlog
+from msgspec import Struct
+
+from antiphon.core.containers import WORKSPACE, container_id
+from antiphon.core.errors import AntiphonError, NotFoundError, ToolError
+from antiphon.core.hosts import unread
+from antiphon.core.limits import Limits
+from antiphon.core.tool_result import Printed, ToolResult, WrittenFile
+from antiphon.core.turn import Function, Hosted
+from antiphon.tools.python.interpreter import Content, Interpreter, LostError, Ran, Room
+from antiphon.tools.python.sandbox import Sandbox
+from antiphon.tools.settings import check_container, invalid_setting
+from antiphon.tools.tool import Offer, Wanted
+
+TYPE = "code_interpreter"
+ACTION = "python"
+
+NAME_CHARACTERS = 512
+"""The longest path of a file in a container."""
+
+MOST_PICTURES = 8
+PICTURE_BYTES = 1024 * 1024
+"""Figures of a call that are shown to the client, and the most bytes of each; others are files only."""
+
+_SILENT = "[Nothing was printed.]"
+_NO_CODE = "`code` is missing: give Python code as a text."
+_ANEW = "[The interpreter was begun anew: variables are gone, files are there.]"
+_NEXT = "Its variables are gone, and files that this call has written: the next call begins anew."
+_BUSY = "Too many programs are running. Try again later, or go on without running code."
+_BROKEN = "Code cannot be run at the moment. Go on without it."
+_EXPIRED = "The container has expired, and its files with it. Go on without it."
+
+log = structlog.get_logger()
+
+
+class HeldFile(Struct, frozen=True):
+    """A file of a container, at this path in the workspace. Its content is that of the digest."""
+
+    id: str
+    path: str
+    digest: str
+    size: int
+
+
+class Keeper(Protocol):
+    """Keeps containers and their files. What belongs to another owner does not exist."""
+
+    async def check(self, owner: str, container: str | None, file_ids: Sequence[str]) -> None:
+        """Raise NotFoundError unless the owner has this container, and these files to copy into one."""
+        ...
+
+    async def use(
+        self, owner: str, container: str, interpreter: str, create: Sequence[str] | None
+    ) -> str | None:
+        """Note that an interpreter works in a container: which one did before, if any.
+
+        With `create` a missing one is made, with copies of these files. Raises NotFoundError, RequestError.
+        """
+        ...
+
+    async def files(self, owner: str, container: str) -> Sequence[HeldFile]:
+        """All files of a container. Raises NotFoundError."""
+        ...
+
+    def content(self, owner: str, file: HeldFile) -> AsyncIterator[bytes]:
+        """The bytes of a file. Raises NotFoundError."""
+        ...
+
+    async def write(self, owner: str, container: str, path: str, content: Content) -> HeldFile:
+        """Keep what a program wrote, in the place of what was there. Raises NotFoundError, RequestError."""
+        ...
+
+    async def remove(self, owner: str, container: str, file: HeldFile) -> None:
+        """Delete a file. Raises NotFoundError."""
+        ...
+
+    async def delete(self, owner: str, container: str) -> None:
+        """Delete a container, if there is one."""
+        ...
+
+
+class _Place(Struct, frozen=True):
+    """A container as an answer has it. With `create` it may have to be made, with these files."""
+
+    owner: str
+    id: str
+    create: tuple[str, ...] | None = None
+
+
+class _Worker(Struct, eq=False):
+    """An interpreter in a container, with the files that it has. `anew`: there were variables before it."""
+
+    id: str
+    interpreter: Interpreter
+    anew: bool
+    files: dict[str, HeldFile] = {}
+
+
+class Interpreters:
+    """The interpreters of this server, one for each container that is in use."""
+
+    def __init__(self, sandbox: Sandbox, limits: Limits, keeper: Keeper) -> None:
+        self.sandbox = sandbox
+        self.limits = limits
+        self.keeper = keeper
+        self._workers: dict[str, _Worker] = {}  # by container, the one that was used longest ago first
+        self._locks: dict[str, asyncio.Lock] = {}  # of containers that are in use, or wanted
+        self._wanted: dict[str, int] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def containers(self) -> frozenset[str]:
+        """The containers that have an interpreter here."""
+        return frozenset(self._workers)
+
+    @asynccontextmanager
+    async def working(self, place: _Place) -> AsyncIterator[_Worker]:
+        """The interpreter of a container, with its files as they are now; nobody else has it meanwhile.
+
+        If anything is raised in the block, it is ended. Raises AntiphonError.
+        """
+        async with self._alone(place.id):
+            try:
+                worker = await self._ready(place)
+                yield worker
+            except BaseException:
+                await self._end(place.id)
+                raise
+            idle = self.limits.container_minutes * 60
+            self._timers[place.id] = asyncio.get_running_loop().call_later(idle, self._expire, place.id)
+
+    async def end(self, container: str) -> None:
+        """End the interpreter of a container, once nobody works with it."""
+        async with self._alone(container):
+            await self._end(container)
+
+    async def kill(self, container: str) -> None:
+        """End the interpreter of a container, whoever works with it."""
+        await self._end(container)
+
+    async def close(self) -> None:
+        """End all of them, whoever works with them."""
+        for container in list(self._workers):
+            await self._end(container)
+        await asyncio.gather(*self._ending)
+
+    @asynccontextmanager
+    async def _alone(self, container: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(container, asyncio.Lock())
+        self._wanted[container] = self._wanted.get(container, 0) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._wanted[container] -= 1
+            if not self._wanted[container]:
+                del self._wanted[container], self._locks[container]
+
+    async def _ready(self, place: _Place) -> _Worker:
+        if (timer := self._timers.pop(place.id, None)) is not None:
+            timer.cancel()
+        worker = self._workers.pop(place.id, None)
+        name = worker.id if worker else uuid4().hex
+        if worker is not None:
+            self._workers[place.id] = worker  # the last one now
+        before = await self.keeper.use(place.owner, place.id, name, place.create)
+        if worker is None or before != name:
+            await self._end(place.id)
+            worker = await self._begin(place, name, anew=before is not None)
+        await self._hand_over(place, worker)
+        return worker
+
+    async def _begin(self, place: _Place, name: str, *, anew: bool) -> _Worker:
+        while len(self._workers) >= self.limits.python_interpreters:
+            idle = next((each for each in self._workers if each not in self._wanted), None)
+            if idle is None:
+                raise ToolError(_BUSY)
+            await self._end(idle)
+        try:
+            interpreter = await Interpreter.begin(self.sandbox.words)
+        except OSError as error:
+            log.exception("Python does not start")
+            raise ToolError(_BROKEN) from error
+        worker = self._workers[place.id] = _Worker(name, interpreter, anew)
+        return worker
+
+    async def _hand_over(self, place: _Place, worker: _Worker) -> None:
+        """Give an interpreter the files that it does not have, and take those that are gone."""
+        there = {file.path: file for file in await self.keeper.files(place.owner, place.id)}
+        for path in worker.files.keys() - there.keys():
+            await worker.interpreter.drop(path)
+            del worker.files[path]
+        for path, file in there.items():
+            has = worker.files.get(path)
+            if has is None or has.digest != file.digest:
+                content = self.keeper.content(place.owner, file)
+                await worker.interpreter.put(path, file.size, content)
+            worker.files[path] = file
+
+    async def _end(self, container: str) -> None:
+        worker, timer = self._workers.pop(container, None), self._timers.pop(container, None)
+        if timer is not None:
+            timer.cancel()
+        if worker is not None:
+            await worker.interpreter.close()
+
+    def _expire(self, container: str) -> None:
+        task = asyncio.create_task(self.end(container))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+class PythonInterpreter:
+    """The tool: a `ServerTool`."""
+
+    type = TYPE
+    aliases = ()
+
+    def __init__(self, interpreters: Interpreters) -> None:
+        self._interpreters = interpreters
+        self._function = _function(interpreters.sandbox, interpreters.limits)
+
+    async def offer(self, wanted: Wanted) -> Offer:
+        """See `ServerTool`."""
+        notes = unread(wanted.settings, wanted.where, ("type", "container"))
+        container, where = wanted.settings.get("container"), f"{wanted.where}.container"
+        if isinstance(container, Mapping) and container.get("type", "auto") == "auto":
+            notes += check_container(container, where, files=True)
+            container = None
+            where += ".file_ids"
+        elif container is not None and not isinstance(container, str):
+            raise invalid_setting(where, "Use the id of a container, or {'type': 'auto'}.")
+        try:
+            await self._interpreters.keeper.check(wanted.owner, container, _file_ids(wanted.settings))
+        except NotFoundError as error:
+            error.param = where
+            raise
+        return Offer((self._function,), notes)
+
+    def open(self, wanted: Wanted) -> "Notebook":
+        """See `ServerTool`."""
+        return Notebook(self._interpreters, wanted)
+
+    async def close(self) -> None:
+        """See `ServerTool`."""
+        await self._interpreters.close()
+
+
+class Notebook:
+    """A container as one answer has it: a `Session`."""
+
+    def __init__(self, interpreters: Interpreters, wanted: Wanted) -> None:
+        self._interpreters = interpreters
+        self._limits = interpreters.limits
+        given = wanted.settings.get("container")
+        own = container_id(TYPE, wanted.answer or uuid4().hex)
+        self._place = _Place(
+            wanted.owner,
+            given if isinstance(given, str) else own,
+            None if isinstance(given, str) else tuple(_file_ids(wanted.settings)),
+        )
+        self._kept = isinstance(given, str) or bool(wanted.answer)
+        self._used = False
+
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """See `Session`. An exception in the program is no failure: the model can correct it."""
+        code = arguments.get("code")
+        if action != ACTION:
+            return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
+        if not isinstance(code, str):
+            return ToolResult(_NO_CODE, failed=True)
+        self._used = True
+        interpreter: Interpreter | None = None
+        try:
+            async with self._interpreters.working(self._place) as worker:
+                interpreter = worker.interpreter
+                return await self._run(worker, code)
+        except LostError as error:
+            printed = interpreter.printed if interpreter else ""
+            text = _lines(printed, f"[{error.message} {_NEXT}]")
+            return ToolResult(text, Printed(text, self._place.id), failed=True)
+        except NotFoundError:
+            return ToolResult(_EXPIRED, failed=True)
+        except AntiphonError as error:
+            return ToolResult(error.message, failed=True)
+
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
+        """See `Session`. Files are in the container; that variables are gone, the next call says."""
+
+    async def close(self) -> None:
+        """See `Session`. A container that nobody can ask for goes."""
+        if self._used and not self._kept:
+            self._used = False
+            await self._interpreters.end(self._place.id)
+            await self._interpreters.keeper.delete(self._place.owner, self._place.id)
+
+    async def _run(self, worker: _Worker, code: str) -> ToolResult:
+        limits, harvest = self._limits, _Harvest(self._interpreters.keeper, self._place, worker)
+        room = Room(limits.container_files, limits.python_disk_bytes, limits.python_characters)
+        source = code.encode(errors="replace").decode()
+        ran = await worker.interpreter.run(source, limits.python_seconds, room, harvest.take)
+        for path in ran.gone:
+            await harvest.remove(path)
+        logs = _lines(_ANEW if worker.anew else "", worker.interpreter.printed)
+        worker.anew = False
+        pictures = tuple(harvest.pictures[path] for path in ran.figures if path in harvest.pictures)
+        details = Printed(logs, self._place.id, tuple(harvest.written), pictures)
+        return ToolResult(_lines(logs, *self._told(harvest, ran)) or _SILENT, details)
+
+    def _told(self, harvest: "_Harvest", ran: Ran) -> list[str]:
+        """What the model is told of files, behind what was printed."""
+        written = [f"{WORKSPACE}/{file.path}" for file in harvest.written]
+        told = []
+        if written and self._kept:
+            told.append(
+                f"[Written: {_some(written)}. The user gets those that the answer names, as sandbox:PATH.]"
+            )
+        elif written:
+            told.append(f"[Written: {_some(written)}. The user cannot see files: say what is in them.]")
+        left_out = [*ran.left_out, *harvest.refused]
+        if left_out:
+            told.append(
+                f"[Not kept, for they are too many or too large: {_some(left_out)}. "
+                f"A container has room for {self._limits.container_files} files.]"
+            )
+        return told
+
+
+class _Harvest:
+    """Takes the files that a call has written."""
+
+    def __init__(self, keeper: Keeper, place: _Place, worker: _Worker) -> None:
+        self.written: list[WrittenFile] = []
+        self.refused: list[str] = []
+        self.pictures: dict[str, str] = {}
+        """Data URLs of pictures, by path."""
+        self._keeper = keeper
+        self._place = place
+        self._worker = worker
+
+    async def take(self, path: str, size: int, content: Content) -> None:
+        """Keep a file."""
+        if not _is_path(path):
+            self.refused.append(path[:NAME_CHARACTERS].encode(errors="replace").decode())
+            return
+        picture = bytearray()
+        shown = path.endswith(".png") and size <= PICTURE_BYTES and len(self.pictures) < MOST_PICTURES
+        if shown:
+            content = _copied(content, picture)
+        try:
+            file = await self._keeper.write(self._place.owner, self._place.id, path, content)
+        except AntiphonError as error:
+            log.info("a file of a container is not kept", error=error.message)
+            self.refused.append(path)
+            return
+        self._worker.files[path] = file
+        self.written.append(WrittenFile(file.id, path, file.size))
+        if shown:
+            self.pictures[path] = f"data:image/png;base64,{b64encode(picture).decode()}"
+
+    async def remove(self, path: str) -> None:
+        """A file is gone."""
+        file = self._worker.files.pop(path, None)
+        if file is not None:
+            try:
+                await self._keeper.remove(self._place.owner, self._place.id, file)
+            except NotFoundError:
+                log.debug("a file of a container was deleted twice")
+
+
+async def _copied(content: Content, copy: bytearray) -> Content:
+    async for piece in content:
+        copy += piece
+        yield piece
+
+
+def _is_path(path: str) -> bool:
+    """A program wrote it: nothing but a path inside the workspace, in words that every part can hold."""
+    parts = PurePosixPath(path).parts
+    return (
+        0 < len(path) <= NAME_CHARACTERS
+        and path.isprintable()
+        and not path.startswith("/")
+        and ".." not in parts
+        and str(PurePosixPath(path)) == path
+    )
+
+
+def _file_ids(settings: Mapping[str, Any]) -> Sequence[str]:
+    """The files that the settings of a tool, which were checked, want in a container of its own."""
+    container = settings.get("container")
+    found: Sequence[str] = (container.get("file_ids") if isinstance(container, Mapping) else None) or ()
+    return found
+
+
+def _lines(*texts: str) -> str:
+    """Texts, each of which begins a line."""
+    given = [text for text in texts if text]
+    return "".join(text if text.endswith("\n") or text is given[-1] else f"{text}\n" for text in given)
+
+
+def _some(names: Sequence[str], most: int = 20) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _function(sandbox: Sandbox, limits: Limits) -> Function:
+    about = sandbox.about
+    version = ".".join(map(str, about.version[:2]))
+    libraries = f", with {', '.join(about.libraries)}" if about.libraries else ", without further libraries"
+    return Function(
+        ACTION,
+        f"""\
+Runs Python code, and shows what it prints and the value of its last expression. Variables stay.
+It is Python {version}{libraries}, in a sandbox without a network. Files are in {WORKSPACE}, and those \
+that are written there are kept. Figures of matplotlib are saved there by themselves. A call \
+may take {limits.python_seconds} seconds, and a program {limits.python_memory_bytes >> 20} MiB.""",
+        {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "The code to run."}},
+            "required": ["code"],
+        },
+        hosted=Hosted(TYPE, ACTION),
+    )
