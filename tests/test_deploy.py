@@ -228,11 +228,12 @@ async def test_probes_need_no_key_and_heed_the_end() -> None:
 ASK = """
 import json, os, urllib.request
 body = json.dumps({"model": "model", "input": "Hello!", "max_output_tokens": 16})
-request = urllib.request.Request("http://127.0.0.1:8000/v1/responses", body.encode())
+headers = {"Content-Type": "application/json"}
+request = urllib.request.Request("http://127.0.0.1:8000/v1/responses", body.encode(), headers)
 print(json.load(urllib.request.urlopen(request))["status"], "as", os.getuid())
 """
 SESSION = """
-antiphon serve /models/model.gguf > /tmp/log 2>&1 &
+antiphon serve --model-name model /models/{model} > /tmp/log 2>&1 &
 for attempt in $(seq 240); do {health} 2> /dev/null && break; sleep 0.5; done
 python -c {ask} || cat /tmp/log
 for place in / /opt/antiphon /usr/local; do touch $place/new 2> /dev/null && echo $place can be written; done
@@ -316,7 +317,8 @@ def test_the_steps_of_the_image_lead_to_a_server_that_answers(tmp_path: Path) ->
     stage = built(tmp_path)
     assert stage.user == "10001:10001"
 
-    session = SESSION.format(health=shlex.join(health_check()), ask=shlex.quote(ASK))
+    model = resolve(None)
+    session = SESSION.format(model=model.name, health=shlex.join(health_check()), ask=shlex.quote(ASK))
     options = [
         *(
             "--unshare-net",
@@ -327,7 +329,7 @@ def test_the_steps_of_the_image_lead_to_a_server_that_answers(tmp_path: Path) ->
             str(stage.opt),
             "/opt",
         ),
-        *("--ro-bind", str(resolve(None)), "/models/model.gguf", "--remount-ro", "/"),
+        *("--ro-bind", str(model.parent), "/models", "--remount-ro", "/"),
         *("setpriv", "--reuid", "10001", "--regid", "10001", "--clear-groups"),
         *("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"),
     ]
