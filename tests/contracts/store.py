@@ -20,6 +20,7 @@ from antiphon.store.records import (
     Verdict,
 )
 from antiphon.store.store import JOBS, Store, cancel_of, events_of
+from tests.store.parts.approvals import ApprovalsContract
 from tests.store.parts.blobs import BlobsContract
 from tests.store.parts.completions import CompletionsContract, SweepContract
 from tests.store.parts.containers import ContainersContract
@@ -55,6 +56,7 @@ class StoreContract(
     JobsContract,
     ConversationsContract,
     CompletionsContract,
+    ApprovalsContract,
     BlobsContract,
     ContainersContract,
     FilesContract,
@@ -144,6 +146,14 @@ class SharedStoreContract(StoreContract):
             await store.responses.create(response(f"r{index}"), ())
         for store in stores:
             assert [await store.responses.get(OWNER, f"r{index}") for index in range(5)].count(None) == 0
+
+    async def test_servers_share_what_is_claimed(self, store: Store, other: Store) -> None:
+        for number in range(8):
+            claims = [
+                each.approvals.claim(OWNER, f"mcpr_{number}", f"resp_{index}", NOW)
+                for index, each in enumerate((store, other))
+            ]
+            assert sorted(await asyncio.gather(*claims)) == [False, True]
 
     async def test_each_is_woken_by_the_other(self, store: Store, other: Store) -> None:
         await store.responses.create(leased(), ())
