@@ -11,6 +11,7 @@ const DEFAULTS = {
   api: "chat", model: "", system: "", temperature: null, top_p: null, max_tokens: null,
   effort: "", tools: "", schema: "", background: false,
 };
+const WIDE = matchMedia("(min-width: 901px)").matches; // on a small screen the conversation comes first
 const EXAMPLE_TOOL = JSON.stringify({
   name: "get_weather",
   description: "The weather in a city, now.",
@@ -162,7 +163,8 @@ const readSchema = (text) => (text.trim() ? JSON.parse(text) : undefined);
 function Settings({ settings, change, models }) {
   const messages = settings.api === "messages";
   const context = models?.find((each) => each.id === settings.model)?.max_model_len ?? 4096;
-  return html`<form class="settings" aria-label="Settings" onSubmit=${(event) => event.preventDefault()}>
+  return html`<details class="settings" open=${WIDE}><summary>Settings</summary>
+  <form aria-label="Settings" onSubmit=${(event) => event.preventDefault()}>
     <fieldset class="apis"><legend>API</legend>
       ${Object.entries(APIS).map(([name, api]) => html`<label key=${name}><input type="radio" name="api" value=${name} checked=${settings.api === name}
         onChange=${() => change({ api: name })} />${api.name}</label>`)}
@@ -180,7 +182,7 @@ function Settings({ settings, change, models }) {
     <${Area} label="Tools as JSON" value=${settings.tools} change=${(tools) => change({ tools })} example=${EXAMPLE_TOOL} check=${readTools} />
     <${Area} label="Schema of the answer" value=${settings.schema} change=${(schema) => change({ schema })} example=${EXAMPLE_SCHEMA} check=${readSchema} />
     ${settings.api === "responses" && html`<label class="check"><input type="checkbox" checked=${settings.background} onChange=${(event) => change({ background: event.target.checked })} /> in the background</label>`}
-  </form>`;
+  </form></details>`;
 }
 
 function Conversation({ settings, models, turns, setTurns, openInside, toBackground }) {
@@ -325,7 +327,7 @@ function Turn({ turn, running, openInside }) {
     ${turn.text && html`<${Markdown} text=${turn.text} />`}
     ${turn.calls.map((call) => html`<div class="call" key=${call.id}><b>${call.name}</b> <code>${call.arguments}</code></div>`)}
     ${turn.error && html`<p class="error" role="alert">${turn.error}</p>`}
-    <footer class="bar"><span class="facts-line">${facts.join(" · ")}</span><span class="grow"></span>
+    <footer class="bar"><span class="facts-line">${facts.join(" · ")}</span>
       ${turn.text && !running && html`<button onClick=${() => navigator.clipboard.writeText(turn.text)}>Copy</button>`}
       ${turn.id && html`<button onClick=${() => openInside(turn.id)}>Inside</button>`}
     </footer></article>`;

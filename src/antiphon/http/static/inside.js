@@ -106,7 +106,10 @@ function rows(each) {
     row.tokens.push(...tokens);
     row.events.push(...step.events.map((event) => ({ ...event, count: 1 })));
   }
-  if (each.end.length) found.push({ delta: null, tokens: [], events: each.end.map((event) => ({ ...event, count: 1 })) });
+  const end = each.end.map((event) => ({ ...event, count: 1 }));
+  const last = found[found.length - 1];
+  if (last?.events.length === 0) last.events = end;
+  else if (end.length) found.push({ delta: null, tokens: [], events: end });
   return found;
 }
 
