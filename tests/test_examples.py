@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from antiphon.core.limits import DEFAULTS
+from antiphon.engines.pool import PoolEngine
+from antiphon.engines.scripted import ScriptedEngine
+from antiphon.run.loading import ServedModel
+from antiphon.run.models import Models
 from antiphon.tools.code_interpreter import CodeInterpreter
 from antiphon.tools.mcp.open import open_mcp
 from tests.server import running
@@ -96,7 +100,25 @@ async def test_example(example: str) -> None:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == PRINTED.keys()
+    tested = {*PRINTED, "several_models.py", "replicas.py"}
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
+
+
+async def test_several_models() -> None:
+    served = [
+        ServedModel(ScriptedEngine([{"output": f"I am {name}."}]), names=(name,), dialect="hermes")
+        for name in ("small", "large")
+    ]
+    async with running([], models=Models(served)) as server:
+        printed = await run(str(ROOT / "examples/several_models.py"), url=server.url)
+    assert printed == "small: I am small.\nlarge: I am large.\n"
+
+
+async def test_replicas() -> None:
+    pool = PoolEngine([(name, ScriptedEngine(SCRIPT)) for name in ("one", "two")])
+    async with running(pool) as server:
+        printed = await run(str(ROOT / "examples/replicas.py"), "a story", url=server.url)
+    assert printed == "Once upon a time it rained.\nscripted: ready, 2 of 2 servers are up\n"
 
 
 async def test_the_python_of_the_readme() -> None:

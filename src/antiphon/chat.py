@@ -1,14 +1,15 @@
 """`antiphon chat`: a small terminal client of any Chat Completions server.
 
-An answer is streamed and printed as it comes, reasoning dimmed. Stopping one
+An answer is streamed and printed as it comes, Markdown rendered, reasoning dimmed. Stopping one
 closes its connection, so that the server stops working on it. When the output
-is not a terminal, it is the answer and nothing else.
+is not a terminal, it is the answer as the model wrote it, and nothing else.
 
 It knows nothing of the server's inside: only the wire, and of that only what it shows.
 """
 
+import re
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, TextIO, TypeVar
@@ -16,11 +17,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.text import Text
 
 from antiphon.core.errors import AntiphonError
 
 CONNECT_SECONDS = 10
-DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 # A model must not move the cursor or set the window's title: no control characters but \t and \n.
 HARMLESS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], None)
 
@@ -29,11 +33,24 @@ class ChatError(AntiphonError):
     """The server did not answer."""
 
 
+class Function(Struct):
+    """The function of a call."""
+
+    name: str | None = None
+
+
+class Call(Struct):
+    """A part of a call: its first has the name."""
+
+    function: Function = msgspec.field(default_factory=Function)
+
+
 class Delta(Struct):
     """What a chunk adds to a choice."""
 
     content: str | None = None
     reasoning_content: str | None = None
+    tool_calls: list[Call] | None = None
 
 
 class Choice(Struct):
@@ -83,24 +100,38 @@ class Client:
             raise ChatError(f"{url} is no URL: {error}.") from error
         if self.url.scheme not in {"http", "https"} or not self.url.hostname:
             raise ChatError(f"{url} is no http or https URL.")
+        if not self.url.path:
+            self.url = self.url._replace(path="/v1")
         self.headers = {"Content-Type": "application/json"}
         if api_key:
             self.headers["Authorization"] = f"Bearer {api_key}"
         self._model = model
+        self.tools: list[str] = []
+        """The types of tools that the server runs for the model."""
 
     def model(self) -> str:
-        """The model to ask: the one given, or the first that the server lists."""
+        """The model to ask: the one chosen, or the first that the server lists."""
         if self._model is None:
-            with self._request("GET", "/models") as response:
-                models = _decode(response.read(), Models).data
+            models = self.models()
             if not models:
                 raise ChatError("the server has no model.")
-            self._model = models[0].id
+            self._model = models[0]
         return self._model
+
+    def models(self) -> list[str]:
+        """The models that the server lists."""
+        with self._request("GET", "/models") as response:
+            return [model.id for model in _decode(response.read(), Models).data]
+
+    def choose(self, model: str) -> None:
+        """Ask this model from now on."""
+        self._model = model
 
     def answer(self, messages: list[Message]) -> Generator[Choice, None, None]:
         """The parts of the answer as they come. Closing this closes the connection."""
-        body = {"model": self.model(), "messages": messages, "stream": True}
+        body: dict[str, Any] = {"model": self.model(), "messages": messages, "stream": True}
+        if self.tools:
+            body["tools"] = [{"type": each} for each in self.tools]
         with self._request("POST", "/chat/completions", body) as response:
             for data in _events(response):
                 if data == b"[DONE]":
@@ -174,47 +205,231 @@ def _events(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Screen:
-    """One answer as it is shown; `text` is what it says so far, without the reasoning."""
+    """One answer as it is shown; `text` is what it says so far, without the reasoning.
+
+    Where the output is no terminal, that is the answer, and nothing else.
+    """
 
     def __init__(self, out: TextIO) -> None:
         self.out = out
-        self.terminal = out.isatty()
         self.text = ""
-        self._style = ""
 
     def show(self, choice: Choice) -> None:
         """Show a part of the answer."""
-        if choice.delta.reasoning_content and self.terminal:
-            self._write(choice.delta.reasoning_content, DIM)
+        if choice.delta.reasoning_content:
+            self._thought(choice.delta.reasoning_content.translate(HARMLESS))
         if choice.delta.content:
             self.text += choice.delta.content
-            self._write(choice.delta.content, PLAIN)
+            self._said(choice.delta.content.translate(HARMLESS))
+        for call in choice.delta.tool_calls or ():
+            if call.function.name:
+                self.note(f"calls {call.function.name.translate(HARMLESS)}, which nobody runs here")
         if choice.finish_reason == "length":
             self.note("the limit of tokens was reached")
 
     def note(self, text: str) -> None:
         """Say something about the answer."""
-        if self.terminal:
-            self._write(f"({text})", DIM)
 
     def end(self) -> None:
         """Leave the cursor on a fresh line."""
-        if self._style:
-            self.out.write(PLAIN + "\n" if self.terminal else "\n")
-            self.out.flush()
+        if self.text:
+            self._said("\n")
 
-    def _write(self, text: str, style: str) -> None:
-        """Write in a style; each change of style starts a line."""
-        if style != self._style:
-            self.out.write(("\n" if self._style else "") + (style if self.terminal else ""))
-            self._style = style
-        self.out.write(text.translate(HARMLESS))
+    def _thought(self, text: str) -> None:
+        """A part of the reasoning."""
+
+    def _said(self, text: str) -> None:
+        self.out.write(text)
         self.out.flush()
+
+
+class Blocks:
+    """Cuts text behind each blank line that is in no fence. `growing` is what comes behind the last cut."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._rest = ""
+        self._fenced = False
+
+    @property
+    def growing(self) -> str:
+        """The block that is not done."""
+        return "".join([*self._lines, self._rest])
+
+    def last(self, count: int) -> str:
+        """The last lines of it."""
+        return "".join([*self._lines[-count:], self._rest])
+
+    def __len__(self) -> int:
+        """How many whole lines it has."""
+        return len(self._lines)
+
+    def feed(self, text: str) -> list[str]:
+        """The blocks that are done with this text."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        done = []
+        for line in lines:
+            self._lines.append(line + "\n")
+            if line.lstrip().startswith(("```", "~~~")):
+                self._fenced = not self._fenced
+            elif not line.strip() and not self._fenced:
+                done.append("".join(self._lines))
+                self._lines = []
+        return [block for block in done if block.strip()]
+
+    def end(self) -> str:
+        """What is left: the text is over."""
+        left, self._lines, self._rest, self._fenced = self.growing, [], "", False
+        return left
+
+
+class Terminal(Screen):
+    """A terminal: reasoning is dimmed, Markdown is rendered, block by block.
+
+    The block that is being written is drawn again as it grows; one that is done is printed for good. So what
+    is drawn again has the length of a paragraph, however long the answer is.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
+        self._console = Console(file=out, highlight=False, markup=False)
+        self._blocks = Blocks()
+        self._live: Live | None = None
+        self._thinking = False
+
+    def note(self, text: str) -> None:
+        """Say something about the answer."""
+        self._flush()
+        self._console.print(f"({text})", style="dim")
+
+    def end(self) -> None:
+        """Leave the cursor on a fresh line."""
+        self._flush()
+
+    def _thought(self, text: str) -> None:
+        self._print_block()
+        self._thinking = True
+        self._console.print(text, style="dim", end="", soft_wrap=True)
+
+    def _said(self, text: str) -> None:
+        self._end_thought()
+        done = self._blocks.feed(text)
+        if done:
+            self._stop_live()
+            for block in done:
+                self._console.print(_markdown(block))
+        if self._live is None:
+            self._live = Live(
+                console=self._console, transient=True, refresh_per_second=10, get_renderable=self._growing
+            )
+            self._live.start()
+
+    def _growing(self) -> RenderableType:
+        """The block that is being written; its end, if it is higher than the terminal."""
+        lines = max(1, self._console.height - 2)
+        if len(self._blocks) < lines:
+            return _markdown(self._blocks.growing)
+        return Text(self._blocks.last(lines))
+
+    def _flush(self) -> None:
+        self._end_thought()
+        self._print_block()
+
+    def _end_thought(self) -> None:
+        if self._thinking:
+            self._console.print()
+            self._thinking = False
+
+    def _print_block(self) -> None:
+        """The block that is being written is done."""
+        self._stop_live()
+        if (block := self._blocks.end()).strip():
+            self._console.print(_markdown(block))
+
+    def _stop_live(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _markdown(text: str) -> Markdown:
+    # A link shows where it leads: with hyperlinks a model could say another place.
+    return Markdown(text, hyperlinks=False)
+
+
+def screen(out: TextIO) -> Screen:
+    """What shows an answer on `out`."""
+    return Terminal(out) if out.isatty() else Screen(out)
 
 
 def say(client: Client, prompt: str, system: str | None) -> None:
     """Ask once and print the answer. Raises ChatError."""
-    _stream(client, [*_opening(system), {"role": "user", "content": prompt}], Screen(sys.stdout))
+    _stream(client, [*_opening(system), {"role": "user", "content": prompt}], screen(sys.stdout))
+
+
+HELP = """\
+/model         the models of the server; /model NAME asks another one from now on
+/system        the system message; /system TEXT sets one, and starts over
+/tools         what the server may run for the model; /tools code_interpreter web_search sets it, /tools none
+/new           start over
+/exit          leave, as Ctrl-D does
+Ctrl-C stops an answer."""
+
+
+class Conversation:
+    """A conversation in the terminal: what is typed is asked, or is one of the commands in `HELP`."""
+
+    def __init__(self, client: Client, system: str | None) -> None:
+        self._client = client
+        self._system = system
+        self._history = _opening(system)
+        self._commands: dict[str, Callable[[str], None]] = {
+            "/help": lambda _: print(HELP),
+            "/new": lambda _: self._start_over(),
+            "/model": self._choose_model,
+            "/system": self._set_system,
+            "/tools": self._set_tools,
+        }
+
+    def take(self, line: str) -> bool:
+        """Do what a line asks for; whether the conversation goes on."""
+        word, _, rest = line.strip().partition(" ")
+        try:
+            if word == "/exit":
+                return False
+            if word in self._commands:
+                self._commands[word](rest.strip())
+            elif re.fullmatch(r"/\w+", word):
+                print(f"antiphon: there is no {word}. /help lists what there is.", file=sys.stderr)
+            elif word:
+                self._history += _exchange(self._client, self._history, line.strip())
+        except ChatError as error:
+            print("antiphon:", error.message, file=sys.stderr)
+        return True
+
+    def _start_over(self) -> None:
+        self._history = _opening(self._system)
+
+    def _choose_model(self, name: str) -> None:
+        names = self._client.models()
+        if not name:
+            print(*(f"{'*' if each == self._client.model() else ' '} {each}" for each in names), sep="\n")
+        elif name not in names:
+            raise ChatError(f"there is no model {name}. There are: {', '.join(names)}.")
+        else:
+            self._client.choose(name)
+
+    def _set_system(self, text: str) -> None:
+        if text:
+            self._system = text
+            self._start_over()
+        else:
+            print(self._system or "There is none.")
+
+    def _set_tools(self, types: str) -> None:
+        if types:
+            self._client.tools = [] if types == "none" else [*types.split()]
+        print(*self._client.tools or ["none"])
 
 
 def converse(client: Client, system: str | None) -> None:
@@ -223,43 +438,35 @@ def converse(client: Client, system: str | None) -> None:
     if sys.stdin.isatty():
         with suppress(ImportError):  # not everywhere; it gives `input` line editing and history
             import readline  # noqa: F401, PLC0415 (at the top it would cost every command)
-        print(f"{model}. /new starts over, /exit leaves, Ctrl-C stops an answer.")
-    history = _opening(system)
-    while (line := _read_line()) is not None:
-        match line.strip():
-            case "":
-                continue
-            case "/exit":
-                return
-            case "/new":
-                history = _opening(system)
-            case text:
-                history += _exchange(client, history, text)
+        print(f"{model}. /help lists the commands, /exit leaves, Ctrl-C stops an answer.")
+    conversation = Conversation(client, system)
+    while (line := _read_line()) is not None and conversation.take(line):
+        pass
 
 
 def _exchange(client: Client, history: list[Message], text: str) -> list[Message]:
     """One question and its answer, as far as it came; nothing if none did."""
     question = {"role": "user", "content": text}
-    screen = Screen(sys.stdout)
+    shown = screen(sys.stdout)
     with suppress(KeyboardInterrupt):
         try:
-            _stream(client, [*history, question], screen)
+            _stream(client, [*history, question], shown)
         except ChatError as error:
             print("antiphon:", error.message, file=sys.stderr)
-    return [question, {"role": "assistant", "content": screen.text}] if screen.text else []
+    return [question, {"role": "assistant", "content": shown.text}] if shown.text else []
 
 
-def _stream(client: Client, messages: list[Message], screen: Screen) -> None:
+def _stream(client: Client, messages: list[Message], shown: Screen) -> None:
     """Show an answer as it comes. However that ends, the connection closes."""
     try:
         with closing(client.answer(messages)) as choices:
             for choice in choices:
-                screen.show(choice)
+                shown.show(choice)
     except KeyboardInterrupt:
-        screen.note("stopped")
+        shown.note("stopped")
         raise
     finally:
-        screen.end()
+        shown.end()
 
 
 def _opening(system: str | None) -> list[Message]:

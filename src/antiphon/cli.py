@@ -1,4 +1,4 @@
-"""The command line: `antiphon serve`, `chat`, `inspect`, `replay`, `version`.
+"""The command line: `antiphon serve`, `demo`, `chat`, `inspect`, `replay`, `completion`, `version`.
 
 Each command does nothing but gather options and hand over; engines and the web
 server are imported inside the commands, so that `antiphon --help` stays quick.
@@ -10,7 +10,7 @@ stopped with Ctrl-C. Both kinds of failure are one line on stderr.
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
@@ -18,6 +18,8 @@ from antiphon import __version__
 from antiphon.config import Keys, Settings, command, is_url
 from antiphon.core.errors import AntiphonError
 from antiphon.model_tables import PARSING
+
+Url = Annotated[str, Parameter(env_var=["ANTIPHON_URL", "OPENAI_BASE_URL"])]
 
 app = App(
     name="antiphon",
@@ -44,16 +46,33 @@ def _serve(settings: Settings) -> None:
 
 
 @app.command
+def demo(*, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """See what Antiphon does, without a model: a server that plays written answers, and what to try.
+
+    Parameters
+    ----------
+    host
+        The address to listen on.
+    port
+        The port to listen on; 0 picks a free one.
+    """
+    from antiphon import demo as parts  # noqa: PLC0415
+    from antiphon.http.server import serve as run  # noqa: PLC0415
+
+    run(parts.settings(Settings(host=host, port=port)), parts.greeting)
+
+
+@app.command
 def chat(
     *prompt: str,
-    url: str = "http://127.0.0.1:8000/v1",
+    url: Url = "http://127.0.0.1:8000/v1",
     model: str | None = None,
     api_key: Annotated[Keys, Parameter(env_var="ANTIPHON_API_KEY")] = (),
     system: str | None = None,
 ) -> None:
     """Talk to a server in the terminal.
 
-    Without a prompt, a conversation: /new starts over, /exit or Ctrl-D leaves,
+    Without a prompt, a conversation: /help lists the commands, /exit or Ctrl-D leaves,
     Ctrl-C stops the answer.
 
     Parameters
@@ -61,17 +80,20 @@ def chat(
     prompt
         Ask this, print the answer and leave.
     url
-        Where the server's API is.
+        Where the server's API is; without a path, at /v1.
     model
         The model to ask. Without it, the first that the server lists.
     api_key
-        The key to send, or @FILE. Of several, the first.
+        The key to send, or @FILE. Of several, the first. Where the URL is OPENAI_BASE_URL, OPENAI_API_KEY.
     system
         The system message that starts each conversation.
     """
     from antiphon.chat import Client, converse, say  # noqa: PLC0415
 
-    client = Client(url, api_key=next(iter(api_key), None), model=model)
+    keys = api_key
+    if not keys and url == os.environ.get("OPENAI_BASE_URL"):  # that key is for nobody else
+        keys = tuple(filter(None, [os.environ.get("OPENAI_API_KEY")]))
+    client = Client(url, api_key=next(iter(keys), None), model=model)
     if prompt:
         say(client, " ".join(prompt), system)
     else:
@@ -84,6 +106,7 @@ def inspect(  # noqa: PLR0913 - each is an option
     /,
     *,
     json: bool = False,
+    template: bool = False,
     upstream_kind: str | None = None,
     upstream_model: str | None = None,
     upstream_key: Annotated[str | None, Parameter(env_var="ANTIPHON_UPSTREAM_KEY")] = None,
@@ -98,6 +121,8 @@ def inspect(  # noqa: PLR0913 - each is an option
         Without one, the small bundled model.
     json
         Print everything as JSON.
+    template
+        Print the chat template, too.
     upstream_kind
         Of a server: what kind of server it is.
     upstream_model
@@ -126,7 +151,7 @@ def inspect(  # noqa: PLR0913 - each is an option
         )
         text = upstreams.lines(report)
     else:
-        report = models.inspect(model_or_template)
+        report = models.inspect(model_or_template, template=template)
         text = models.lines(report)
     print(msgspec.json.format(msgspec.json.encode(report)).decode() if json else "\n".join(text))
 
@@ -136,7 +161,7 @@ def replay(
     answer: str,
     /,
     *,
-    url: str = "http://127.0.0.1:8000/v1",
+    url: Url = "http://127.0.0.1:8000/v1",
     api_key: Annotated[Keys, Parameter(env_var="ANTIPHON_API_KEY")] = (),
     dialect: str | None = None,
 ) -> None:
@@ -158,6 +183,24 @@ def replay(
     from antiphon.replay import replay as run  # noqa: PLC0415
 
     run(answer, Client(url, api_key=next(iter(api_key), None)), dialect, sys.stdout)
+
+
+@app.command
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Print what makes a shell complete the commands and options.
+
+    bash: antiphon completion bash > ~/.local/share/bash-completion/completions/antiphon
+
+    Parameters
+    ----------
+    shell
+        The shell.
+    """
+    complete = App(name="antiphon")
+    complete.command(command((), lambda _: None, serve.__doc__), name="serve")
+    for each in (demo, chat, inspect, replay, completion, version):
+        complete.command(each)
+    print(complete.generate_completion(shell=shell))
 
 
 @app.command

@@ -27,7 +27,7 @@ from antiphon.app.keys import KeyTable
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings, identity_of, read_keep_loaded
-from antiphon.core.errors import AntiphonError, StoreAwayError, StoreError, missing_extra
+from antiphon.core.errors import AntiphonError, StoreAwayError, StoreError, install_extra
 from antiphon.core.limits import read_limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.engines.engine import Engine
@@ -214,7 +214,7 @@ def _extra(option: str, extra: str | None = None) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise AntiphonError(missing_extra(f"--{option}", extra or option)) from error
+        raise AntiphonError(install_extra(f"--{option}", extra or option)) from error
 
 
 def _tracing(settings: Settings) -> Tracing:

@@ -1,5 +1,9 @@
 """Every error has a message, a status and a type; the docstring is the default message."""
 
+import json
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+
 import pytest
 
 from antiphon.core import errors
@@ -40,3 +44,29 @@ def test_errors_blame_what_the_request_calls_it() -> None:
         with pytest.raises(errors.RequestError) as raised, errors.naming({"prefix": "response_prefix"}):
             raise errors.RequestError(param=param)
         assert raised.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'antiphon[hub]'"),
+        ({"url": "file:///a%20b", "dir_info": {"editable": True}}, "pip install -e '/a b[hub]'"),
+        ({"url": "file:///src", "dir_info": {}}, "pip install '/src[hub]'"),
+        ({"url": "file:///x.whl", "archive_info": {}}, "pip install 'antiphon[hub] @ file:///x.whl'"),
+        ({"url": "https://h/x", "vcs_info": {"vcs": "git"}}, "pip install 'antiphon[hub] @ git+https://h/x'"),
+    ],
+)
+def test_an_extra_is_installed_from_where_antiphon_is_from(
+    monkeypatch: pytest.MonkeyPatch, origin: object, command: str
+) -> None:
+    found = SimpleNamespace(read_text=lambda _: None if origin is None else json.dumps(origin))
+    monkeypatch.setattr(errors, "distribution", lambda _: found)
+    assert errors.installing("hub") == command
+
+
+def test_an_extra_of_a_source_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_: str) -> None:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(errors, "distribution", nothing)
+    assert errors.installing("hub") == "pip install -e '.[hub]'"

@@ -474,7 +474,7 @@ async def test_a_tokenizer_that_is_not_there(tmp_path):
 
 async def test_without_the_tokenizer_library_the_remedy_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    assert "`pip install -e '.[tokenizer]'`" in await refused(VLLM, tokenizer=str(folder))
+    assert "[tokenizer]'`" in await refused(VLLM, tokenizer=str(folder))
 
 
 async def test_the_template_of_a_model_whose_files_are_here(tmp_path):

@@ -119,7 +119,7 @@ async def test_what_vllm_cannot_load_is_said():
 
 def test_without_vllm_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "vllm.engine.arg_utils", None)
-    with pytest.raises(EngineError, match=r"pip install -e '\.\[vllm\]'"):
+    with pytest.raises(EngineError, match=r"pip install .*\[vllm\]'"):
         made()
 
 

@@ -21,8 +21,11 @@ reaches clients word for word: it never holds internals. Put those in
 `__cause__` (raise … from …), which goes to the log.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from urllib.parse import unquote, urlsplit
 
 
 class AntiphonError(Exception):
@@ -45,8 +48,29 @@ class AntiphonError(Exception):
 
 
 def missing_extra(what: str, extra: str) -> str:
-    """The message where `what` needs an extra that is not installed."""
-    return f"{what} cannot be used without an extra: `pip install -e '.[{extra}]'` in Antiphon's folder."
+    """The message for clients where `what` needs an extra that is not installed: it names no place."""
+    return f"{what} cannot be used here: the server is installed without the extra `{extra}`."
+
+
+def install_extra(what: str, extra: str) -> str:
+    """The message for whoever starts the server, with the command that installs the extra."""
+    return f"{what} cannot be used without an extra: `{installing(extra)}`."
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra, from where Antiphon itself was installed (PEP 610)."""
+    try:
+        origin = json.loads(distribution("antiphon").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:  # run from its source
+        origin = {"url": "file:.", "dir_info": {"editable": True}}
+    url, folder = origin.get("url"), origin.get("dir_info")
+    if url is None:
+        return f"pip install 'antiphon[{extra}]'"
+    if folder is None:  # a wheel, or a repository
+        source = url if "vcs_info" not in origin else f"{origin['vcs_info']['vcs']}+{url}"
+        return f"pip install 'antiphon[{extra}] @ {source}'"
+    path = unquote(urlsplit(url).path)
+    return f"pip install {'-e ' if folder.get('editable') else ''}'{path}[{extra}]'"
 
 
 class RequestError(AntiphonError):

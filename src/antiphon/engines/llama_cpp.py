@@ -21,7 +21,7 @@ from cyclopts.types import NonNegativeInt, PositiveInt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError, missing_extra
+from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError, install_extra
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.engines import upstream
@@ -99,7 +99,7 @@ class Options:
     def build(self, limits: Limits = DEFAULTS) -> "LlamaCppEngine":
         """Find the files, which may have to be downloaded."""
         if find_spec("xllamacpp") is None:
-            raise EngineError(missing_extra("GGUF models", "llama-cpp"))
+            raise EngineError(install_extra("GGUF models", "llama-cpp"))
         draft = None if self.draft in (None, NGRAM) else resolve(self.draft)
         path = resolve(self.model)
         encoder = encoder_beside(path) if self.mmproj is None else None

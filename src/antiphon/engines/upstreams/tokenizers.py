@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.core.errors import EngineError, RequestError, missing_extra
+from antiphon.core.errors import EngineError, RequestError, install_extra
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.models import response_template, tokenizer_folder
 from antiphon.engines.upstreams.kind import Answers, ask
@@ -87,7 +87,7 @@ class LocalTokenizer:
         try:
             import tokenizers  # noqa: PLC0415 - an optional extra
         except ImportError as error:
-            raise EngineError(missing_extra("--tokenizer", "tokenizer")) from error
+            raise EngineError(install_extra("--tokenizer", "tokenizer")) from error
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # it raises nothing more precise

@@ -1,0 +1,100 @@
+"""`antiphon demo`: a server that plays written answers, and what to try with it.
+
+It is the whole server, with the scripted engine in the place of a model: reasoning, calls, structured output
+and errors are those of `demo.jsonl`, and all that is done with them is real. Nothing is stored.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.config import Settings
+from antiphon.engines.scripted import Options
+
+NAME = "demo"
+SCRIPT = Path(__file__).with_name("demo.jsonl")
+
+_WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+    "required": ["city"],
+}
+_CITY = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "country": {"type": "string"},
+        "inhabitants": {"type": "integer"},
+    },
+    "required": ["name", "country", "inhabitants"],
+}
+_TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": _WEATHER}}
+_FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": _CITY}}
+
+
+class Try(Struct, frozen=True):
+    """Something to try: a request to a path. `shows` says what there is to see in the answer."""
+
+    title: str
+    shows: str
+    path: str
+    body: Mapping[str, Any]
+
+
+def _chat(title: str, shows: str, question: str, **more: Any) -> Try:
+    body = {"model": NAME, "messages": [{"role": "user", "content": question}], **more}
+    return Try(title, shows, "/v1/chat/completions", body)
+
+
+TRIES = (
+    _chat("Reasoning", "apart from the answer, as it is written", "Why is the sky blue?", stream=True),
+    _chat("A tool call", "arguments as they are written", "the weather in Rome?", stream=True, tools=[_TOOL]),
+    _chat("Structured output", "JSON that fits the schema", "Describe Rome.", response_format=_FORMAT),
+    _chat("Output that does not fit", "`unmet` says where", "Describe Rome badly.", response_format=_FORMAT),
+    _chat("An engine that fails", "an error behind the text", "Break in the middle.", stream=True),
+    _chat("A wrong request", "an error with the parameter's name", "Hello!", temperature="hot"),
+    Try(
+        "Anthropic's API",
+        "thinking, then text",
+        "/v1/messages",
+        {
+            "model": NAME,
+            "max_tokens": 2000,
+            "thinking": {"type": "enabled", "budget_tokens": 1024},
+            "messages": [{"role": "user", "content": "Why is the sky blue?"}],
+            "stream": True,
+        },
+    ),
+    Try(
+        "In the background",
+        "an id; GET /v1/responses/ID?stream=true reads on",
+        "/v1/responses",
+        {"model": NAME, "input": "Tell me a long story.", "background": True, "stream": False},
+    ),
+)
+
+
+def settings(given: Settings) -> Settings:
+    """The settings of the demo, where host, port and the like are as given."""
+    return replace(given, engine=Options(script=SCRIPT), model_name=(NAME,), dialect="hermes", store="memory")
+
+
+def greeting(url: str) -> Iterator[str]:
+    """What to try, once the server listens at `url`."""
+    yield f"listening on {url}, with written answers in the place of a model: nothing was downloaded"
+    yield ""
+    width = max(len(each.title) for each in TRIES)
+    yield f"{'Talk to it'.ljust(width)}  Why is the sky blue?"
+    yield f"  antiphon chat --url {url}"
+    for each in TRIES:
+        yield ""
+        yield f"{each.title.ljust(width)}  {each.shows}"
+        body = shlex.quote(msgspec.json.encode(each.body).decode())
+        yield f"  curl -N {url}{each.path} -H 'Content-Type: application/json' -d {body}"
+    yield ""
+    yield "Each request is a line below; Ctrl-C ends. With a model: antiphon serve"

@@ -1,0 +1,123 @@
+"""What `antiphon demo` tells people to try shows what it says."""
+
+import json
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from antiphon import demo
+from antiphon.engines.scripted import ScriptedEngine
+from tests.server import NO_TLS, running
+
+URL = "http://127.0.0.1:8000"
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """The data of the events of a stream."""
+    data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    return [json.loads(each) for each in data if each != "[DONE]"]
+
+
+def joined(text: str, field: str) -> str:
+    deltas = [event["choices"][0]["delta"] for event in events(text) if event.get("choices")]
+    return "".join(delta.get(field) or "" for delta in deltas)
+
+
+def reasoning(text: str) -> None:
+    assert joined(text, "reasoning_content").startswith("Air scatters light.")
+    assert joined(text, "content").startswith("Because air scatters **blue**")
+
+
+def call(text: str) -> None:
+    deltas = [event["choices"][0]["delta"] for event in events(text)]
+    parts = [part["function"] for delta in deltas for part in delta.get("tool_calls", ())]
+    assert parts[0]["name"] == "get_weather"
+    assert json.loads("".join(part["arguments"] for part in parts)) == {"city": "Rome", "unit": "celsius"}
+
+
+def structured(text: str) -> None:
+    body = json.loads(text)
+    assert json.loads(body["choices"][0]["message"]["content"])["inhabitants"] == 2750000
+    assert "unmet" not in text
+
+
+def unfitting(text: str) -> None:
+    assert json.loads(text)["choices"][0]["unmet"]
+
+
+def failure(text: str) -> None:
+    *_, last = events(text)
+    assert joined(text, "content").startswith("This answer")
+    assert last["error"]["code"] == "engine_error"
+
+
+def wrong(text: str) -> None:
+    assert json.loads(text)["error"]["param"] == "temperature"
+
+
+def anthropic(text: str) -> None:
+    blocks = [
+        event["content_block"]["type"] for event in events(text) if event["type"] == "content_block_start"
+    ]
+    assert blocks == ["thinking", "text"]
+
+
+def background(text: str) -> None:
+    assert json.loads(text)["status"] == "queued"
+
+
+SHOWN: dict[str, Callable[[str], None]] = {
+    "Reasoning": reasoning,
+    "A tool call": call,
+    "Structured output": structured,
+    "Output that does not fit": unfitting,
+    "An engine that fails": failure,
+    "A wrong request": wrong,
+    "Anthropic's API": anthropic,
+    "In the background": background,
+}
+
+
+def test_everything_to_try_is_tried() -> None:
+    assert [each.title for each in demo.TRIES] == [*SHOWN]
+
+
+@pytest.fixture
+def quick() -> ScriptedEngine:
+    """The script, without its pauses."""
+    lines = [json.loads(line) for line in demo.SCRIPT.read_text().splitlines()]
+    return ScriptedEngine([{**line, "delay_ms": 0} for line in lines])
+
+
+@pytest.mark.parametrize("number", range(len(demo.TRIES)))
+async def test_what_there_is_to_try_shows_what_it_says(quick: ScriptedEngine, number: int) -> None:
+    command = [line for line in demo.greeting(URL) if line.startswith("  curl")][number]
+    *_, url, _, header, _, body = shlex.split(command)
+    name, _, value = header.partition(": ")
+    async with (
+        running(quick, names=(demo.NAME,)) as server,
+        httpx.AsyncClient(verify=NO_TLS, timeout=60, headers={name: value}) as client,
+    ):
+        answer = await client.post(url.replace(URL, server.url), content=body)
+    SHOWN[demo.TRIES[number].title](answer.text)
+
+
+async def test_the_result_of_a_call_is_answered(quick: ScriptedEngine) -> None:
+    asked = next(each for each in demo.TRIES if each.title == "A tool call").body
+    made = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "24"}
+    told = [*asked["messages"], {"role": "assistant", "tool_calls": [made]}, result]
+    async with (
+        running(quick, names=(demo.NAME,)) as server,
+        httpx.AsyncClient(verify=NO_TLS, timeout=60, base_url=server.url) as client,
+    ):
+        answer = await client.post("/v1/chat/completions", json={**asked, "messages": told, "stream": False})
+    assert answer.json()["choices"][0]["message"]["content"].startswith("It is sunny in **Rome**")
+
+
+def test_the_settings_play_the_script() -> None:
+    assert demo.settings(demo.Settings(port=1)).port == 1
+    assert demo.settings(demo.Settings()).engine.build()
