@@ -194,6 +194,7 @@ ENGINE_SAMPLES = {
     "replica": ("upstream", "http://a:1 http://b:2", ("http://a:1", "http://b:2")),
     "connect_seconds": ("upstream", "2.5", 2.5),
     "idle_seconds": ("upstream", "30", 30.0),
+    "task": ("upstream", "embed", "embed"),
     "vllm": ("vllm", "tensor_parallel_size=2", ("tensor_parallel_size=2",)),
 }
 

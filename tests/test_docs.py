@@ -261,6 +261,7 @@ def test_the_formats_of_strings_are_in_the_docs() -> None:
 def test_every_limit_is_in_the_docs_with_its_value() -> None:
     headings = (
         "Requests",
+        "Embeddings and rankings",
         "Schemas",
         "Histories and answers",
         "Work that may not end",

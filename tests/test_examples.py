@@ -70,6 +70,7 @@ assistant: Blue.
     "background_resume.py": "Once upon a time it rained.\nat first queued, then cancelled\n",
     "server_tools.py": "123456789 * 987654321\n-> 121932631112635269\nIt has eighteen digits.\n",
     "search_files.py": f"completed 2\ncats.md {CATS}\n",
+    "embed.py": "cats.txt 0.68\ndogs.txt 0.40\n",
     "mcp_tools.py": 'add({"a": 20000, "b": 30001}): approved\n-> 50001\nIt is 50001.\n',
     "structured_output.py": "name='Rome' country='Italy' inhabitants=2750000\n",
     "required_tool.py": "file_ticket {'topic': 'delivery', 'urgent': True}\n",

@@ -43,6 +43,10 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     attachment_seconds: int = 60
     image_pixels: int = 50_000_000
 
+    # What is embedded, or ranked
+    inputs: int = 2_048
+    input_tokens: int = 300_000
+
     # A schema
     schema_values: int = 20_000
     enum_values: int = 5_000

@@ -7,8 +7,10 @@ Engines of ours never hold more requests than they can work on: what waits
 inside an engine cannot be cancelled, what waits here can.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from antiphon.core.errors import EngineBusyError
 from antiphon.core.limits import CLIENT, DEFAULTS, Limits
@@ -77,6 +79,17 @@ class Admission:
             self._queue[ticket] = None
             self._queued[ticket.client] += 1
         return ticket
+
+    @asynccontextmanager
+    async def slot(self, priority: int = 0) -> AsyncIterator[None]:
+        """Hold a slot while the block runs. Raises EngineBusyError as `enter` does."""
+        free = asyncio.Event()
+        ticket = self.enter(free.set, priority)
+        try:
+            await free.wait()
+            yield
+        finally:
+            ticket.leave()
 
     def leave(self, ticket: Ticket) -> None:
         """A slot or a place is given up; a slot goes to whoever is first."""

@@ -23,6 +23,8 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
 * of those that wait, the first to come is served first;
 * of a prompt with `media`, whose kinds the capabilities name, the engine reads each where the prompt has
   its placeholder, and its first chunk says how many tokens they took;
+* an engine whose capabilities name the task `embed` has the methods of `Embedder`, one with `rank` those of
+  `Reranker`: what belongs to an input does not depend on what else is asked for with it;
 * an engine whose capabilities say `chat` is asked with conversations instead of prompts, and its
   chunks are `ChatChunk`s: it refuses to tokenize, and of tokens it knows no ids;
 * and, of an engine whose capabilities name it: with `logprobs`, a token that has a
@@ -33,6 +35,7 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
 """
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -43,9 +46,21 @@ from antiphon.core.errors import AntiphonError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Sampling, Turn
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 
 MAX_CHARACTERS_PER_TOKEN = 128
 """No tokenizer that we know has longer tokens; those that long are runs of spaces. See `check_size`."""
+
+
+class Task(StrEnum):
+    """What a model is for."""
+
+    GENERATE = "generate"
+    """It goes on with prompts, or answers conversations."""
+    EMBED = "embed"
+    """It makes vectors of texts."""
+    RANK = "rank"
+    """It says how well a text answers a query."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -65,6 +80,10 @@ class Capabilities(Struct, frozen=True):
     media: frozenset[MediaKind] = frozenset()
     chat: bool = False
     """It takes conversations, and gives answers whose parts are told apart."""
+    tasks: frozenset[Task] = frozenset({Task.GENERATE})
+    """What it does with its model. A server of others may still refuse what only some of its models do."""
+    embedding: frozenset[str] = frozenset()
+    """What it takes of an `EmbeddingRequest` beside texts: `ids`, `dimensions`, `truncate`."""
 
 
 class ModelCard(Struct, frozen=True):
@@ -254,11 +273,29 @@ class Monitored(Protocol):
 
 
 @runtime_checkable
+class Embedder(Protocol):
+    """What an engine that makes vectors of texts has beside the rest."""
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """The vectors. Raises RequestError for an input that cannot be read, or EngineError."""
+        ...
+
+
+@runtime_checkable
 class Probed(Protocol):
     """An engine that may be away, and come back."""
 
     async def probe(self) -> None:
         """Raise EngineError if it does not answer."""
+        ...
+
+
+@runtime_checkable
+class Reranker(Protocol):
+    """What an engine that compares texts has beside the rest."""
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """The scores of pairs of a query and a document. Raises RequestError, EngineError."""
         ...
 
 

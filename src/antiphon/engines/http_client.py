@@ -29,7 +29,11 @@ _OK = 200
 
 
 class HttpError(Exception):
-    """There is no response, or not all of it: the reason, for people."""
+    """There is no response, or not all of it, or it is an error of this `status`: the reason, for people."""
+
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class Response:

@@ -24,8 +24,9 @@ from msgspec.structs import replace
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError, install_extra
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines import upstream
-from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Work
+from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Task, Work
 from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of
 from antiphon.engines.llama_process import LlamaProcess, LoadError
 from antiphon.engines.models import encoder_beside, generation_config, resolve, response_template
@@ -53,6 +54,8 @@ NGRAM = "ngram"
 NO_ENCODER = "none"
 
 _KV_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5}
+_POOLING = {1: "MEAN", 2: "CLS", 3: "LAST", 4: "RANK"}
+"""What a file says of how the vectors of its tokens become one: those that make one of them."""
 _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 
 
@@ -95,6 +98,10 @@ class Options:
     mmproj: Annotated[str | None, Located(file_or_name)] = None
     """What makes the model see, or hear: a GGUF file, hf:ORG/REPO:FILE.gguf, or none. Without it, the file
     with mmproj in its name that lies beside the model, where there is one of each."""
+
+    task: Task | None = None
+    """What the model is for: generate, embed or rank. Without it, what its file says: models that embed or
+    rank say how vectors of tokens become one; with embed, the mean of one that does not say so."""
 
     def build(self, limits: Limits = DEFAULTS) -> "LlamaCppEngine":
         """Find the files, which may have to be downloaded."""
@@ -194,6 +201,15 @@ class LlamaCppEngine:
         trained = facts.get(f"{facts.get('general.architecture')}.context_length", DEFAULT_CONTEXT)
         return self._options.context or min(int(trained), DEFAULT_CONTEXT)
 
+    def _task(self, facts: Mapping[str, Value]) -> tuple[Task, str | None]:
+        """What the model is for, and how the vectors of its tokens become one."""
+        said = _POOLING.get(int(facts.get(f"{facts.get('general.architecture')}.pooling_type", 0)))
+        found = Task.GENERATE if said is None else Task.RANK if said == "RANK" else Task.EMBED
+        task = self._options.task or found
+        if task is Task.GENERATE:
+            return task, None
+        return task, "RANK" if task is Task.RANK else said if found is Task.EMBED else "MEAN"
+
     async def start(self) -> None:
         """Load the model. Raises EngineError, with llama.cpp's words, if that fails."""
         self._loading = asyncio.ensure_future(self._start())
@@ -217,7 +233,8 @@ class LlamaCppEngine:
             log.info("still loading", model=self._path.name, seconds=round(seconds), now=stage)
 
         try:
-            process = await LlamaProcess.start(self._settings(context, adapters), report)
+            settings = self._settings(context, adapters, self._task(facts)[1])
+            process = await LlamaProcess.start(settings, report)
         except LoadError as error:
             message = f"llama.cpp cannot load {self._path.name}: {str(error).rstrip('.')}."
             raise EngineError(message) from error
@@ -226,6 +243,7 @@ class LlamaCppEngine:
                 process.url,
                 upstream_kind=llama_server.NAME,
                 upstream_key=process.key,
+                task=self._task(facts)[0],
                 context=context,
                 idle_seconds=SILENCE_SECONDS,
             ),
@@ -251,7 +269,7 @@ class LlamaCppEngine:
         )
         return instance
 
-    def _settings(self, context: int, adapters: Mapping[str, str]) -> Mapping[str, Any]:
+    def _settings(self, context: int, adapters: Mapping[str, str], pooling: str | None) -> Mapping[str, Any]:
         options = self._options
         settings: dict[str, Any] = {
             "model.path": str(self._path),
@@ -275,6 +293,9 @@ class LlamaCppEngine:
             "endpoint_slots": False,
             "sse_ping_interval": -1,
         }
+        if pooling is not None:
+            # A text that is embedded is read in one piece, whatever its length.
+            settings |= {"embedding": True, "pooling_type": pooling, "n_batch": context, "n_ubatch": context}
         if self._encoder is not None:
             settings["mmproj.path"] = str(self._encoder)
         if options.draft == NGRAM:
@@ -393,6 +414,14 @@ class LlamaCppEngine:
                 return asyncio.get_running_loop().call_soon(receiver.fail, gone)
             request = replace(request, adapter=str([*running.adapters].index(adapter)))
         return running.client.generate(request, receiver)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """See `Embedder`."""
+        return await self._client().embed(request)
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """See `Reranker`."""
+        return await self._client().score(pairs)
 
 
 def _threads() -> int:

@@ -166,6 +166,8 @@ def _value(xllamacpp: Any, name: str, value: Any) -> Any:
             return xllamacpp.ggml_type[f"GGML_TYPE_{value.upper()}"]
         case "flash_attn_type":
             return xllamacpp.llama_flash_attn_type[f"LLAMA_FLASH_ATTN_TYPE_{value}"]
+        case "pooling_type":
+            return xllamacpp.llama_pooling_type[f"LLAMA_POOLING_TYPE_{value}"]
         case "types":
             return [xllamacpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{each}"] for each in value]
         case _:

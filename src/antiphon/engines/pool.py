@@ -26,7 +26,18 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     ReplicaLostError,
 )
-from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Probed, Receiver, Work
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
+from antiphon.engines.engine import (
+    Embedder,
+    Engine,
+    GenerationRequest,
+    Load,
+    ModelCard,
+    Probed,
+    Receiver,
+    Reranker,
+    Work,
+)
 
 PROBE_SECONDS = 5.0
 """Seconds between probes of a replica, and how long it may take to answer one."""
@@ -235,6 +246,24 @@ class PoolEngine:
         """See `Engine`."""
         return await self._first(lambda engine: engine.detokenize(ids))
 
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """See `Embedder`."""
+
+        async def embedded(engine: Engine) -> Embeddings:
+            assert isinstance(engine, Embedder)
+            return await engine.embed(request)
+
+        return await self._first(embedded)
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """See `Reranker`."""
+
+        async def scored(engine: Engine) -> Scores:
+            assert isinstance(engine, Reranker)
+            return await engine.score(pairs)
+
+        return await self._first(scored)
+
     async def _first(self, do: Callable[[Engine], Awaitable[T]]) -> T:
         """What the first replica says that answers. Raises AntiphonError."""
         failure: EngineError = EngineNotReadyError()
@@ -313,5 +342,7 @@ def _common(known: ModelCard | None, card: ModelCard, name: str) -> ModelCard:
         sampling=ours.sampling & its.sampling,
         constraints=tuple(kind for kind in ours.constraints if kind in its.constraints),
         media=ours.media & its.media,
+        tasks=ours.tasks & its.tasks,
+        embedding=ours.embedding & its.embedding,
     )
     return replace(known, context=min(known.context, card.context), capabilities=common)

@@ -8,8 +8,10 @@ real model would hide is simply not written. One chunk is one step of the engine
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyErr
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Sampling
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
     Capabilities,
@@ -29,6 +32,7 @@ from antiphon.engines.engine import (
     Load,
     ModelCard,
     Receiver,
+    Task,
     Work,
     check_size,
 )
@@ -86,7 +90,16 @@ Before `min_tokens`, and with `ignore_eos`, a line begins again where it would e
 tokens are drawn changes nothing: a script draws none, and has no cache.
 """
 
-CAPABILITIES = Capabilities(token_ids=True, sampling=SUPPORTED, media=frozenset(MediaKind) - {MediaKind.FILE})
+CAPABILITIES = Capabilities(
+    token_ids=True,
+    sampling=SUPPORTED,
+    media=frozenset(MediaKind) - {MediaKind.FILE},
+    tasks=frozenset(Task),
+    embedding=frozenset({"ids", "dimensions", "truncate"}),
+)
+
+DIMENSIONS = 64
+"""Numbers of a vector: each token of a text adds to one of them, which depends on its id."""
 
 PATCH = 28
 """Pixels of the side of a square that is one token of an image. Other media have a token for each KiB."""
@@ -209,6 +222,37 @@ class ScriptedEngine:
         self._generations[generation] = None
         return generation
 
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Vectors by the tokens of the texts: texts with the same words have vectors with a small angle."""
+        ids = [await self._input(each, request) for each in request.inputs]
+        dimensions = request.dimensions or DIMENSIONS
+        if dimensions > DIMENSIONS:
+            raise RequestError(f"A vector has at most {DIMENSIONS} dimensions.", param="dimensions")
+        async with self._slot():
+            return Embeddings(tuple(_vector(each, dimensions) for each in ids), sum(map(len, ids)))
+
+    async def _input(self, text: str | tuple[int, ...], request: EmbeddingRequest) -> Sequence[int]:
+        ids = await self.tokenize([text]) if isinstance(text, str) else text
+        most = self.card.context if request.truncate in (None, -1) else request.truncate or 0
+        if len(ids) > most and request.truncate is None:
+            message = f"An input has {len(ids)} tokens, but the context of this model is {most} tokens."
+            raise RequestError(message, param="input", code="context_length_exceeded")
+        return ids[-most:] if request.keep_end else ids[:most]
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """The share of the words of the query that the document has."""
+        words = [({*query.split()}, {*document.split()}) for query, document in pairs]
+        tokens = sum([len(await self.tokenize(pair)) for pair in pairs])
+        async with self._slot():
+            return Scores(tuple(len(query & found) / (len(query) or 1) for query, found in words), tokens)
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        async with self._admission.slot():
+            if not self._ready:
+                raise EngineNotReadyError
+            yield
+
     def _find(self, prompt: str) -> ScriptedAnswer | None:
         for answer in self._answers:
             if answer.line.when is None or answer.line.when in prompt:
@@ -224,6 +268,12 @@ class ScriptedEngine:
     def forget(self, generation: "_Generation") -> None:
         """A generation is over."""
         self._generations.pop(generation, None)
+
+
+def _vector(ids: Iterable[int], dimensions: int) -> list[float]:
+    counts = Counter(token % dimensions for token in ids)
+    length = math.hypot(*counts.values()) or 1.0
+    return [counts[place] / length for place in range(dimensions)]
 
 
 class _Generation:

@@ -9,22 +9,33 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
+from msgspec import structs
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
-from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
+from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission, Ticket
-from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Receiver, Work, check_size
+from antiphon.engines.engine import (
+    Engine,
+    GenerationRequest,
+    Load,
+    ModelCard,
+    Receiver,
+    Task,
+    Work,
+    check_size,
+)
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines
 from antiphon.engines.pool import PoolEngine
-from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang
+from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang, vectors
 from antiphon.engines.upstreams.kind import (
     PROBES,
     Answers,
@@ -33,10 +44,12 @@ from antiphon.engines.upstreams.kind import (
     Recognise,
     Server,
     Wanted,
+    ask,
     broken,
     refusal,
     unreachable,
 )
+from antiphon.engines.upstreams.vectors import vector_api
 
 log = structlog.get_logger()
 
@@ -62,6 +75,9 @@ MAX_REFUSAL = 100_000
 DRAIN_SECONDS = 0.05
 """Seconds between two looks at what is under way."""
 
+NOT_THERE = (404, 405, 501)
+"""The statuses of a server that does not have what is asked for."""
+
 LOOKUPS = 16
 """Tokens whose text is asked for at a time."""
 
@@ -86,6 +102,10 @@ class Options:
 
     upstream_model: str | None = None
     """Which of the server's models to use. Without it, the first that it lists."""
+
+    task: Task | None = None
+    """What the model is for: generate, embed or rank. Without it, whatever the server does; a model
+    that embeds or ranks needs no chat template."""
 
     upstream_key: str | None = field(default=None, repr=False)
     """The key that the server asks for. Better in the variable: others see command lines."""
@@ -156,8 +176,20 @@ class UpstreamEngine:
         if self._loading is None:  # stopped meanwhile
             return
         log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
-        self._server, self._card = server, server.card
+        self._server, self._card = server, self._with_tasks(server)
         self._admission = Admission(server.slots, self._limits)
+
+    def _with_tasks(self, server: Server) -> ModelCard:
+        """The card, with what the model is for. Raises EngineError if the server cannot do that."""
+        api, task = vector_api(server.kind), self._options.task
+        if task is not None and task not in api.tasks:
+            raise EngineError(f"A server of the kind {server.kind} has no models to {task}.")
+        able = structs.replace(
+            server.card.capabilities,
+            tasks=api.tasks if task is None else frozenset({task}),
+            embedding=api.fields,
+        )
+        return structs.replace(server.card, capabilities=able)
 
     async def probe(self) -> None:
         """Raise EngineError if the server does not answer, or is not ready."""
@@ -210,6 +242,34 @@ class UpstreamEngine:
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
         return await self._running().detokenize(ids)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """See `Embedder`."""
+        server = self._running()
+        return await vectors.embed(self._post, vector_api(server.kind), server.card, request)
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """See `Reranker`."""
+        server = self._running()
+        return await vectors.score(self._post, vector_api(server.kind), server.card, pairs)
+
+    async def _post(self, path: str, body: Any) -> Any:
+        """What the server answers when there is a slot for the request. Raises AntiphonError."""
+        async with self._admission.slot():
+            self._running()
+            try:
+                return await ask(self._client, path, body)
+            except AntiphonError as error:
+                if isinstance(error.__cause__, HttpError) and error.__cause__.status in NOT_THERE:
+                    message = "The server of this model does not do this with it. Name another model."
+                    raise RequestError(message, param="model") from error
+                raise self._safe(error) from error.__cause__
+
+    def _safe(self, error: AntiphonError) -> AntiphonError:
+        """The error without the key: servers quote what they were sent."""
+        if self._options.upstream_key:
+            error.message = error.message.replace(self._options.upstream_key, "…")
+        return error
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Begin one generation."""

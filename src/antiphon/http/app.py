@@ -35,6 +35,7 @@ from antiphon.http.observing import ObservingMiddleware, metrics
 from antiphon.http.page import asset, index
 from antiphon.http.request import body, handler, paging
 from antiphon.http.socket import converse
+from antiphon.http.vectors import embeddings, ranking, scores
 
 GET, POST, DELETE = ["GET"], ["POST"], ["DELETE"]
 
@@ -83,6 +84,12 @@ ROUTES = [
     Route("/v1/completions", completions.create, methods=POST),
     Route("/tokenize", completions.tokenize, methods=POST),
     Route("/detokenize", completions.detokenize, methods=POST),
+    Route("/v1/embeddings", embeddings, methods=POST),
+    Route("/v1/rerank", ranking, methods=POST),
+    Route("/v2/rerank", ranking, methods=POST),
+    Route("/rerank", ranking, methods=POST),
+    Route("/v1/score", scores, methods=POST),
+    Route("/score", scores, methods=POST),
     Route("/v1/responses", responses.create, methods=POST),
     WebSocketRoute("/v1/responses", converse),
     Route("/v1/responses/input_tokens", responses.count_input_tokens, methods=POST),

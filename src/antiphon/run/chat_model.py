@@ -17,11 +17,13 @@ from antiphon.core.errors import RequestError, naming
 from antiphon.core.items import FunctionCall, FunctionOutput
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Calling, Ending, Function, Turn
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN, ChatDecoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.engines.engine import Conversation, Engine, GenerationRequest, Load, ModelCard, Prompt
 from antiphon.engines.upstreams.kind import no_tokens
 from antiphon.render.messages import gather
+from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
 from antiphon.run.model import Prepared, PromptSize, check_turn, most_tokens, room, texts, without
@@ -163,6 +165,14 @@ class ChatModel:
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The same."""
         raise no_tokens("tokens")
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """See `Model`."""
+        return await vectors.embed(self.engine, request)
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """See `Model`."""
+        return await vectors.score(self.engine, pairs)
 
 
 _WIRE_NAMES = {"prompt_limit": "truncate_prompt_tokens"}

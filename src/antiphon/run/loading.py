@@ -21,12 +21,13 @@ from antiphon.core.turn import Turn
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import check
-from antiphon.engines.engine import Adapters, Engine, Load, ModelCard, Monitored, Probed
+from antiphon.engines.engine import Adapters, Engine, Load, ModelCard, Monitored, Probed, Task
 from antiphon.engines.pool import PoolEngine
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.chat_model import ChatModel
 from antiphon.run.model import Model
 from antiphon.run.token_model import TokenModel
+from antiphon.run.vectors import VectorModel
 from antiphon.tools.tool import ServerTool
 
 log = structlog.get_logger()
@@ -122,8 +123,12 @@ class ServedModel:
             card = self._engine.card
             self.names = self.names or (card.name,)
             self.sampling = self._sampling(card)
-            chats = card.capabilities.chat
-            self.model = self._chat_model() if chats else await self._token_model(self._engine)
+            if Task.GENERATE not in card.capabilities.tasks:
+                self.model = VectorModel(self._engine, self._limits)
+            elif card.capabilities.chat:
+                self.model = self._chat_model()
+            else:
+                self.model = await self._token_model(self._engine)
         self.loaded = True
         return self.model
 
@@ -244,7 +249,7 @@ class ServedModel:
         if template is None:
             if native is None:
                 message = f"The model {card.name} has no chat template. Name one with --chat-template: "
-                message += f"a file, or {' or '.join(BUILT_IN)}. "
+                message += f"a file, or {' or '.join(BUILT_IN)}. If it embeds or ranks, say so with --task. "
                 raise EngineError(message + "Or ask a server for conversations: --upstream-kind chat.")
             return native
         jinja = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)

@@ -21,6 +21,7 @@ from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Rea
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, check_size
 from antiphon.run.bounded import BoundedPool
@@ -103,6 +104,14 @@ class Model(Protocol):
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of these tokens. Raises RequestError."""
+        ...
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """The vectors of texts. Raises RequestError for what the model cannot do, EngineError."""
+        ...
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """How well each document of the pairs answers its query. Raises RequestError, EngineError."""
         ...
 
 

@@ -28,6 +28,7 @@ from antiphon.core.errors import (
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Function, Turn
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
@@ -454,6 +455,16 @@ class NamedModel:
         """See `Model`."""
         async with self.held():
             return await self._model.detokenize(ids)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """See `Model`."""
+        async with self.held():
+            return await self._model.embed(request)
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """See `Model`."""
+        async with self.held():
+            return await self._model.score(pairs)
 
     def _completed(self, turn: Turn) -> Turn:
         """The turn with the model's defaults where it says nothing."""

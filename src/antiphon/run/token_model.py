@@ -19,6 +19,7 @@ from antiphon.core.items import FunctionCall, Item, MediaPart, Message, Role, Te
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
@@ -28,6 +29,7 @@ from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, 
 from antiphon.render.media import media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.render.special_tokens import split_at_separators
+from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import (
     ConstraintPlan,
@@ -170,6 +172,14 @@ class TokenModel:
     async def detokenize(self, ids: Sequence[int]) -> str:
         """See `Model`."""
         return await self.engine.detokenize(ids)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """See `Model`."""
+        return await vectors.embed(self.engine, request)
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """See `Model`."""
+        return await vectors.score(self.engine, pairs)
 
     async def prompt(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
         """The turn as the model wants to read it: these `ids`, if it was rendered before.

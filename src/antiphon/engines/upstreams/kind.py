@@ -188,7 +188,7 @@ def refusal(status: int, body: bytes, retry_after: float | None = None) -> Antip
     """
     failure = _refusal(status, body)
     failure.retry_after = retry_after
-    failure.__cause__ = HttpError(f"{status}: {body[:1000].decode(errors='replace')}")
+    failure.__cause__ = HttpError(f"{status}: {body[:1000].decode(errors='replace')}", status)
     return failure
 
 
@@ -208,7 +208,8 @@ def _refusal(status: int, body: bytes) -> AntiphonError:
     if status in (408, 502, 503, 504, 529):
         return EngineNotReadyError()
     message = _message(body)
-    return _blame(message, body) if 400 <= status < 500 and message else EngineError()
+    blamed = 400 <= status < 500 or "too large to process" in message  # a text that llama-server cannot embed
+    return _blame(message, body) if blamed and message else EngineError()
 
 
 def _blame(message: str, body: bytes) -> RequestError:

@@ -1,0 +1,239 @@
+"""Embeddings, rankings and scores: requests → what is asked of a model, and what it gives → bodies.
+
+Embeddings are OpenAI's, with vLLM's ways to cut long inputs and those of other servers; rankings have the
+shape of Jina's and Cohere's API, which vLLM and llama-server have, too; scores are vLLM's.
+"""
+
+from array import array
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from sys import byteorder
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.apis.request import AtLeastOne, Count, CountOrAll
+from antiphon.core.errors import RequestError
+from antiphon.core.limits import Limits
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
+
+BYTES_PER_TOKEN = 4
+"""Of a text, about: limits count before anything is tokenized."""
+
+Inputs = Annotated[list[str | Count | list[Count]], Meta(min_length=1)]
+
+
+class EmbeddingsRequest(Struct, kw_only=True):
+    """POST /v1/embeddings. `input` is a text or its token ids, or a list of either.
+
+    `truncate_prompt_tokens` (-1: what the model reads) and `truncation_side` are vLLM's; `truncate` is
+    Ollama's, a truth value, or Cohere's, the end that is cut.
+    """
+
+    model: str
+    input: str | Inputs
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: AtLeastOne | None = None
+    truncate_prompt_tokens: CountOrAll | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    truncate: bool | Literal["NONE", "START", "END"] | None = None
+    normalize: bool | None = None
+    normalized: bool | None = None
+
+
+class Text(Struct):
+    """A text as an object."""
+
+    text: str
+
+
+Document = str | Text
+
+
+class RerankRequest(Struct, kw_only=True):
+    """POST /v1/rerank: which documents answer a query best."""
+
+    model: str
+    query: Document
+    documents: Annotated[list[Document], Meta(min_length=1)]
+    top_n: AtLeastOne | None = None
+    return_documents: bool | None = None
+
+
+class ScoreRequest(Struct, kw_only=True):
+    """POST /score: a text with each of others, or each of some with that of the others at its place."""
+
+    model: str
+    text_1: Document | Annotated[list[Document], Meta(min_length=1)]
+    text_2: Document | Annotated[list[Document], Meta(min_length=1)]
+
+
+class VectorUsage(Struct):
+    """Tokens that were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class RankedDocument(Struct):
+    """A document by its place in the request."""
+
+    index: int
+    relevance_score: float
+    document: Text | UnsetType = UNSET
+
+
+class Ranking(Struct, tag_field="object", tag="list"):
+    """The body of a ranking, the best first."""
+
+    id: str
+    model: str
+    results: list[RankedDocument]
+    usage: VectorUsage
+
+
+class Score(Struct, tag_field="object", tag="score"):
+    """The score of a pair."""
+
+    index: int
+    score: float
+
+
+class ScoreList(Struct, tag_field="object", tag="list"):
+    """The body of scores."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Score]
+    usage: VectorUsage
+
+
+def accept_inputs(request: EmbeddingsRequest, limits: Limits) -> EmbeddingRequest:
+    """What the request asks of its model. Raises RequestError."""
+    if request.normalize is False or request.normalized is False:
+        param = "normalize" if request.normalize is False else "normalized"
+        raise RequestError("Vectors have the length 1 here. Leave it out.", param=param)
+    inputs = _inputs(request.input)
+    _check(limits, "input", inputs)
+    truncate, keep_end = _truncation(request)
+    return EmbeddingRequest(inputs, request.dimensions, truncate, keep_end)
+
+
+def _inputs(given: str | list[str | int | list[int]]) -> tuple[str | tuple[int, ...], ...]:
+    if isinstance(given, str):
+        found: tuple[Any, ...] = (given,)
+    elif {*map(type, given)} == {int}:
+        found = (tuple(given),)
+    elif int in map(type, given):
+        message = "A list of inputs holds texts and lists of token ids, or is one list of token ids."
+        raise RequestError(message, param="input")
+    else:
+        found = tuple(each if isinstance(each, str) else tuple(each) for each in given)  # type: ignore[arg-type]
+    for place, each in enumerate(found):
+        if not each:
+            where = f"input[{place}]" if isinstance(given, list) and len(found) > 1 else "input"
+            raise RequestError(f"'{where}' is empty. Leave it out.", param=where)
+    return found
+
+
+def _truncation(request: EmbeddingsRequest) -> tuple[int | None, bool]:
+    """How many tokens of an input are read at most, if it may be cut, and whether its end is kept."""
+    most, side, way = request.truncate_prompt_tokens, request.truncation_side, request.truncate
+    if way in (False, "NONE") and most is not None:
+        message = "'truncate' says that nothing is cut. Leave one of them out."
+        raise RequestError(message, param="truncate_prompt_tokens")
+    if most == 0:
+        raise RequestError(
+            "At least 1 token is read, or -1 for all that fit.", param="truncate_prompt_tokens"
+        )
+    if most is None and way not in (None, False, "NONE"):
+        most = -1
+    return most, most is not None and (side == "left" or way == "START")
+
+
+def accept_ranking(request: RerankRequest, limits: Limits) -> tuple[tuple[str, str], ...]:
+    """The pairs to be scored. Raises RequestError."""
+    query, documents = _text(request.query), tuple(map(_text, request.documents))
+    _check(limits, "documents", documents, len(documents) * _size(query))
+    return tuple((query, document) for document in documents)
+
+
+def accept_scores(request: ScoreRequest, limits: Limits) -> tuple[tuple[str, str], ...]:
+    """The pairs to be scored. Raises RequestError."""
+    firsts, seconds = _texts(request.text_1), _texts(request.text_2)
+    if len(firsts) == 1:
+        firsts *= len(seconds)
+    if len(firsts) != len(seconds):
+        message = f"'text_1' has {len(firsts)} texts, 'text_2' {len(seconds)}: send one, or as many."
+        raise RequestError(message, param="text_1")
+    _check(limits, "text_2", seconds, tokens_in(firsts))
+    return tuple(zip(firsts, seconds, strict=True))
+
+
+def _texts(given: Document | list[Document]) -> tuple[str, ...]:
+    return tuple(map(_text, given)) if isinstance(given, list) else (_text(given),)
+
+
+def _text(document: Document) -> str:
+    return document if isinstance(document, str) else document.text
+
+
+def tokens_in(inputs: Iterable[str | tuple[int, ...]]) -> int:
+    """How many tokens these have, about."""
+    return sum(map(_size, inputs))
+
+
+def _size(each: str | tuple[int, ...]) -> int:
+    return len(each) if isinstance(each, tuple) else -(-len(each.encode()) // BYTES_PER_TOKEN)
+
+
+def _check(limits: Limits, param: str, inputs: Sequence[str | tuple[int, ...]], more: int = 0) -> None:
+    limits.check("inputs", len(inputs), param)
+    tokens = tokens_in(inputs) + more
+    if tokens > limits.input_tokens:
+        limits.refuse("input_tokens", param, f"'{param}' has about {tokens} tokens")
+
+
+def embeddings_body(model: str, found: Embeddings, encoding: str | None) -> Iterator[bytes]:
+    """The body, in pieces: one for each vector, and what is around them."""
+    begin = msgspec.json.encode({"object": "list", "model": model, "usage": _usage(found.tokens)})
+    yield begin[:-1] + b',"data":['
+    for index, vector in enumerate(found.vectors):
+        shown = _packed(vector) if encoding == "base64" else vector
+        datum = {"object": "embedding", "index": index, "embedding": shown}
+        yield (b"," if index else b"") + msgspec.json.encode(datum)
+    yield b"]}"
+
+
+def _packed(vector: Sequence[float]) -> str:
+    """The numbers as little-endian floats of 32 bits."""
+    numbers = array("f", vector)
+    if byteorder == "big":
+        numbers.byteswap()
+    return b64encode(numbers.tobytes()).decode()
+
+
+def ranking_body(id_: str, request: RerankRequest, found: Scores) -> bytes:
+    """The documents, the best first."""
+    order = sorted(range(len(found.scores)), key=lambda index: (-found.scores[index], index))
+    results = [
+        RankedDocument(
+            index,
+            found.scores[index],
+            Text(_text(request.documents[index])) if request.return_documents else UNSET,
+        )
+        for index in order[: request.top_n]
+    ]
+    return msgspec.json.encode(Ranking(id_, request.model, results, _usage(found.tokens)))
+
+
+def scores_body(id_: str, created: int, model: str, found: Scores) -> bytes:
+    """The scores, in the order of the pairs."""
+    data = [Score(index, score) for index, score in enumerate(found.scores)]
+    return msgspec.json.encode(ScoreList(id_, created, model, data, _usage(found.tokens)))
+
+
+def _usage(tokens: int) -> VectorUsage:
+    return VectorUsage(tokens, tokens)

@@ -1,0 +1,73 @@
+"""Embeddings, rankings and scores, without HTTP."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
+from time import time
+from typing import TypeVar
+
+from antiphon.apis.vectors import (
+    EmbeddingsRequest,
+    RerankRequest,
+    ScoreRequest,
+    accept_inputs,
+    accept_ranking,
+    accept_scores,
+    embeddings_body,
+    ranking_body,
+    scores_body,
+    tokens_in,
+)
+from antiphon.app.app import App
+from antiphon.core.errors import naming
+from antiphon.core.observation import observed
+from antiphon.core.vectors import Embeddings, Scores
+from antiphon.decode.ids import random_id
+
+T = TypeVar("T", Embeddings, Scores)
+
+PAUSE = 16
+"""Vectors that are written before others get their turn."""
+
+
+async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
+    """The body with the vectors of texts. Raises RequestError, EngineError."""
+    wanted = accept_inputs(request, app.options.limits)
+    model = await app.models.model(request.model)
+    found = await _counted(tokens_in(wanted.inputs), "input", lambda: model.embed(wanted))
+    pieces: list[bytes] = []
+    for piece in embeddings_body(request.model, found, request.encoding_format):
+        pieces.append(piece)
+        if len(pieces) % PAUSE == 0:
+            await asyncio.sleep(0)
+    return b"".join(pieces)
+
+
+async def ranking(app: App, request: RerankRequest) -> bytes:
+    """The body with documents by how well they answer a query. Raises RequestError, EngineError."""
+    found = await _scores(app, request.model, accept_ranking(request, app.options.limits), "documents")
+    return ranking_body(random_id("rerank-", 24), request, found)
+
+
+async def scores(app: App, request: ScoreRequest) -> bytes:
+    """The body with the scores of pairs of texts. Raises RequestError, EngineError."""
+    found = await _scores(app, request.model, accept_scores(request, app.options.limits), "text_2")
+    return scores_body(random_id("score-", 24), int(time()), request.model, found)
+
+
+async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: str) -> Scores:
+    model = await app.models.model(name)
+    return await _counted(tokens_in(chain.from_iterable(pairs)), param, lambda: model.score(pairs))
+
+
+async def _counted(about: int, param: str, work: Callable[[], Awaitable[T]]) -> T:
+    """What the work gives, whose tokens count among those of the key. Raises RateLimitError."""
+    account, used = observed().account, 0
+    with naming({"max_tokens": param}), account.answering():
+        reserved = account.reserve(about)
+        try:
+            found = await work()
+            used = found.tokens
+        finally:
+            account.settle(reserved, used)
+    return found

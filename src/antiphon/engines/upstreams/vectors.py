@@ -1,0 +1,211 @@
+"""How servers embed and rank: what each kind is asked with, and what it answers.
+
+Nearly all have OpenAI's `/v1/embeddings`; those that rank have Jina's `/v1/rerank`. Many inputs are asked for
+in several requests, each of which waits for a slot like a generation: so a large one does not keep others
+waiting, and no answer is so large that reading it holds up the event loop.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
+from antiphon.engines.engine import ModelCard, Task
+
+AT_ONCE = 8
+"""Requests to the server at a time, for one request of a client."""
+
+Post = Callable[[str, Any], Awaitable[Any]]
+"""Asks the server at a path, with a body that is written as JSON; gives the answer, read."""
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+Input = str | tuple[int, ...]
+
+
+class VectorApi(Struct, frozen=True):
+    """What a kind of server does with texts.
+
+    A request has `batch` inputs at most, so that a slot is enough for it. `fields` is what it takes beside
+    texts, as `Capabilities.embedding` has it. With `native` it is asked as Ollama is.
+    """
+
+    tasks: frozenset[Task] = frozenset({Task.GENERATE, Task.EMBED, Task.RANK})
+    batch: int = 32
+    fields: frozenset[str] = frozenset({"ids", "dimensions"})
+    native: bool = False
+
+
+_OPENAI = VectorApi()
+_GENERATES = frozenset({Task.GENERATE})
+
+VECTOR_APIS: Mapping[str, VectorApi] = MappingProxyType(
+    {
+        # A slot reads one input at a time. What is too long is cut here, by its tokens.
+        "llama-server": VectorApi(batch=1, fields=frozenset({"ids", "truncate"})),
+        "vllm": VectorApi(fields=frozenset({"ids", "dimensions", "truncate"})),
+        "ollama": VectorApi(
+            _GENERATES | {Task.EMBED}, fields=frozenset({"dimensions", "truncate"}), native=True
+        ),
+        "anthropic": VectorApi(_GENERATES, fields=frozenset()),
+    }
+)
+"""The kinds of servers that differ from what most do."""
+
+
+def vector_api(kind: str) -> VectorApi:
+    """How servers of this kind are asked."""
+    return VECTOR_APIS.get(kind, _OPENAI)
+
+
+async def embed(post: Post, api: VectorApi, card: ModelCard, request: EmbeddingRequest) -> Embeddings:
+    """The vectors that the server makes. Raises AntiphonError."""
+    cut = _cutter(post, card, request) if api.batch == 1 and request.truncate is not None else None
+
+    async def ask(batch: Sequence[Input]) -> Embeddings:
+        if cut is not None:
+            batch = [await cut(batch[0])]
+        if api.native:
+            return _native(await post("/api/embed", _native_body(card, request, batch)), len(batch))
+        body: dict[str, Any] = {"model": card.known_as[0], "input": batch, "encoding_format": "float"}
+        if request.dimensions is not None:
+            body["dimensions"] = request.dimensions
+        if request.truncate is not None and cut is None:
+            body["truncate_prompt_tokens"] = request.truncate
+            if request.keep_end:
+                body["truncation_side"] = "left"
+        return _embeddings(await post("/v1/embeddings", body), len(batch))
+
+    parts = await _in_turn(list(_batches(request.inputs, api.batch)), ask)
+    return Embeddings(
+        tuple(vector for part in parts for vector in part.vectors), sum(part.tokens for part in parts)
+    )
+
+
+def _embeddings(answer: Any, count: int) -> Embeddings:
+    found: list[Sequence[float] | None] = [None] * count
+    try:
+        for place, each in enumerate(answer["data"]):
+            found[each.get("index", place)] = [*map(float, each["embedding"])]
+        tokens = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise _unexpected() from error
+    vectors = tuple(vector for vector in found if vector)
+    if len(vectors) < count:
+        raise _unexpected()
+    return Embeddings(vectors, tokens)
+
+
+def _native_body(card: ModelCard, request: EmbeddingRequest, batch: Sequence[Input]) -> dict[str, Any]:
+    """Ollama cuts what is too long without a word, unless it is told not to."""
+    if request.truncate not in (None, -1) or request.keep_end:
+        message = "The server of this model cuts texts at its own length, at their ends. Use -1."
+        raise RequestError(message, param="truncate_prompt_tokens")
+    body: dict[str, Any] = {"model": card.known_as[0], "input": batch, "truncate": request.truncate == -1}
+    return body if request.dimensions is None else body | {"dimensions": request.dimensions}
+
+
+def _native(answer: Any, count: int) -> Embeddings:
+    try:
+        vectors = tuple([*map(float, vector)] for vector in answer["embeddings"])
+        tokens = int(answer.get("prompt_eval_count") or 0)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unexpected() from error
+    if len(vectors) != count:
+        raise _unexpected()
+    return Embeddings(vectors, tokens)
+
+
+async def score(post: Post, api: VectorApi, card: ModelCard, pairs: Sequence[tuple[str, str]]) -> Scores:
+    """The scores that the server gives. Raises AntiphonError."""
+    asked = [
+        (query, [document for _, document in batch])
+        for query, group in groupby(pairs, lambda pair: pair[0])
+        for batch in _batches([*group], api.batch)
+    ]
+
+    async def ask(batch: tuple[str, list[str]]) -> Scores:
+        query, documents = batch
+        body = {
+            "model": card.known_as[0],
+            "query": query,
+            "documents": documents,
+            "top_n": len(documents),
+        }
+        return _scores(await post("/v1/rerank", body), len(documents))
+
+    parts = await _in_turn(asked, ask)
+    return Scores(tuple(each for part in parts for each in part.scores), sum(part.tokens for part in parts))
+
+
+def _scores(answer: Any, count: int) -> Scores:
+    """The scores by the places of the documents. SGLang answers with a list, of other names."""
+    found: list[float | None] = [None] * count
+    try:
+        listed = answer if isinstance(answer, list) else answer["results"]
+        usage = {} if isinstance(answer, list) else answer.get("usage") or {}
+        for each in listed:
+            name = "relevance_score" if "relevance_score" in each else "score"
+            found[each["index"]] = float(each[name])
+        tokens = int(usage.get("prompt_tokens") or usage.get("total_tokens") or 0)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise _unexpected() from error
+    scores = tuple(each for each in found if each is not None)
+    if len(scores) < count:
+        raise _unexpected()
+    return Scores(scores, tokens)
+
+
+def _cutter(post: Post, card: ModelCard, request: EmbeddingRequest) -> Callable[[Input], Awaitable[Input]]:
+    """Cuts inputs for a server that does not, around the tokens that it puts before and behind each."""
+    most = card.context if request.truncate in (None, -1) else min(request.truncate or 0, card.context)
+
+    async def cut(text: Input) -> Input:
+        body = text if isinstance(text, tuple) else await tokens(text, special=False)
+        whole = body if isinstance(text, tuple) else await tokens(text, special=True)
+        if len(whole) <= most:
+            return whole
+        added = len(whole) - len(body)
+        before = next(
+            (place for place in range(added + 1) if whole[place : place + len(body)] == body), added
+        )
+        room = max(most - added, 0)
+        kept = body[len(body) - room :] if request.keep_end else body[:room]
+        return (*whole[:before], *kept, *whole[before + len(body) :])
+
+    async def tokens(text: str, *, special: bool) -> tuple[int, ...]:
+        return (*(await post("/tokenize", {"content": text, "add_special": special}))["tokens"],)
+
+    return cut
+
+
+def _batches(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+async def _in_turn(asked: Sequence[T], ask: Callable[[T], Awaitable[U]]) -> list[U]:
+    """What each is answered with, in their order. Few are under way at a time; a failure ends them all."""
+    answers: dict[int, U] = {}
+    left = iter(enumerate(asked))
+
+    async def work() -> None:
+        for place, each in left:
+            answers[place] = await ask(each)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE, len(asked))):
+                group.create_task(work())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [answers[place] for place in range(len(asked))]
+
+
+def _unexpected() -> EngineError:
+    return EngineError("The server of the model does not answer as expected. See the log of this server.")

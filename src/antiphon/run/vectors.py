@@ -1,0 +1,124 @@
+"""Vectors and scores of texts: how a model is asked for them, and models that give nothing else.
+
+A model that ranks says itself how well a document answers a query. Of one that embeds only, it is the cosine
+of the angle between their vectors.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from operator import mul
+from types import MappingProxyType
+
+from antiphon.core.errors import RequestError
+from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.turn import Function, Turn
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
+from antiphon.engines.engine import Embedder, Engine, Load, ModelCard, Prompt, Reranker, Task
+from antiphon.run.model import Prepared, PromptSize
+from antiphon.tools.tool import ServerTool
+
+PAUSE = 64
+"""Pairs of vectors that are compared before others get their turn."""
+
+
+async def embed(engine: Engine, request: EmbeddingRequest) -> Embeddings:
+    """The vectors that the engine makes. Raises RequestError for what it cannot do, EngineError."""
+    able = engine.card.capabilities
+    if Task.EMBED not in able.tasks or not isinstance(engine, Embedder):
+        raise _unable(engine.card, "makes no embeddings", "Name one that does")
+    wanted = {
+        "ids": ("input", not all(isinstance(each, str) for each in request.inputs)),
+        "dimensions": ("dimensions", request.dimensions is not None),
+        "truncate": ("truncate_prompt_tokens", request.truncate is not None),
+    }
+    for name, (param, given) in wanted.items():
+        if given and name not in able.embedding:
+            remedy = "Send texts." if name == "ids" else "Leave it out."
+            message = (
+                f"The engine of the model '{engine.card.name}' does not support this '{param}'. {remedy}"
+            )
+            raise RequestError(message, param=param)
+    return await engine.embed(request)
+
+
+async def score(engine: Engine, pairs: Sequence[tuple[str, str]]) -> Scores:
+    """How well each document answers its query. Raises RequestError, EngineError."""
+    tasks = engine.card.capabilities.tasks
+    if Task.RANK in tasks and isinstance(engine, Reranker):
+        return await engine.score(pairs)
+    if Task.EMBED not in tasks:
+        raise _unable(engine.card, "ranks nothing", "Name one that ranks, or embeds")
+    texts = {text: place for place, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
+    found = await embed(engine, EmbeddingRequest((*texts,)))
+    scores = []
+    for place, (query, document) in enumerate(pairs):
+        scores.append(sum(map(mul, found.vectors[texts[query]], found.vectors[texts[document]])))
+        if place % PAUSE == 0:
+            await asyncio.sleep(0)
+    return Scores((*scores,), found.tokens)
+
+
+def _unable(card: ModelCard, what: str, remedy: str) -> RequestError:
+    return RequestError(f"The model '{card.name}' {what}. {remedy}.", param="model", code="unsupported_model")
+
+
+class VectorModel:
+    """A model that embeds or ranks, and answers nobody. See `Model`."""
+
+    def __init__(self, engine: Engine, limits: Limits = DEFAULTS) -> None:
+        self.engine = engine
+        self.limits = limits
+        self.stopping = asyncio.Event()
+        self.tools: Mapping[str, ServerTool] = MappingProxyType({})
+        self.native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
+
+    @property
+    def card(self) -> ModelCard:
+        """The engine's model."""
+        return self.engine.card
+
+    @property
+    def load(self) -> Load:
+        """See `Model`."""
+        return self.engine.load
+
+    @staticmethod
+    def held() -> AbstractAsyncContextManager[None]:
+        """See `Model`: whoever made it has loaded it."""
+        return nullcontext()
+
+    async def prepare(
+        self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
+    ) -> Prepared:
+        """See `Model`. Raises RequestError, always."""
+        raise self._no_answers()
+
+    async def count(self, turn: Turn) -> PromptSize:
+        """See `Model`."""
+        return PromptSize(len((await self.compose(turn)).ids))
+
+    async def compose(self, turn: Turn) -> Prompt:
+        """See `Model`: of texts alone. Raises RequestError for a conversation."""
+        if not isinstance(turn.prompt, str):
+            raise self._no_answers()
+        return Prompt(turn.prompt, (*await self.engine.tokenize([turn.prompt]),))
+
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """See `Model`."""
+        return await self.engine.token_texts(ids)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """See `Model`."""
+        return await self.engine.detokenize(ids)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """See `Model`."""
+        return await embed(self.engine, request)
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """See `Model`."""
+        return await score(self.engine, pairs)
+
+    def _no_answers(self) -> RequestError:
+        return _unable(self.card, "gives no answers", "Use /v1/embeddings or /v1/rerank, or name another")
