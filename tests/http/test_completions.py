@@ -181,7 +181,6 @@ async def test_one_prompt_that_fails_does_not_lose_the_others(api: ChatApi) -> N
 @pytest.mark.parametrize(
     ("prompt", "fields", "param"),
     [
-        (ONCE, {"suffix": "The end."}, "suffix"),
         (ONCE, {"best_of": 1, "n": 2}, "best_of"),
         (ONCE, {"best_of": 2, "stream": True}, "best_of"),
         (ONCE, {"n": 129}, "n"),

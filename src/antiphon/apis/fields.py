@@ -199,7 +199,7 @@ REFUSED: Mapping[str, str] = {
     "smoothing_curve": _NO_SAMPLER,
     "smoothing_factor": _NO_SAMPLER,
     "store": _IN_CHAT_OR_RESPONSES,
-    "suffix": "Antiphon does not fill in the middle.",
+    "suffix": "Use Completions.",
     "t_max_predict_ms": "Use 'max_tokens'.",
     "temperature_last": _ORDER,
     "text": "Use 'response_format' and 'verbosity'.",

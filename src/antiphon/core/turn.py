@@ -180,7 +180,8 @@ class Turn(Struct, frozen=True):
     (-1: what fits) only the last so many tokens are used; a conversation that
     does not fit loses its oldest messages if `shorten`. After `reasoning_limit`
     tokens of reasoning the answer is made to begin. `prompt` is a text, or its
-    token ids, that stands in for a conversation. `owner` is the identity
+    token ids, that stands in for a conversation; with a `suffix` it is what is before a gap, and that what is
+    behind it: the answer fills it in. `owner` is the identity
     behind the request: what is stored belongs to it. `id` is that of the answer, where what tools leave
     belongs to it. `media_fallback` is what becomes of media that the
     model does not take, `error` or `note`, None for what the server does. `parameters` is what the
@@ -206,6 +207,7 @@ class Turn(Struct, frozen=True):
     reasoning_limit: int | None = None
     shorten: bool = False
     prompt: str | tuple[int, ...] | None = None
+    suffix: str | None = None
     tool_limit: int | None = None
     owner: str = ""
     id: str = ""

@@ -27,10 +27,17 @@ ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
 }
 """What makes the body of an error, by the beginning of the path: each API has its own. The longest counts."""
 
-_SERVED = "Antiphon serves /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions and /v1/models."
+_SERVED = (
+    "Antiphon serves /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, /v1/embeddings, "
+    "/v1/rerank and /v1/models."
+)
+_HEARING = "send it to a model that hears, in /v1/chat/completions."
 NOT_SERVED: Mapping[str, str] = {
     "/v1/assistants": "Assistants are not served. Use /v1/responses and /v1/conversations.",
     "/v1/audio/speech": f"Speech is not served: answers are text. {_SERVED}",
+    "/v1/audio/transcriptions": f"Sound is not transcribed: {_HEARING}",
+    "/v1/audio/translations": f"Sound is not translated: {_HEARING}",
+    "/infill": "Use /v1/completions with a 'suffix'.",
     "/v1/fine_tuning": f"Models are not trained here. {_SERVED}",
     "/v1/images": f"Images are not made here; models may see them. {_SERVED}",
     "/v1/moderations": f"Moderation is not served: do that before and after. {_SERVED}",

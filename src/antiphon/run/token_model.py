@@ -26,6 +26,7 @@ from antiphon.decode.table import Table
 from antiphon.dialects.detection.foreign import ForeignCalls
 from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt
+from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.render.special_tokens import split_at_separators
@@ -94,6 +95,7 @@ class TokenModel:
         self._reasons = reasons
         self._exclude_tools = exclude_tools
         self._calls_elsewhere = ForeignCalls(dialect.names[0])
+        self._fill_in: FillIn | None = None
         self._plans: dict[bytes, ConstraintPlan] = {}
         self._foreign = lru_cache(TEMPLATES)(self._compile)
 
@@ -212,6 +214,8 @@ class TokenModel:
         return prompt
 
     async def _whole(self, turn: Turn) -> Prompt:
+        if turn.suffix is not None:
+            return await self._filled(turn, turn.suffix)
         if isinstance(turn.prompt, tuple):
             return Prompt(await self._text(turn.prompt), turn.prompt)
         if turn.shorten:
@@ -219,6 +223,23 @@ class TokenModel:
         if isinstance(turn.prompt, str):
             return await self._read([turn.prompt])
         return await self._rendered(turn)
+
+    async def _filled(self, turn: Turn, suffix: str) -> Prompt:
+        """The prompt for the text between a prompt and what is behind it."""
+        if self._fill_in is None:
+            self._fill_in = await self._find_fill_in()
+        before = turn.prompt if isinstance(turn.prompt, str) else await self._text(turn.prompt or ())
+        return await self._read([*filter(None, self._fill_in.pieces(before, suffix))])
+
+    async def _find_fill_in(self) -> FillIn:
+        """The tokens by which the model fills in. Raises RequestError if it has none."""
+        if self.card.capabilities.token_ids:
+            for family in FAMILIES:
+                ids = [await self.engine.tokenize([token]) for token in family.tokens]
+                if all(len(each) == 1 for each in ids) and len({*map(tuple, ids)}) == len(ids):
+                    return family
+        message = f"The model '{self.card.name}' has no tokens to fill in the middle with. Name one that has."
+        raise RequestError(message, param="suffix", code="unsupported_model")
 
     async def _rendered(self, turn: Turn) -> Prompt:
         """The prompt of a conversation."""

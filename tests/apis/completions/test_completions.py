@@ -182,7 +182,6 @@ def test_the_shape_and_the_presentation_of_an_answer() -> None:
         ({"prompt": 5}, "prompt"),
         ({"prompt": ["a"] * 129}, "n"),
         ({"prompt": ["a"] * 10, "best_of": 20}, "best_of"),
-        ({"suffix": "x"}, "suffix"),
         ({"n": 3, "best_of": 2}, "best_of"),
         ({"best_of": 2, "stream": True}, "best_of"),
         ({"logprobs": 21}, "logprobs"),

@@ -70,6 +70,7 @@ def accept(
         stop_shown=bool(request.include_stop_str_in_output),
         choices=shape.tried,
         prompt_limit=request.truncate_prompt_tokens,
+        suffix=_suffix(request),
         owner=owner,
         parameters=PARAMETERS | {"format": format_source},
     )
@@ -77,6 +78,17 @@ def accept(
     return Accepted(
         turns, shape, shared_presentation(request, defaults, request.logprobs), request.request_id
     )
+
+
+def _suffix(request: CompletionRequest) -> str | None:
+    """What is behind the gap that the completion fills in."""
+    if request.suffix is None or request.suffix == "":
+        return None
+    for param in ("echo", "truncate_prompt_tokens"):
+        if getattr(request, param):
+            message = "A completion with a 'suffix' is the text between the two. Leave it out."
+            raise RequestError(message, param=param)
+    return request.suffix
 
 
 def _shape(request: CompletionRequest, prompts: int) -> Shape:

@@ -18,6 +18,7 @@ class CompletionRequest(Request, kw_only=True):
     """POST /v1/completions. `prompt` is a text or its token ids, or a list of either."""
 
     prompt: str | Prompts
+    suffix: str | None = None
     best_of: Choices | None = None
     logprobs: Alternatives | None = None
 

@@ -1,0 +1,43 @@
+"""How models fill in the middle: their own tokens around what is before and behind the gap.
+
+A model that was trained for it has these tokens in its vocabulary, each as one token. The text of the gap is
+what it writes behind the last of them.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+
+class FillIn(Struct, frozen=True):
+    """The tokens of a family, as text. With `suffix_first` the text behind the gap comes first."""
+
+    prefix: str
+    suffix: str
+    middle: str = ""
+    suffix_first: bool = False
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Those that the model must have."""
+        return tuple(filter(None, (self.prefix, self.suffix, self.middle)))
+
+    def pieces(self, before: str, behind: str) -> Iterator[str]:
+        """The prompt for the gap between two texts, in the pieces that are tokenized one by one."""
+        parts = (self.prefix, before), (self.suffix, behind)
+        for mark, text in reversed(parts) if self.suffix_first else parts:
+            yield mark
+            yield text
+        yield self.middle
+
+
+FAMILIES = (
+    FillIn("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen Coder, CodeGemma, Granite
+    FillIn("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, SmolLM of code
+    FillIn("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder, Refact
+    FillIn("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek Coder
+    FillIn("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
+    FillIn("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM
+    FillIn("[PREFIX]", "[SUFFIX]", suffix_first=True),  # Codestral
+)
+"""Tried in this order: the first of which a model has every token is its own."""
