@@ -119,7 +119,7 @@ $(VENV)/.check: $(LOCKED) | $(BIN)/python
 
 $(VENV)/.page: $(VENV)/.test
 	@command -v chromium > /dev/null || { echo "There is no chromium here. Install it: apt-get install chromium" >&2; exit 1; }
-	$(PIP) install 'playwright>=1.50'
+	$(INSTALL) 'playwright>=1.50'
 	npm install --silent --no-save --prefix $(VENV)/page axe-core@4
 	@touch $@
 
