@@ -145,6 +145,7 @@ SAMPLES = {
     "python_sandbox": ("bwrap --", "bwrap --"),
     "mcp_host": ("a b:1", ("a", "b:1")),
     "web_search": ("http://127.0.0.1:8888", "http://127.0.0.1:8888"),
+    "web_search_key": ("secret", "secret"),
     "shell": ("bwrap sh", "bwrap sh"),
     "default_model": ("a", "a"),
     "keep_loaded": ("2GiB", "2GiB"),

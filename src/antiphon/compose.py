@@ -182,9 +182,8 @@ def _tools(settings: Settings, interpreters: Interpreters | None) -> Iterator[Se
         yield CodeInterpreter()
     if settings.web_search is not None:
         with _extra("web-search"):
-            from antiphon.tools.web.search import SearxngSearch  # noqa: PLC0415
-            from antiphon.tools.web_search import WebSearch  # noqa: PLC0415
-        yield WebSearch(SearxngSearch(settings.web_search))
+            from antiphon.tools.web.open import open_web_search  # noqa: PLC0415
+        yield open_web_search(settings.web_search, settings.web_search_key)
     if settings.shell is not None:
         yield Shell(settings.shell)
 

@@ -272,8 +272,12 @@ class Settings:
     Bubblewrap."""
 
     web_search: str | None = None
-    """The address of a SearXNG server, to search the web with for models that ask for it
-    (needs the extra `web-search`): http://127.0.0.1:8888"""
+    """What models that ask for it search the web with: the address of a SearXNG server, such as
+    http://127.0.0.1:8888; `brave` or `tavily`, with a key; or a folder of pages, one folder in
+    it for each site (needs the extra `web-search`)."""
+
+    web_search_key: str | None = field(default=None, repr=False)
+    """The key for `brave` or `tavily`."""
 
     shell: str | None = None
     """The command that begins a shell in a sandbox, to run commands in for models that ask for

@@ -74,7 +74,7 @@ class TestChats(ModelContract):
             (
                 turn(
                     template="{{ x }}",
-                    parameters={"template": "chat_template", "tool_limit": "max_tool_calls"},
+                    parameters={"template": "chat_template"},
                 ),
                 "chat_template",
             ),

@@ -57,10 +57,10 @@ def file_mark(search: int, result: int, filename: str) -> str:
     return f"【{search}:{result}†{filename.translate(_BRACKETS)}】"
 
 
-def file_marks(text: str) -> Iterator[tuple[int, int, int]]:
-    """The marks in a text: where each begins, its search and its result."""
+def file_marks(text: str) -> Iterator[tuple[int, int, int, int]]:
+    """The marks in a text: where each begins and ends, its search and its result."""
     for found in _MARK.finditer(text):
-        yield found.start(), int(found[1]), int(found[2])
+        yield *found.span(), int(found[1]), int(found[2])
 
 
 class FileQuery(Struct, frozen=True):

@@ -87,9 +87,28 @@ ToolResultDetails = (
 )
 
 
+class Source(Struct, frozen=True):
+    """A page that can be cited. What is shown of it begins at `line`."""
+
+    url: str
+    title: str
+    line: int = 0
+
+
+class Shown(Struct, frozen=True):
+    """What a model is shown under a `cursor`, by which it may cite it: the pages, by their lines."""
+
+    cursor: int
+    sources: tuple[Source, ...]
+
+
 class ToolResult(Struct, frozen=True):
-    """The text is for the model, the details are for presenters. `failed`: the tool could not do it."""
+    """The text is for the model, the details are for presenters. `failed`: the tool could not do it.
+
+    `shown` is what of it can be cited.
+    """
 
     text: str
     details: ToolResultDetails | None = None
     failed: bool = False
+    shown: Shown | None = None

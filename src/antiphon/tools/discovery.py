@@ -32,7 +32,7 @@ MAX_NAME = 64
 """Characters of a function's name with the label of its tool."""
 
 _OWN = "Give the model a function of your own."
-_SEARCH = "Start it with --web-search URL."
+_SEARCH = "Start it with --web-search."
 _SCREEN = "Give the model functions of your own that look at a screen and act on it."
 REMEDIES: Mapping[str, str] = {
     "code_interpreter": "Start it with --code-interpreter.",

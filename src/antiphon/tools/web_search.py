@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
-from antiphon.core.tool_result import Found, Opened, Searched, ToolResult, ToolResultDetails
+from antiphon.core.tool_result import Found, Opened, Searched, Shown, ToolResult, ToolResultDetails
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import Checked, Offer, Wanted
 from antiphon.tools.web.arguments import Find, Open, Search, parse_call
 from antiphon.tools.web.display import display, shown_lines
-from antiphon.tools.web.fetch import Document, Fetcher, parse
+from antiphon.tools.web.fetch import Document, Fetcher, PageSource, parse
 from antiphon.tools.web.history import History, Visit
 from antiphon.tools.web.markup import html_page
 from antiphon.tools.web.page import UNREAD, Link, Page, Result, matches_page, results_page, text_page
@@ -97,7 +97,7 @@ class WebSearch:
     type = TYPE
     aliases = ("web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 
-    def __init__(self, provider: SearchProvider, fetcher: Fetcher | None = None) -> None:
+    def __init__(self, provider: SearchProvider, fetcher: PageSource | None = None) -> None:
         self._provider = provider
         self._fetcher = fetcher or Fetcher()
         self._reading = ThreadPoolExecutor(READERS, "read-page")
@@ -131,6 +131,7 @@ class Doing(Struct):
 
     turn: Callable[[], Awaitable[None]]
     details: ToolResultDetails | None = None
+    shown: Shown | None = None
 
 
 class Browser:
@@ -141,7 +142,7 @@ class Browser:
     """
 
     def __init__(
-        self, provider: SearchProvider, fetcher: Fetcher, reading: Executor, settings: Settings
+        self, provider: SearchProvider, fetcher: PageSource, reading: Executor, settings: Settings
     ) -> None:
         self._provider = provider
         self._fetcher = fetcher
@@ -158,7 +159,7 @@ class Browser:
                 text = await self._do(parse_call(action, arguments), doing)
             except ToolError as error:
                 return ToolResult(error.message, doing.details, failed=True)
-            return ToolResult(text, doing.details)
+            return ToolResult(text, doing.details, shown=doing.shown)
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """See `Session`. A page is fetched again when it is asked for."""
@@ -211,9 +212,8 @@ class Browser:
         doing.details = Searched(call.query, tuple(urls), tuple(titles))
         location = self._settings.user_location
         await doing.turn()
-        return self._show(
-            results_page(call.query, results, f"The user is in {location}." if location else "")
-        )
+        page = results_page(call.query, results, f"The user is in {location}." if location else "")
+        return self._show(page, doing)
 
     async def _open(self, call: Open, doing: Doing) -> str:
         doing.details = Opened(None)
@@ -227,7 +227,7 @@ class Browser:
             page = seen or await self._fetch(link.url)
         doing.details = Opened(page.url)
         line = max(link.line - _LINES_BEFORE, 0) if link else 0
-        return self._show(page, line if call.line is None else call.line, call.count)
+        return self._show(page, doing, line if call.line is None else call.line, call.count)
 
     async def _find(self, call: Find, doing: Doing) -> str:
         doing.details = Found(None, call.pattern)
@@ -235,7 +235,7 @@ class Browser:
         doing.details = Found(page.url, call.pattern)
         if page.url is None:
             raise ToolError("Results cannot be searched for a text. Open one of them first.")
-        return self._show(matches_page(page, call.pattern))
+        return self._show(matches_page(page, call.pattern), doing)
 
     async def _link(self, call: Open) -> Link | None:
         """What is to be opened; None for the page at the cursor itself."""
@@ -254,9 +254,11 @@ class Browser:
         document = await self._fetcher.fetch(url, self._settings.domains)
         return await asyncio.get_running_loop().run_in_executor(self._reading, _read_page, document)
 
-    def _show(self, page: Page, line: int = 0, count: int | None = None) -> str:
+    def _show(self, page: Page, doing: Doing, line: int = 0, count: int | None = None) -> str:
         """Show a page under a cursor of its own. Raises ToolError if it has no such line."""
-        text = display(page, self._history.upcoming, line, count)
+        cursor = self._history.upcoming
+        text = display(page, cursor, line, count)
+        doing.shown = Shown(cursor, page.sources)
         self._history.add(page)
         return text
 
@@ -266,7 +268,8 @@ class Browser:
         """The page that a call showed, or how to get it. Raises ToolError if it cannot be had any more."""
         match result.details, call:
             case Searched(query=query, sources=sources), _:
-                return Page(query, shown_lines(result.text), [Link(url) for url in sources])
+                about = result.shown.sources if result.shown else ()
+                return Page(query, shown_lines(result.text), [Link(url) for url in sources], about=about)
             case Opened(str(url)), _:
                 return partial(self._page_again, url)
             case Found(str(url), pattern), _:

@@ -1,13 +1,17 @@
 """Searches are answered by a server that speaks SearXNG's JSON, as its documentation has it."""
 
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import httpx2
 import pytest
 
 from antiphon.core.errors import ToolError
 from antiphon.tools.web import search
+from antiphon.tools.web.open import open_web_search
 from antiphon.tools.web.page import Result
-from antiphon.tools.web.search import SearxngSearch
+from antiphon.tools.web.search import BraveSearch, SearxngSearch, TavilySearch
 from antiphon.tools.web.settings import Domains
 from tests.tools.web.site import Site, page, web
 
@@ -69,6 +73,60 @@ async def test_domains_are_named_to_the_search_engine_and_held_to(
 def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
     with pytest.raises(ToolError, match="is not the URL of a search engine"):
         SearxngSearch(url)
+
+
+BRAVE = (
+    b'{"type": "search", "web": {"results": [{"title": "A &amp; B", "url": "https://a.org/1", '
+    b'"description": "of <strong>a</strong> &lt; b"}, {"title": "B", "url": "https://b.org/"}]}}'
+)
+TAVILY = b'{"query": "q", "results": [{"title": "A & B", "url": "https://a.org/1", "content": "of a < b", "score": 1}]}'
+
+
+async def test_brave_is_asked_with_its_key() -> None:
+    async with web(brave=page(BRAVE, "application/json")) as site:
+        provider = BraveSearch("k", f"{site.url}/brave")
+        found = await provider.search("choirs", 5, Domains(("a.org",)))
+        await provider.close()
+        assert found == [Result("A & B", "https://a.org/1", "of a < b")]
+        [asked] = site.asked
+    assert dict(asked.query_params) == {"q": "choirs (site:a.org)", "count": "5"}
+    assert asked.headers["X-Subscription-Token"] == "k"
+
+
+async def test_tavily_is_asked_with_its_key() -> None:
+    bodies: list[bytes] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        bodies.append(request.read())
+        assert request.headers["Authorization"] == "Bearer k"
+        return httpx2.Response(200, content=TAVILY)
+
+    provider = TavilySearch("k")
+    provider.transport = httpx2.MockTransport(answer)
+    found = await provider.search("choirs", 50, Domains(("a.org",), ("b.a.org",)))
+    await provider.close()
+    assert found == [Result("A & B", "https://a.org/1", "of a < b")]
+    assert json.loads(bodies[0]) == {
+        "query": "choirs",
+        "max_results": 20,
+        "include_domains": ["a.org"],
+        "exclude_domains": ["b.a.org"],
+    }
+
+
+async def test_what_the_operator_names_is_what_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "a.example").mkdir()
+    (tmp_path / "a.example" / "index.html").write_text("<title>A</title>Antiphons.")
+    for where, key in (("http://127.0.0.1:1", None), ("brave", "k"), ("tavily", "k"), (str(tmp_path), None)):
+        await open_web_search(where, key).close()
+    for where, key, why in (
+        ("brave", None, "needs a key"),
+        ("http://127.0.0.1:1", "k", "for brave and tavily only"),
+        ("nowhere", None, "is not the URL"),
+        (str(tmp_path / "a.example"), None, "has no pages"),
+    ):
+        with pytest.raises(ToolError, match=why):
+            open_web_search(where, key)
 
 
 @pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b'{"results": 3}', b'{"results": [3]}', b'"\xff"'])

@@ -7,20 +7,49 @@ from msgspec import UNSET
 
 from antiphon.apis.chat.calls import add_calls, reason_shown
 from antiphon.apis.chat.schema import (
+    Annotation,
     AnswerMessage,
     ChatCompletion,
     Choice,
     ChoiceLogprobs,
     TokenLogprob,
     TopLogprob,
+    UrlCitation,
 )
 from antiphon.apis.completion_body import ChoiceError, finish_reason, total
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.logprobs import bytes_of, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult
-from antiphon.core.accumulator import Output
+from antiphon.core.accumulator import PARAGRAPH, Output
 from antiphon.core.chunks import Token
-from antiphon.core.events import Event, ReasoningDelta
+from antiphon.core.citations import Citations
+from antiphon.core.events import Event, ReasoningDelta, TextEnded, ToolResultReceived
+
+
+class Annotations:
+    """The citations in the content of one choice, which begins with a text of so many characters: `before`.
+
+    Streams and full answers have them from the same events.
+    """
+
+    def __init__(self, before: int) -> None:
+        self._citations = Citations()
+        self._length = before
+        self._messages = 0
+
+    def push(self, event: Event) -> tuple[Annotation, ...]:
+        """The annotations that an event completes: each message is a paragraph of the content."""
+        if isinstance(event, ToolResultReceived):
+            self._citations.add(event.result)
+        if not isinstance(event, TextEnded) or event.item is None:
+            return ()
+        start = self._length + len(PARAGRAPH) * bool(self._messages)
+        self._length, self._messages = start + len(event.item.text), self._messages + 1
+        return tuple(
+            Annotation(UrlCitation(start + cited.start, start + cited.end, cited.url, cited.title))
+            for cited in self._citations.find(event.item.text)
+            if cited.url  # OpenAI's messages have none for files
+        )
 
 
 class ChatCompletionBuilder(BodyProjection):
@@ -32,11 +61,15 @@ class ChatCompletionBuilder(BodyProjection):
         super().__init__(envelope)
         self._presentation = presentation
         self._choices = [ChoiceResult(with_tokens=presentation.logprobs is not None) for _ in range(choices)]
+        self._cited = [Annotations(len(presentation.echo)) for _ in range(choices)]
+        self._annotations: list[tuple[Annotation, ...]] = [()] * choices
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
         """Take the next events of a choice."""
         state = self._choices[choice]
         state.push(events)
+        for event in events:
+            self._annotations[choice] += self._cited[choice].push(event)
         if self._presentation.token_ids:
             state.ids += [token.id for event in events if self._shows_tokens(event) for token in event.tokens]
         return []
@@ -70,9 +103,11 @@ class ChatCompletionBuilder(BodyProjection):
     def _choice(self, index: int, state: ChoiceResult, output: Output) -> Choice:
         presentation = self._presentation
         reason = finish_reason(output.reason, len(output.calls))
+        message = _message(output, presentation)
+        message.annotations = self._annotations[index]
         return Choice(
             index,
-            _message(output, presentation),
+            message,
             reason_shown(reason, presentation),
             logprobs=None if presentation.logprobs is None else choice_logprobs(state.tokens, presentation),
             stop_reason=output.stop,

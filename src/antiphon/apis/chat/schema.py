@@ -276,13 +276,28 @@ class ToolCallFragment(Struct):
     custom: CustomFragment | UnsetType = UNSET
 
 
+class UrlCitation(Struct):
+    """A page of the web that is cited: by the mark from `start_index` to `end_index` of the content."""
+
+    start_index: int
+    end_index: int
+    url: str
+    title: str
+
+
+class Annotation(Struct, tag_field="type", tag="url_citation"):
+    """A citation."""
+
+    url_citation: UrlCitation
+
+
 class AnswerMessage(Struct):
     """What the assistant said."""
 
     role: str
     content: str | None
     refusal: None = None
-    annotations: tuple[()] = ()
+    annotations: tuple[Annotation, ...] = ()
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallFragment] | UnsetType = UNSET
@@ -330,6 +345,7 @@ class Delta(Struct):
     reasoning: str | UnsetType = UNSET
     tool_calls: tuple[ToolCallFragment, ...] | UnsetType = UNSET
     function_call: FunctionFragment | UnsetType = UNSET
+    annotations: tuple[Annotation, ...] | UnsetType = UNSET
 
 
 class ChunkChoice(Struct):

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from msgspec import UNSET
 
-from antiphon.apis.chat.answer import choice_logprobs
+from antiphon.apis.chat.answer import Annotations, choice_logprobs
 from antiphon.apis.chat.calls import encoder_of, reason_shown
 from antiphon.apis.chat.schema import ChatCompletionChunk, ChunkChoice, Delta
 from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
@@ -44,6 +44,7 @@ class _ChoiceState:
     """How far one choice got, and what its next pieces become."""
 
     __slots__ = (
+        "annotations",
         "arguments",
         "calls",
         "content",
@@ -56,8 +57,9 @@ class _ChoiceState:
         "usage",
     )
 
-    def __init__(self, index: int, content: Piece, reasoning: Piece | None) -> None:
+    def __init__(self, index: int, content: Piece, reasoning: Piece | None, annotations: Annotations) -> None:
         self.index = index
+        self.annotations = annotations
         self.content = content
         self.reasoning = reasoning
         self.arguments: Piece = content
@@ -149,6 +151,7 @@ class ChatCompletionStream(StreamProjection):
             choice,
             content=self._piece(choice, PieceKind.TEXT, lambda text: Delta(content=text)),
             reasoning=self._piece(choice, PieceKind.REASONING, partial(_reasoning, names)) if names else None,
+            annotations=Annotations(len(self._presentation.echo)),
         )
         if self._presentation.echo:
             state.has_content = True
@@ -160,6 +163,8 @@ class ChatCompletionStream(StreamProjection):
 
     def _push_rare(self, state: _ChoiceState, event: Event, out: list[bytes]) -> None:
         self._chunks.note(state.index, event)
+        if annotations := state.annotations.push(event):
+            out.append(self._chunks.single(ChunkChoice(state.index, Delta(annotations=annotations))))
         match event:
             case CallStarted(hosted=True):
                 state.read = _no_text

@@ -15,7 +15,7 @@ from antiphon.apis.responses.formats import text_format
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
-from antiphon.apis.responses.presenters.web_search import SOURCES
+from antiphon.apis.responses.presenters.web_search import RESULTS, SOURCES
 from antiphon.apis.responses.previous import PARAMETER, previous_items
 from antiphon.apis.responses.resource import Settings
 from antiphon.apis.responses.schema import CreateResponse, Prompting
@@ -38,7 +38,7 @@ INCLUDABLE = (
     LOGPROBS,
     SEALED_REASONING,
     SOURCES,
-    "web_search_call.results",
+    RESULTS,
 )
 """The values of `include`. Of those without a name here, outputs of code always are, others never."""
 

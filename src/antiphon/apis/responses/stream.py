@@ -38,7 +38,6 @@ from antiphon.apis.responses.output.item import (
 )
 from antiphon.apis.responses.output.message import OpenMessage, OpenScoredMessage
 from antiphon.apis.responses.output.reasoning import OpenReasoning, Seal
-from antiphon.apis.responses.presenters.file_search import Citations
 from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall
 from antiphon.apis.responses.resource import (
     CANCELLED_DETAILS,
@@ -55,6 +54,7 @@ from antiphon.apis.responses.stored import StoredItem, pack
 from antiphon.apis.responses.tools import CUSTOM
 from antiphon.core.accumulator import DELTAS
 from antiphon.core.chunks import FinishReason, Token
+from antiphon.core.citations import Citations
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import (
     ArgumentsDelta,

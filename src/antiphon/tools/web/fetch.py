@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import httpx2
 from msgspec import Struct
@@ -49,8 +49,26 @@ class Document(Struct, frozen=True):
     cut: bool = False
 
 
+class PageSource(Protocol):
+    """Where pages come from."""
+
+    async def fetch(self, url: str, domains: Domains) -> Document:
+        """The document at `url`, of these domains only.
+
+        Raises ToolError, which says to the model what is wrong.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
 class Fetcher:
-    """A client that all answers share. It keeps no cookies, and uses no proxy: that would look up hosts."""
+    """The web itself, a `PageSource`: a client that all answers share.
+
+    It keeps no cookies, and uses no proxy: that would look up hosts.
+    """
 
     def __init__(self, guard: Guard = public, look_up: LookUp = look_up) -> None:
         self._guard = guard

@@ -12,6 +12,8 @@ from itertools import accumulate
 
 from msgspec import Struct
 
+from antiphon.core.tool_result import Source
+
 WIDTH = 80
 """Characters in a line, at most."""
 
@@ -43,12 +45,21 @@ class Link(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """What is shown. `url` is None for a page that is made here: results of a search, matches of a text."""
+    """What is shown. `url` is None for a page that is made here: results of a search, matches of a text.
+
+    Such a page is `about` others: each from one of its lines on.
+    """
 
     title: str
     lines: Sequence[str]
     links: Sequence[Link] = ()
     url: str | None = None
+    about: tuple[Source, ...] = ()
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What is cited where this page is."""
+        return self.about if self.url is None else (Source(clean(self.url), clean(self.title)),)
 
 
 class Result(Struct, frozen=True):
@@ -94,15 +105,14 @@ def heading(url: str) -> list[str]:
 def results_page(query: str, results: Sequence[Result], remark: str) -> Page:
     """What a search found: result 0 is link 0, and so on. The `remark` stands below."""
     links = [Link(result.url) for result in results]
-    listed = [_listed(number, result) for number, result in enumerate(results)] or ["Nothing was found."]
-    lines = [
-        *heading(""),
-        "# Search Results",
-        "",
-        *_wrapped(listed),
-        *_wrapped(["", remark] if remark else []),
-    ]
-    return Page(squeeze(query), lines, links)
+    lines = [*heading(""), "# Search Results", ""]
+    sources = []
+    for number, result in enumerate(results):
+        sources.append(Source(result.url, squeeze(result.title) or squeeze(result.url), len(lines)))
+        lines += wrap(_listed(number, result))
+    lines += [] if results else ["Nothing was found."]
+    lines += _wrapped(["", remark] if remark else [])
+    return Page(squeeze(query), lines, links, about=tuple(sources))
 
 
 def _listed(number: int, result: Result) -> str:
@@ -127,7 +137,7 @@ def matches_page(page: Page, pattern: str) -> Page:
     title = f"Find results for text: `{squeeze(pattern)}` in `{page.title}`"
     lines = shown[:-1] or list(wrap(f"No `find` results for pattern: `{squeeze(pattern)}`"))
     assert page.url is not None
-    return Page(title, lines, [Link(page.url, place) for place in places])
+    return Page(title, lines, [Link(page.url, place) for place in places], about=page.sources)
 
 
 def _places(lines: Sequence[str], pattern: str) -> Iterator[int]:

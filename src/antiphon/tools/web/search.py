@@ -1,9 +1,11 @@
 """Where searches are answered: a search engine of the operator's, behind one protocol."""
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from html import unescape
 from typing import Any, Protocol
 
 import httpx2
@@ -21,8 +23,13 @@ SEARCH_SECONDS = 20.0
 
 CHECK_SECONDS = 5.0
 """How long the start of the server waits to hear whether the search engine answers."""
-_CHECK = "Is that its address, and has search.formats in its settings.yml json?"
 
+BRAVE_CHARS = 400
+BRAVE_RESULTS = 20
+TAVILY_RESULTS = 20
+"""What these engines take at most."""
+
+_TAG = re.compile(r"</?[a-z]{1,10}[^<>]{0,100}>")
 _SITES = 8
 """Domains that a query names. Search engines understand no more; all hold for the results."""
 
@@ -41,22 +48,12 @@ class SearchProvider(Protocol):
         ...
 
 
-class _Answer(Struct):
-    results: list[dict[str, Any]] = []
+class HttpSearch:
+    """A search engine that is asked over HTTP: what its kinds share. `hint`: why it may not answer."""
 
-
-class SearxngSearch:
-    """A SearXNG server at `base_url`, whose `search.formats` has `json`.
-
-    The address is the operator's, and may be one of a private network. Raises ToolError if it is no URL.
-    """
-
-    def __init__(self, base_url: str) -> None:
-        if not host_of(base_url):
-            raise ToolError(
-                f"'{base_url}' is not the URL of a search engine. Give one like http://127.0.0.1:8888."
-            )
-        self._url = base_url.rstrip("/") + "/search"
+    hint = "Is the key valid?"
+    transport: httpx2.AsyncBaseTransport | None = None
+    """What carries requests, instead of the network."""
 
     async def check(self) -> None:
         """Search once, when the server starts: the log tells of a search engine that does not answer."""
@@ -64,20 +61,29 @@ class SearxngSearch:
             async with asyncio.timeout(CHECK_SECONDS):
                 await self.search("test", 1, Domains())
                 return
-        log.warning("--web-search does not work yet", hint=_CHECK)
+        log.warning("--web-search does not work yet", hint=self.hint)
 
     async def search(self, query: str, count: int, domains: Domains) -> Sequence[Result]:
         """See `SearchProvider`."""
         try:
-            body = await self._ask(_narrowed(query, domains))
-            answer = msgspec.json.decode(body, type=_Answer)
+            async with asyncio.timeout(SEARCH_SECONDS):
+                body = await self._ask(self.request(self._client, query, count, domains))
+            answered = self.results(body)
         except (TimeoutError, httpx2.HTTPError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.warning("search failed", error=_why(error))
             raise ToolError(
                 "The search engine does not answer. Try again, or open a page by its URL."
             ) from error
-        found = {result.url: result for result in map(_result, answer.results) if domains.admits(result.url)}
+        found = {result.url: result for result in answered if domains.admits(result.url)}
         return list(found.values())[:count]
+
+    def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
+        """The request for a search."""
+        raise NotImplementedError
+
+    def results(self, body: bytes) -> Sequence[Result]:
+        """What an answer lists. Raises MsgspecError."""
+        raise NotImplementedError
 
     async def close(self) -> None:
         """See `SearchProvider`."""
@@ -86,17 +92,96 @@ class SearxngSearch:
 
     @cached_property
     def _client(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(timeout=SEARCH_SECONDS, trust_env=False)
+        return httpx2.AsyncClient(timeout=SEARCH_SECONDS, trust_env=False, transport=self.transport)
 
-    async def _ask(self, query: str) -> bytes:
-        parameters = {"q": query, "format": "json"}
-        async with (
-            asyncio.timeout(SEARCH_SECONDS),
-            self._client.stream("GET", self._url, params=parameters) as answer,
-        ):
+    async def _ask(self, request: httpx2.Request) -> bytes:
+        answer = await self._client.send(request, stream=True)
+        try:
             answer.raise_for_status()
             body, _ = await read_body(answer)
             return body
+        finally:
+            await answer.aclose()
+
+
+class _Listed(Struct, frozen=True):
+    results: list[dict[str, Any]] = []
+
+
+class SearxngSearch(HttpSearch):
+    """A SearXNG server at `base_url`, whose `search.formats` has `json`.
+
+    The address is the operator's, and may be one of a private network. Raises ToolError if it is no URL.
+    """
+
+    hint = "Is that its address, and has search.formats in its settings.yml json?"
+
+    def __init__(self, base_url: str) -> None:
+        if not host_of(base_url):
+            raise ToolError(
+                f"'{base_url}' is not the URL of a search engine. Give one like http://127.0.0.1:8888, "
+                f"{', '.join(WITH_KEY)} or a folder of pages."
+            )
+        self._url = base_url.rstrip("/") + "/search"
+
+    def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
+        """See `HttpSearch`."""
+        parameters = {"q": _narrowed(query, domains), "format": "json"}
+        return client.build_request("GET", self._url, params=parameters)
+
+    def results(self, body: bytes) -> Sequence[Result]:
+        """See `HttpSearch`."""
+        listed = msgspec.json.decode(body, type=_Listed).results
+        return [_result(each, "content") for each in listed]
+
+
+class _BraveAnswer(Struct):
+    web: _Listed = _Listed()
+
+
+class BraveSearch(HttpSearch):
+    """Brave's search API, with a key of the operator's."""
+
+    def __init__(self, key: str, url: str = "https://api.search.brave.com/res/v1/web/search") -> None:
+        self._key = key
+        self._url = url
+
+    def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
+        """See `HttpSearch`."""
+        parameters = {"q": _narrowed(query, domains)[:BRAVE_CHARS], "count": str(min(count, BRAVE_RESULTS))}
+        headers = {"X-Subscription-Token": self._key, "Accept": "application/json"}
+        return client.build_request("GET", self._url, params=parameters, headers=headers)
+
+    def results(self, body: bytes) -> Sequence[Result]:
+        """See `HttpSearch`. Its texts are HTML."""
+        listed = msgspec.json.decode(body, type=_BraveAnswer).web.results
+        found = (_result(each, "description") for each in listed)
+        return [Result(_plain(each.title), each.url, _plain(each.snippet)) for each in found]
+
+
+class TavilySearch(HttpSearch):
+    """Tavily's search API, with a key of the operator's."""
+
+    def __init__(self, key: str, url: str = "https://api.tavily.com/search") -> None:
+        self._key = key
+        self._url = url
+
+    def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
+        """See `HttpSearch`."""
+        given = {"query": query, "max_results": min(count, TAVILY_RESULTS)}
+        lists = {"include_domains": domains.allowed, "exclude_domains": domains.blocked}
+        headers = {"Authorization": f"Bearer {self._key}"}
+        body = given | {name: [*named] for name, named in lists.items() if named}
+        return client.build_request("POST", self._url, json=body, headers=headers)
+
+    def results(self, body: bytes) -> Sequence[Result]:
+        """See `HttpSearch`."""
+        listed = msgspec.json.decode(body, type=_Listed).results
+        return [_result(each, "content") for each in listed]
+
+
+WITH_KEY: Mapping[str, Callable[[str], HttpSearch]] = {"brave": BraveSearch, "tavily": TavilySearch}
+"""Search engines that need a key, by their names in `--web-search`."""
 
 
 def _why(error: Exception) -> str:
@@ -113,6 +198,10 @@ def _narrowed(query: str, domains: Domains) -> str:
     return " ".join([query, *wanted, *(f"-site:{domain}" for domain in domains.blocked[:_SITES])])
 
 
-def _result(given: dict[str, Any]) -> Result:
-    title, url, content = (str(given.get(name) or "") for name in ("title", "url", "content"))
-    return Result(title, url, content)
+def _result(given: dict[str, Any], text: str) -> Result:
+    title, url, snippet = (str(given.get(name) or "") for name in ("title", "url", text))
+    return Result(title, url, snippet)
+
+
+def _plain(html: str) -> str:
+    return unescape(_TAG.sub("", html))

@@ -22,14 +22,52 @@ from antiphon.apis.responses.output.item import (
 )
 from antiphon.apis.responses.resource import LogProb, OutputMessage, OutputText, TopLogProb
 from antiphon.core.chunks import Token
+from antiphon.core.citations import Cited
 from antiphon.core.events import Delta
 from antiphon.core.items import Item, Message
 
-Cite = Callable[[str], Sequence[Struct]]
-"""The annotations of a text."""
+Cite = Callable[[str], Sequence[Cited]]
+"""The citations in a text."""
 
 
-def _no_citations(text: str) -> Sequence[Struct]:
+class FileCitation(Struct, tag_field="type", tag="file_citation"):
+    """The model cites a part of a file that was found. `index` is where its mark begins in the text."""
+
+    file_id: str
+    index: int
+    filename: str
+
+
+class UrlCitation(Struct, tag_field="type", tag="url_citation"):
+    """The model cites a page of the web. Its mark is from `start_index` to `end_index` of the text."""
+
+    url: str
+    title: str
+    start_index: int
+    end_index: int
+
+
+class ContainerFileCitation(Struct, tag_field="type", tag="container_file_citation"):
+    """The model names a file that a program of the answer has written. Indexes are those of its path."""
+
+    container_id: str
+    file_id: str
+    filename: str
+    start_index: int
+    end_index: int
+
+
+def annotation_of(cited: Cited) -> FileCitation | UrlCitation | ContainerFileCitation:
+    """The annotation of a citation."""
+    if cited.written is not None:
+        name = cited.written.path.rpartition("/")[2]
+        return ContainerFileCitation(cited.container, cited.written.id, name, cited.start, cited.end)
+    if cited.file is not None:
+        return FileCitation(cited.file.file_id, cited.start, cited.file.filename)
+    return UrlCitation(cited.url, cited.title, cited.start, cited.end)
+
+
+def _no_citations(text: str) -> Sequence[Cited]:
     return ()
 
 
@@ -62,7 +100,7 @@ class OpenMessage(OpenItem):
         """The whole text, then its part."""
         assert isinstance(item, Message)
         self.text = item.text
-        self._annotations = self._cite(item.text)
+        self._annotations = tuple(map(annotation_of, self._cite(item.text)))
         return [
             *(
                 self.numbers.encode(AnnotationAdded, *self.position, 0, index, annotation)

@@ -1,7 +1,6 @@
 """`file_search`: searches of vector stores. What was found is shown where the request includes it."""
 
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -10,10 +9,9 @@ from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.output.item import IN_PROGRESS
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item
 from antiphon.apis.responses.tools import Toolbox
-from antiphon.core.containers import paths_in
-from antiphon.core.file_search import FileResult, file_marks
+from antiphon.core.file_search import FileResult
 from antiphon.core.items import FunctionCall, Item, object_in
-from antiphon.core.tool_result import FilesSearched, Printed, ToolResult, WrittenFile
+from antiphon.core.tool_result import FilesSearched
 
 TOOL = "file_search"
 RESULTS = "file_search_call.results"
@@ -37,57 +35,6 @@ class FileSearchItem(Struct, tag_field="type", tag="file_search_call"):
     status: str
     queries: tuple[str, ...]
     results: tuple[Result, ...] | None = None
-
-
-class FileCitation(Struct, tag_field="type", tag="file_citation"):
-    """The model cites a part of a file that was found. `index` is where its mark begins in the text."""
-
-    file_id: str
-    index: int
-    filename: str
-
-
-class ContainerFileCitation(Struct, tag_field="type", tag="container_file_citation"):
-    """The model names a file that a program of the answer has written. Indexes are those of its path."""
-
-    container_id: str
-    file_id: str
-    filename: str
-    start_index: int
-    end_index: int
-
-
-class Citations:
-    """What the answer has found and written so far, and may cite."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, tuple[FileResult, ...]] = {}
-        self._written: dict[str, tuple[str, WrittenFile]] = {}  # by path: its container, and the file
-
-    def add(self, result: ToolResult) -> None:
-        """A call was run: what it found can be cited from now on."""
-        if isinstance(details := result.details, FilesSearched):
-            self._found[details.number] = details.results
-        if isinstance(details, Printed):
-            for file in details.files:
-                self._written[file.path] = details.container_id, file
-
-    def find(self, text: str) -> list[Struct]:
-        """The citations in a text, in their order. A mark of nothing that was found is text."""
-        found: list[tuple[int, Struct]] = []
-        if self._found:
-            found += [
-                (start, FileCitation(its[result].file_id, start, its[result].filename))
-                for start, search, result in file_marks(text)
-                if result < len(its := self._found.get(search, ()))
-            ]
-        if self._written:
-            for start, end, path in paths_in(text):
-                container, file = self._written.get(path, ("", None))
-                if file is not None:
-                    name = path.rpartition("/")[2]
-                    found.append((start, ContainerFileCitation(container, file.id, name, start, end)))
-        return [citation for _, citation in sorted(found, key=itemgetter(0))]
 
 
 class FileSearchPresenter(Presenter):

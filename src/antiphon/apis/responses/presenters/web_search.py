@@ -1,23 +1,32 @@
 """`web_search`: searches, pages that are opened, and texts that are looked for in one.
 
 Models write what they like, so reading the arguments never raises: what cannot be read is shown as
-empty, and the model gets the error as the result. Searches are not read back from a conversation:
-the item does not hold what was found.
+empty, and the model gets the error as the result. Read back from a conversation is what an item
+holds of what was found: that depends on what the request included.
 """
 
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.output.item import INCOMPLETE
-from antiphon.apis.responses.presenters.presenter import FAILED, Presenter
-from antiphon.core.items import object_in
+from antiphon.apis.responses.presenters.presenter import FAILED, Presenter, output_item
+from antiphon.apis.responses.tools import Toolbox
+from antiphon.core import tool_result as cited
+from antiphon.core.items import FunctionCall, Item, object_in
 from antiphon.core.tool_result import Found, Opened, Searched, ToolResultDetails
 
 TOOL = "web_search"
 SOURCES = "web_search_call.action.sources"
 """The value of `include` that adds the sources of searches."""
+RESULTS = "web_search_call.results"
+"""The value of `include` that adds what the model was shown."""
+
+_LINE = re.compile(r"^L(\d{1,9}): (.*)$", re.MULTILINE)
 
 
 class Source(Struct, tag_field="type", tag="url"):
@@ -50,12 +59,21 @@ class FindAction(Struct, tag_field="type", tag="find_in_page"):
 WebAction = SearchAction | OpenPageAction | FindAction
 
 
+class Result(Struct):
+    """What the model was shown of a page."""
+
+    url: str
+    title: str
+    text: str
+
+
 class WebCallItem(Struct, tag_field="type", tag="web_search_call"):
-    """Something that the server did in the web."""
+    """Something that the server did in the web. `results` are there if they were requested."""
 
     id: str
     status: str
     action: WebAction
+    results: tuple[Result, ...] | UnsetType = UNSET
 
 
 class WebPresenter(Presenter):
@@ -63,10 +81,27 @@ class WebPresenter(Presenter):
 
     type = "web_search_call"
 
+    @classmethod
+    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+        """The call, and what the item holds of what was found: without that nothing is shown of it."""
+        action = item.object_or_none("action")
+        told = [] if action is None else [*_told(item, action)]
+        if action is None or not told:
+            return
+        done, arguments = _request(action.value)
+        known = {function.hosted.action: function for function in tools.hosted(TOOL) if function.hosted}
+        function = known.get(done, tools.offered(TOOL))
+        call_id = item.text_or_none("id") or item.place("id")  # some clients leave it out
+        yield FunctionCall(call_id, function.name, json_text(arguments))
+        yield output_item(call_id, "\n\n".join(told))
+
     def item(self, status: str) -> WebCallItem:
         """What is done, or was done, once that is known. No status says that it was cut: it failed."""
         status = FAILED if status == INCOMPLETE else self.status_of(status)
-        return WebCallItem(self.position.id, status, self._action())
+        results: tuple[Result, ...] | UnsetType = UNSET
+        if RESULTS in self.call.include and self.result is not None and self.result.shown is not None:
+            results = tuple(_results(self.result.text, self.result.shown.sources))
+        return WebCallItem(self.position.id, status, self._action(), results)
 
     def run(self) -> list[bytes]:
         """It is being done."""
@@ -83,6 +118,35 @@ class WebPresenter(Presenter):
             assert isinstance(action, SearchAction)
             action.sources = tuple(map(Source, details.sources))
         return action
+
+
+def _results(text: str, sources: Sequence[cited.Source]) -> Iterator[Result]:
+    """The numbered lines that were shown, each of them with the page that it is about."""
+    lines = [(int(line[1]), line[2]) for line in _LINE.finditer(text)]
+    ends = (*(source.line for source in sources[1:]), sys.maxsize)
+    for source, end in zip(sources, ends, strict=True):
+        about = "\n".join(line for number, line in lines if source.line <= number < end)
+        yield Result(source.url, source.title, about)
+
+
+def _told(item: Given, action: Given) -> Iterator[str]:
+    """What an item holds of what was found."""
+    for holder, name in ((item, "results"), (action, "sources")):
+        if isinstance(holder.value.get(name), list):
+            for page in holder.objects(name):
+                members = (page.text_or_none(member) for member in ("title", "url", "text"))
+                yield "\n".join(filter(None, members))
+            return
+
+
+def _request(action: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """What the model requested, so far as an action tells: what was done, and the arguments."""
+    match action.get("type"):
+        case "open_page":
+            return "open", {"id": _text(action, "url")}
+        case "find_in_page" | "find":
+            return "find", {"pattern": _text(action, "pattern")}
+    return "search", {"query": _text(action, "query")}
 
 
 def requested_action(action: str, arguments: str) -> WebAction:

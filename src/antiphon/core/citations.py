@@ -1,0 +1,82 @@
+"""What an answer may cite, and the marks by which models do: shared by all tools that find something.
+
+A mark is text of the model's, and stays there: `【1†L8-L11】` cites lines of a page by its cursor, in the way
+that some models were trained with, `【0:2†manual.pdf】` a part of a file (`core/file_search.py`). A mark of
+nothing that was shown is text. Of a file that a program of the answer has written, its path is the mark.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+
+from msgspec import Struct
+
+from antiphon.core.containers import paths_in
+from antiphon.core.file_search import FileResult, file_marks
+from antiphon.core.tool_result import FilesSearched, Printed, Shown, ToolResult, WrittenFile
+
+_MARK = re.compile(r"【(\d{1,6})†(?:[Ll](\d{1,7})[^†】\n]{0,100}|source)】")
+
+
+class Cited(Struct, frozen=True):
+    """A mark, from `start` to `end` of a text in characters, and the page or part of a file that it cites.
+
+    A file that was `written` is in a container.
+    """
+
+    start: int
+    end: int
+    url: str = ""
+    title: str = ""
+    file: FileResult | None = None
+    written: WrittenFile | None = None
+    container: str = ""
+
+
+class Citations:
+    """What the answer has found and written so far, and may cite."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, Shown] = {}
+        self._files: dict[int, tuple[FileResult, ...]] = {}
+        self._written: dict[str, tuple[str, WrittenFile]] = {}  # by path: its container, and the file
+
+    def add(self, result: ToolResult) -> None:
+        """A call was run: what it has shown can be cited from now on."""
+        if result.shown is not None:
+            self._pages[result.shown.cursor] = result.shown
+        if isinstance(details := result.details, FilesSearched):
+            self._files[details.number] = details.results
+        if isinstance(details, Printed):
+            for file in details.files:
+                self._written[file.path] = details.container_id, file
+
+    def find(self, text: str) -> list[Cited]:
+        """The citations in a text, in their order."""
+        found = [*self._pages_in(text)] if self._pages else []
+        found += self._files_in(text) if self._files else ()
+        found += self._written_in(text) if self._written else ()
+        return sorted(found, key=attrgetter("start"))
+
+    def _pages_in(self, text: str) -> Iterator[Cited]:
+        for mark in _MARK.finditer(text):
+            shown = self._pages.get(int(mark[1]))
+            if shown is None:
+                continue
+            # Of results, each begins at a line of its own.
+            at = bisect_right([source.line for source in shown.sources], int(mark[2] or 0)) - 1
+            if at >= 0:
+                yield Cited(*mark.span(), shown.sources[at].url, shown.sources[at].title)
+
+    def _files_in(self, text: str) -> Iterator[Cited]:
+        for start, end, search, result in file_marks(text):
+            results = self._files.get(search, ())
+            if result < len(results):
+                yield Cited(start, end, file=results[result])
+
+    def _written_in(self, text: str) -> Iterator[Cited]:
+        for start, end, path in paths_in(text):
+            container, file = self._written.get(path, ("", None))
+            if file is not None:
+                yield Cited(start, end, written=file, container=container)

@@ -1,0 +1,106 @@
+"""Pages of the web that an answer cites: a model that searches a folder of pages, in each API."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from antiphon.tools.web.open import open_web_search
+from tests.acting import TakingTurns, harmony_turns, hermes_turns
+from tests.http.api import Api, ask, client, items_of
+from tests.http.chat_api import chatting
+from tests.server import running
+
+CITING = "Two 【0†L5】 choirs, 👍 and more 【1†L3-L4】【9†L1】."
+CITED = [("https://a.example/", "【0†L5】"), ("https://a.example/", "【1†L3-L4】")]
+OPEN = '<|end|><|start|>assistant<|channel|>analysis to=browser.open code<|message|>{"id": 0}<|call|>'
+FAMILIES: dict[str, Any] = {
+    "hermes": (
+        hermes_turns,
+        '<tool_call>\n{"name": "web_search", "arguments": {"query": "antiphon"}}\n</tool_call>',
+        'Let me see 【0†L5】.<tool_call>\n{"name": "web_open", "arguments": {"id": 0}}\n</tool_call>',
+        CITING,
+    ),
+    "openai": (
+        harmony_turns,
+        '<|channel|>analysis to=browser.search code<|message|>{"query": "antiphon"}<|call|>',
+        f"<|channel|>commentary<|message|>Let me see 【0†L5】.{OPEN}",
+        f"<|channel|>final<|message|>{CITING}<|return|>",
+    ),
+}
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> str:
+    (tmp_path / "a.example").mkdir()
+    (tmp_path / "a.example" / "index.html").write_text(
+        "<title>Choirs</title><h1>Antiphons</h1><p>An antiphon is sung by two choirs.</p>"
+    )
+    return str(tmp_path)
+
+
+def engine(family: str) -> TakingTurns:
+    turns, *lines = FAMILIES[family]
+    return TakingTurns(*lines, turns=turns)
+
+
+@pytest_asyncio.fixture(params=FAMILIES)
+async def api(request: pytest.FixtureRequest, pages: str) -> AsyncIterator[Api]:
+    tool = open_web_search(pages, None)
+    async with (
+        running(engine(request.param), dialect=request.param, date="2025-06-28", tools=[tool]) as server,
+        client(server) as api,
+    ):
+        yield api
+
+
+def cited(text: str, annotations: Any) -> list[tuple[str, str]]:
+    return [(it["url"], text[it["start_index"] : it["end_index"]]) for it in annotations]
+
+
+async def test_responses_have_annotations_streamed_or_whole(api: Api) -> None:
+    fields = {"tools": [{"type": "web_search"}], "include": ["web_search_call.action.sources"]}
+
+    whole = await api.create("Hi", **fields)
+    streamed = await api.streamed("Hi", **fields)
+
+    for response in (whole, streamed):
+        first, last = [item["content"][0] for item in items_of(response, "message")]
+        assert cited(first["text"], first["annotations"]) == CITED[:1]
+        assert (last["text"], cited(last["text"], last["annotations"])) == (CITING, CITED)
+        assert {it["title"] for it in last["annotations"]} == {"Choirs"}
+        search, opened = items_of(response, "web_search_call")
+        assert search["action"]["sources"] == [{"type": "url", "url": "https://a.example/"}]
+        assert opened["action"] == {"type": "open_page", "url": "https://a.example/"}
+
+
+async def test_later_turns_are_shown_what_was_found_where_the_items_hold_it(api: Api) -> None:
+    tools = [{"type": "web_search"}]
+    whole = await api.create("Hi", tools=tools, include=["web_search_call.results"])
+    search, opened = items_of(whole, "web_search_call")
+    assert [(it["url"], it["title"]) for it in search["results"]] == [("https://a.example/", "Choirs")]
+    assert "An antiphon is sung by two choirs." in opened["results"][0]["text"]
+    sourced = await api.create("Hi", tools=tools, include=["web_search_call.action.sources"])
+    plain = await api.create("Hi", tools=tools)
+
+    counted = [
+        (await api.post("/responses/input_tokens", ask(response["output"], tools=tools)))["input_tokens"]
+        for response in (whole, sourced, plain)
+    ]
+
+    assert counted == sorted(counted, reverse=True)
+    assert len({*counted}) == 3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_chat_completions_have_annotations_streamed_or_whole(family: str, pages: str) -> None:
+    tool = open_web_search(pages, None)
+    async with chatting(engine(family), tools=[tool], dialect=family) as api:
+        choice = await api.choice("Hi", tools=[{"type": "web_search"}])  # streamed, too
+    message = choice["message"]
+    assert {it["type"] for it in message["annotations"]} == {"url_citation"}
+    annotations = [it["url_citation"] for it in message["annotations"]]
+    assert cited(message["content"], annotations)[-2:] == CITED
+    assert message["content"].endswith(CITING)
