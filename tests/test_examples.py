@@ -17,6 +17,7 @@ from antiphon.tools.code_interpreter import CodeInterpreter
 from antiphon.tools.mcp.open import open_mcp
 from tests.server import running
 from tests.tools.mcp_servers import serving
+from tests.tools.sandboxes import needs_bubblewrap, programs
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = [
@@ -36,6 +37,11 @@ SCRIPT = [
     {
         "when": "my parcel",
         "output": '<tool_call>{"name": "file_ticket", "arguments": {"topic": "delivery", "urgent": true}}</tool_call>',
+    },
+    {"when": "[Written: /mnt/data/sum.txt.", "output": "The sum is in sandbox:/mnt/data/sum.txt."},
+    {
+        "when": "Sum up",
+        "output": '<tool_call>{"name": "python", "arguments": {"code": "n = sum(map(int, open(\'numbers.txt\')))\\nwith open(\'sum.txt\', \'w\') as file: print(n, file=file)"}}</tool_call>',
     },
     {"when": "50001", "output": "It is 50001."},
     {
@@ -68,6 +74,7 @@ user: And another one.
 assistant: Blue.
 """,
     "background_resume.py": "Once upon a time it rained.\nat first queued, then cancelled\n",
+    "containers.py": "The sum is in sandbox:/mnt/data/sum.txt.\nsum.txt: 6\n\n",
     "server_tools.py": "123456789 * 987654321\n-> 121932631112635269\nIt has eighteen digits.\n",
     "search_files.py": f"completed 2\ncats.md {CATS}\n",
     "embed.py": "cats.txt 0.68\ndogs.txt 0.40\n",
@@ -91,13 +98,20 @@ async def run(*command: str, url: str) -> str:
     return out.decode()
 
 
-@pytest.mark.parametrize("example", PRINTED)
+@pytest.mark.parametrize("example", sorted(PRINTED.keys() - {"containers.py"}))
 async def test_example(example: str) -> None:
     mcp = open_mcp((), ("127.0.0.1",), DEFAULTS, str)
     async with serving() as sums, running(SCRIPT, tools=[CodeInterpreter(), mcp]) as server:
         arguments = [sums.url] if example == "mcp_tools.py" else []
         printed = await run(str(ROOT / "examples" / example), *arguments, url=server.url)
     assert printed == PRINTED[example]
+
+
+@needs_bubblewrap
+async def test_the_example_with_containers() -> None:
+    async with running(SCRIPT, programs=programs) as server:
+        printed = await run(str(ROOT / "examples" / "containers.py"), url=server.url)
+    assert printed == PRINTED["containers.py"]
 
 
 def test_every_example_is_tested() -> None:

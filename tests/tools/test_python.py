@@ -23,7 +23,7 @@ from antiphon.tools.python.tool import TYPE, Interpreters, PythonInterpreter
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool, Session, Wanted
 from tests.contracts.tool import ToolContract, failure, opened, successful
-from tests.tools.processes import processes
+from tests.tools.processes import PATIENCE, processes
 from tests.tools.sandboxes import ATTEMPTS, needs_bubblewrap, python_in_bubblewrap
 from tests.tools.test_shell import BWRAP
 
@@ -269,6 +269,19 @@ async def test_those_that_idle_make_room(storage: Storage) -> None:
     assert "begun anew" in await said(second, "1")
     await tool.close()
     assert not workers()
+
+
+async def test_an_interpreter_that_idles_too_long_is_ended(storage: Storage) -> None:
+    sandbox = Sandbox(python_in_bubblewrap() or "", None, LIMITS)
+    pool = Interpreters(sandbox, Limits(container_minutes=0), ContainerKeeper(storage, LIMITS))
+    tool = PythonInterpreter(pool)
+    session = own(tool)
+    await said(session, "x = 1")
+    async with asyncio.timeout(PATIENCE):
+        while pool.containers:
+            await asyncio.sleep(0.01)
+    assert "begun anew" in await said(session, "1")
+    await tool.close()
 
 
 async def test_containers_of_others_are_not_there(tool: PythonInterpreter) -> None:
