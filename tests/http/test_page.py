@@ -28,7 +28,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_all_that_the_page_refers_to_is_there_without_a_key(http: httpx.AsyncClient) -> None:
-    wanted, seen = ["/"], set()
+    wanted, seen = ["/", "/docs"], set()
     while wanted:
         path = wanted.pop()
         seen.add(path)
@@ -42,6 +42,7 @@ async def test_all_that_the_page_refers_to_is_there_without_a_key(http: httpx.As
         wanted += [each for each in found if each not in seen]
     names = {
         "/",
+        "/docs",
         *(
             f"/page/{each.relative_to(STATIC)}"
             for each in STATIC.rglob("*.*")

@@ -1,9 +1,14 @@
 """The ASGI application: routes, errors and middleware, assembled in one place."""
 
+import asyncio
 from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import cache
 
+import msgspec
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -19,8 +24,10 @@ from antiphon.app import message_batches as batches
 from antiphon.app.app import App
 from antiphon.app.responses import stored
 from antiphon.core.accounts import LIMIT_HEADERS
+from antiphon.core.errors import NotFoundError
 from antiphon.http import chat, completions, containers, files, message_batches, messages, responses
 from antiphon.http.auth import KeyMiddleware
+from antiphon.http.errors import NOT_SERVED
 from antiphon.http.models import (
     health,
     list_models,
@@ -32,8 +39,9 @@ from antiphon.http.models import (
     version,
 )
 from antiphon.http.observing import ObservingMiddleware, metrics
-from antiphon.http.page import asset, index
-from antiphon.http.request import body, handler, paging
+from antiphon.http.openapi import document
+from antiphon.http.page import asset, index, reference
+from antiphon.http.request import body, handler, json_response, paging
 from antiphon.http.socket import converse
 from antiphon.http.vectors import embeddings, ranking, scores
 
@@ -71,6 +79,17 @@ _SEARCH = body(vectors.Search)
 _FILES_OF = (files.status_filter, paging())
 
 _list_completions = handler(stored_completions.list_completions, chat.stored_filter, paging("asc"))
+
+
+@cache
+def _openapi(root: str) -> bytes:
+    return msgspec.json.encode(document(ROUTES, root))
+
+
+async def openapi(request: Request) -> Response:
+    """What the server offers, as OpenAPI."""
+    return json_response(await asyncio.to_thread(_openapi, request.scope.get("root_path", "")))
+
 
 ROUTES = [
     Route("/v1/chat/completions", chat.create, methods=POST),
@@ -162,11 +181,20 @@ ROUTES = [
     Route("/", reachable, methods=["HEAD"]),
     Route("/", index, methods=GET),
     Route("/page/{path:path}", asset, methods=GET),
+    Route("/docs", reference, methods=GET),
+    Route("/openapi.json", openapi, methods=GET),
     Route("/health", health),
     Route("/ready", ready),
     Route("/metrics", metrics),
     Route("/version", version),
 ]
+
+
+_PATHS = [route.path for route in ROUTES if isinstance(route, Route)]
+LIKENESS = 0.8
+"""How much a path must be like one that is there (1 is the same) for that to be named."""
+LONGEST_PATH = 200
+"""Characters of a path that is compared with others."""
 
 
 class _Routes(Router):
@@ -190,6 +218,14 @@ class _Routes(Router):
         scope["route"] = route
         response = await route.endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
+
+    async def not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raise NotFoundError that names the nearest path, if one is near."""
+        path = scope["path"]
+        known = scope["type"] != "http" or len(path) > LONGEST_PATH or path.startswith((*NOT_SERVED,))
+        if not known and (near := get_close_matches(path, _PATHS, 1, LIKENESS)):
+            raise NotFoundError(f"There is nothing at {path}. Did you mean {near[0]}?")
+        await super().not_found(scope, receive, send)
 
 
 class _RootPath:

@@ -20,7 +20,7 @@ from antiphon.http.errors import error_response
 POLICY_VIOLATION = 1008
 """The code that closes a WebSocket whose client may not use it (RFC 6455)."""
 
-_OPEN = frozenset({"/health", "/ready", "/version", "/"})
+_OPEN = frozenset({"/health", "/ready", "/version", "/", "/docs", "/openapi.json"})
 _PAGE = "/page/"
 """The page asks for a key itself, and sends it with what it requests."""
 _ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})

@@ -1,4 +1,4 @@
-"""The page at `/`: plain modules, styles and the libraries that they use, served from the package.
+"""The page at `/`, and the reference at `/docs`: modules, styles and libraries, served from the package.
 
 There is no build step, and nothing is fetched from elsewhere. The policy that browsers get allows no other
 source, no inline script, and no text that becomes markup but through the sanitizer. What the page shows it
@@ -30,6 +30,18 @@ POLICY = "; ".join(
         "trusted-types dompurify",
     ]
 )
+_REFERENCE_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",  # Swagger UI sets styles, and makes markup of texts
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
 _HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -48,6 +60,13 @@ class _File(Struct, frozen=True):
 async def index(request: Request) -> Response:
     """The page."""
     return _answer(request, "index.html")
+
+
+async def reference(request: Request) -> Response:
+    """A page that shows the OpenAPI document, and tries what it says."""
+    response = _answer(request, "docs.html")
+    response.headers["content-security-policy"] = _REFERENCE_POLICY
+    return response
 
 
 async def asset(request: Request) -> Response:

@@ -65,6 +65,7 @@ def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Hand
         ids = request.path_params.values()
         return json_response(await use_case(app_of(request), owner_of(request), *ids, *read))
 
+    handle.__doc__ = use_case.__doc__
     return handle
 
 

@@ -110,7 +110,7 @@ class VectorStore(Struct, tag_field="object", tag="vector_store", kw_only=True):
     usage_bytes: int
     file_counts: Counts
     status: str
-    expires_after: ExpiresAfter | UnsetType
+    expires_after: ExpiresAfter | UnsetType = UNSET
     expires_at: int | None
     last_active_at: int | None
     metadata: dict[str, str]

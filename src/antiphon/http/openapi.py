@@ -1,0 +1,270 @@
+"""What the server offers, as OpenAPI 3.1: its routes, with the types that requests and answers are made of.
+
+`OPERATIONS` says which types a route has; what it does is said by its handler's docstring. The page at /docs
+shows the document (`page.py`).
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from starlette.routing import BaseRoute, Route
+
+from antiphon import __version__
+from antiphon.apis.chat import schema as chat
+from antiphon.apis.chat import stored
+from antiphon.apis.completions import schema as completions
+from antiphon.apis.containers import schema as containers
+from antiphon.apis.conversations import schema as conversations
+from antiphon.apis.files import schema as files
+from antiphon.apis.messages import batch as batches
+from antiphon.apis.messages import resource as message
+from antiphon.apis.messages import schema as messages
+from antiphon.apis.responses import resource as response
+from antiphon.apis.responses import schema as responses
+from antiphon.apis.tokens import (
+    Detokenized,
+    DetokenizeRequest,
+    Rendered,
+    TokenizeChatRequest,
+    Tokenized,
+    TokenizeTextRequest,
+)
+from antiphon.apis.vector_stores import schema as vectors
+from antiphon.http.models import LoadAdapter, UnloadAdapter
+
+JSON = "application/json"
+PAGED = ("order", "limit", "after", "before")
+
+
+class Operation(Struct, frozen=True):
+    """One method of a route. `request` and `answer` are types of JSON bodies; None for another body, or none.
+
+    A tuple of types stands for any of them. `events`: it may be a stream. `query` names the
+    parameters of the URL. A `form` is a file with fields.
+    """
+
+    request: Any = None
+    answer: Any = None
+    events: bool = False
+    query: tuple[str, ...] = ()
+    form: Any = None
+    media_type: str = JSON
+
+
+_LIST = Operation(answer=files.Listed, query=PAGED)
+_ITEMS = Operation(answer=response.ItemList, query=PAGED)
+_UNTYPED = Operation()
+_BATCHES = ("after_id", "before_id", "limit")
+_TEXT = "text/plain"
+
+OPERATIONS: Mapping[str, Operation] = {
+    "POST /v1/chat/completions": Operation(chat.ChatRequest, chat.ChatCompletion, events=True),
+    "GET /v1/chat/completions": Operation(answer=stored.Page, query=("model", "metadata[KEY]", *PAGED)),
+    "POST /v1/chat/completions/render": Operation(chat.ChatRequest, Rendered),
+    "POST /v1/chat/completions/batch": Operation(chat.BatchRequest, chat.ChatCompletion),
+    "GET /v1/chat/completions/{completion_id}": Operation(answer=chat.ChatCompletion),
+    "POST /v1/chat/completions/{completion_id}": Operation(stored.UpdateRequest, chat.ChatCompletion),
+    "DELETE /v1/chat/completions/{completion_id}": Operation(answer=stored.Deleted),
+    "GET /v1/chat/completions/{completion_id}/messages": Operation(answer=stored.Page, query=PAGED),
+    "POST /v1/completions": Operation(completions.CompletionRequest, completions.Completion, events=True),
+    "POST /tokenize": Operation((TokenizeTextRequest, TokenizeChatRequest), Tokenized),
+    "POST /detokenize": Operation(DetokenizeRequest, Detokenized),
+    "POST /v1/responses": Operation(responses.CreateResponse, response.Response, events=True),
+    "POST /v1/responses/input_tokens": Operation(responses.CountTokens, response.TokenCounts),
+    "POST /v1/responses/compact": Operation(responses.CompactRequest, response.Compaction),
+    "GET /v1/responses/{response_id}": Operation(
+        answer=response.Response, events=True, query=("stream", "starting_after", "include_obfuscation")
+    ),
+    "DELETE /v1/responses/{response_id}": Operation(answer=response.DeletedResponse),
+    "POST /v1/responses/{response_id}/cancel": Operation(answer=response.Response),
+    "GET /v1/responses/{response_id}/input_items": _ITEMS,
+    "POST /v1/conversations": Operation(conversations.CreateConversation, conversations.Conversation),
+    "GET /v1/conversations/{conversation_id}": Operation(answer=conversations.Conversation),
+    "POST /v1/conversations/{conversation_id}": Operation(
+        conversations.UpdateConversation, conversations.Conversation
+    ),
+    "DELETE /v1/conversations/{conversation_id}": Operation(answer=conversations.DeletedConversation),
+    "POST /v1/conversations/{conversation_id}/items": Operation(conversations.CreateItems, response.ItemList),
+    "GET /v1/conversations/{conversation_id}/items": _ITEMS,
+    "GET /v1/conversations/{conversation_id}/items/{item_id}": Operation(answer=dict[str, Any]),
+    "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
+        answer=conversations.Conversation
+    ),
+    "POST /v1/files": Operation(form=files.CreateFile, answer=files.File),
+    "GET /v1/files": Operation(answer=files.Listed, query=("purpose", *PAGED)),
+    "GET /v1/files/{file_id}": Operation(answer=files.File),
+    "DELETE /v1/files/{file_id}": Operation(answer=files.DeletedFile),
+    "GET /v1/files/{file_id}/content": Operation(media_type="application/octet-stream"),
+    "POST /v1/containers": Operation(containers.CreateContainer, containers.Container),
+    "GET /v1/containers": Operation(answer=files.Listed, query=("name", *PAGED)),
+    "GET /v1/containers/{container_id}": Operation(answer=containers.Container),
+    "GET /v1/containers/{container_id}/files": _LIST,
+    "GET /v1/containers/{container_id}/files/{file_id}": Operation(answer=containers.ContainerFile),
+    "GET /v1/containers/{container_id}/files/{file_id}/content": Operation(
+        media_type="application/octet-stream"
+    ),
+    "POST /v1/vector_stores": Operation(vectors.CreateVectorStore, vectors.VectorStore),
+    "GET /v1/vector_stores": _LIST,
+    "GET /v1/vector_stores/{vector_store_id}": Operation(answer=vectors.VectorStore),
+    "POST /v1/vector_stores/{vector_store_id}": Operation(vectors.UpdateVectorStore, vectors.VectorStore),
+    "DELETE /v1/vector_stores/{vector_store_id}": Operation(answer=vectors.DeletedVectorStore),
+    "POST /v1/vector_stores/{vector_store_id}/search": Operation(vectors.Search, vectors.SearchResults),
+    "POST /v1/vector_stores/{vector_store_id}/files": Operation(
+        vectors.CreateVectorStoreFile, vectors.VectorStoreFile
+    ),
+    "GET /v1/vector_stores/{vector_store_id}/files": Operation(answer=files.Listed, query=("filter", *PAGED)),
+    "GET /v1/vector_stores/{vector_store_id}/files/{file_id}": Operation(answer=vectors.VectorStoreFile),
+    "POST /v1/vector_stores/{vector_store_id}/files/{file_id}": Operation(
+        vectors.UpdateVectorStoreFile, vectors.VectorStoreFile
+    ),
+    "DELETE /v1/vector_stores/{vector_store_id}/files/{file_id}": Operation(
+        answer=vectors.DeletedVectorStoreFile
+    ),
+    "GET /v1/vector_stores/{vector_store_id}/files/{file_id}/content": Operation(answer=vectors.FileContent),
+    "POST /v1/vector_stores/{vector_store_id}/file_batches": Operation(
+        vectors.CreateBatch, vectors.FileBatch
+    ),
+    "GET /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}": Operation(answer=vectors.FileBatch),
+    "POST /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel": Operation(
+        answer=vectors.FileBatch
+    ),
+    "GET /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files": Operation(
+        answer=files.Listed, query=("filter", *PAGED)
+    ),
+    "POST /v1/messages": Operation(messages.CreateMessage, dict[str, Any], events=True),
+    "POST /v1/messages/count_tokens": Operation(messages.CountTokens, message.TokenCount),
+    "POST /v1/messages/batches": Operation(batches.CreateBatch, batches.MessageBatch),
+    "GET /v1/messages/batches": Operation(answer=batches.MessageBatchList, query=_BATCHES),
+    "GET /v1/messages/batches/{batch_id}": Operation(answer=batches.MessageBatch),
+    "DELETE /v1/messages/batches/{batch_id}": Operation(answer=batches.DeletedBatch),
+    "POST /v1/messages/batches/{batch_id}/cancel": Operation(answer=batches.MessageBatch),
+    "GET /v1/messages/batches/{batch_id}/results": Operation(media_type="application/x-jsonl"),
+    "GET /v1/models": Operation(answer=dict[str, Any], query=_BATCHES),
+    "GET /v1/models/{model}": Operation(answer=dict[str, Any]),
+    "POST /v1/load_lora_adapter": Operation(LoadAdapter, media_type=_TEXT),
+    "POST /v1/unload_lora_adapter": Operation(UnloadAdapter, media_type=_TEXT),
+    "HEAD /": Operation(media_type=_TEXT),
+    "GET /health": Operation(answer=dict[str, Any]),
+    "GET /ready": Operation(answer=dict[str, Any]),
+    "GET /metrics": Operation(media_type=_TEXT),
+    "GET /version": Operation(answer=dict[str, Any]),
+    "GET /openapi.json": Operation(answer=dict[str, Any]),
+    "GET /docs": Operation(media_type="text/html"),
+    "GET /": Operation(media_type="text/html"),
+    "GET /page/{path}": Operation(media_type="application/octet-stream"),
+    "GET /v1/debug": Operation(answer=dict[str, Any]),
+    "GET /v1/debug/{answer_id}": Operation(answer=dict[str, Any]),
+    "GET /v1/status": Operation(answer=dict[str, Any]),
+}
+"""Types of the routes that have any. The WebSocket of /v1/responses has no place in OpenAPI."""
+
+_CONVERTOR = re.compile(r":\w+}")
+
+
+def document(routes: Sequence[BaseRoute], root: str = "") -> dict[str, Any]:
+    """The document of these routes."""
+    described = [*_described(routes)]
+    types = [type_ for _, _, _, operation in described for type_ in _types(operation)]
+    types.append(message.ErrorBody)
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    known = dict(zip(map(repr, types), schemas, strict=True))
+    errors = {"OpenAIError": _error(), "AnthropicError": known[repr(message.ErrorBody)]}
+    paths: dict[str, Any] = {}
+    for path, method, summary, operation in described:
+        paths.setdefault(path, {})[method.lower()] = _operation(path, method, summary, operation, known)
+    key = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Antiphon",
+            "version": __version__,
+            "description": "OpenAI's APIs, Anthropic's Messages, and vLLM's paths, for any model.",
+        },
+        "servers": [{"url": root or "/"}],
+        "security": [{"bearer": []}, {"key": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": components | errors,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}, "key": key},
+        },
+    }
+
+
+def _described(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str, str, Operation]]:
+    """Path, method, summary and types of each operation."""
+    for route in routes:
+        if not isinstance(route, Route):
+            continue
+        path = _CONVERTOR.sub("}", route.path)
+        methods = sorted(route.methods or ())
+        for method in methods if methods == ["HEAD"] else [each for each in methods if each != "HEAD"]:
+            yield path, method, _summary(route), OPERATIONS.get(f"{method} {path}", _UNTYPED)
+
+
+def _summary(route: Route) -> str:
+    """What the handler says that it does, without the errors that it raises."""
+    text = (inspect.getdoc(route.endpoint) or "").partition("\n\n")[0]
+    return " ".join(text.partition(" Raises ")[0].split())
+
+
+def _types(operation: Operation) -> list[Any]:
+    given = operation.request if isinstance(operation.request, tuple) else (operation.request,)
+    return [each for each in (*given, operation.form, operation.answer) if each is not None]
+
+
+def _schema(type_: Any, known: Mapping[str, Any]) -> Any:
+    """The schema of a type, or of any of several."""
+    if isinstance(type_, tuple):
+        return {"anyOf": [known[repr(each)] for each in type_]}
+    return {} if type_ is None else known[repr(type_)]
+
+
+def _operation(
+    path: str, method: str, summary: str, operation: Operation, known: Mapping[str, Any]
+) -> dict[str, Any]:
+    content: dict[str, Any] = {operation.media_type: {"schema": _schema(operation.answer, known)}}
+    if operation.events:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    error = "AnthropicError" if path.startswith("/v1/messages") else "OpenAIError"
+    said: dict[str, Any] = {
+        "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}".rstrip("_"),
+        "summary": summary,
+        "tags": [path.split("/")[2] if path.startswith("/v1/") else "server"],
+        "parameters": [
+            *(_parameter(name, "path") for name in re.findall(r"{(\w+)}", path)),
+            *(_parameter(name, "query") for name in operation.query),
+        ],
+        "responses": {
+            "200": {"description": "The answer.", "content": content},
+            "default": {
+                "description": "An error.",
+                "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{error}"}}},
+            },
+        },
+    }
+    if operation.request is not None:
+        said["requestBody"] = _body(JSON, _schema(operation.request, known))
+    if operation.form is not None:
+        fields = {"allOf": [_schema(operation.form, known), {"properties": {"file": {"format": "binary"}}}]}
+        said["requestBody"] = _body("multipart/form-data", fields)
+    return said
+
+
+def _body(media_type: str, schema: Any) -> dict[str, Any]:
+    return {"required": True, "content": {media_type: {"schema": schema}}}
+
+
+def _parameter(name: str, place: str) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
+
+
+def _error() -> dict[str, Any]:
+    """What OpenAI's APIs say of an error; see `apis/errors.py`."""
+    text = {"type": ["string", "null"]}
+    fields = {"message": {"type": "string"}, "type": {"type": "string"}, "param": text, "code": text}
+    shape = {"type": "object", "required": [*fields], "properties": fields}
+    return {"type": "object", "required": ["error"], "properties": {"error": shape}}
