@@ -57,6 +57,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     references: int = 500
     history_bytes: int = 16 * MIB
     answer_bytes: int = 32 * MIB
+    repetitions: int = 1_000_000  # more than an answer has room for: none is ended
     stored_bytes: int = 4096 * MIB
     file_bytes: int = 128 * MIB
     files: int = 10_000

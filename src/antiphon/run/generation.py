@@ -28,6 +28,7 @@ from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
 from antiphon.run.drive import Driver
 from antiphon.run.endings import ClientStalledError
+from antiphon.run.repetition import WINDOW, RepetitionDetector
 from antiphon.run.replay import ReplayLog, may_be_half, request_after
 
 log = structlog.get_logger()
@@ -36,6 +37,8 @@ Emit = Callable[[int, list[Event]], None]
 """Takes the next events of a choice."""
 
 
+REPETITION = "repetition"
+"""What stopped an answer that said the same again and again; see `run/repetition.py`."""
 MAX_LOST = 3
 """Replicas that may fail in one generation. One that makes them all fail must not reach all of them."""
 MAX_CLOSINGS = 16
@@ -127,6 +130,8 @@ class GenerationRun:
         self._plan = interceptors.plan
         self._pool = interceptors.pool or BoundedPool()
         self._told = interceptors.ended
+        times = self._pool.limits.repetitions
+        self._repetition = RepetitionDetector(times) if times < WINDOW else None
         self._items = items
         self._pieces = items.pieces
         self._before = 0  # tokens that were written before the engine began its part
@@ -267,6 +272,9 @@ class GenerationRun:
         """Decode these chunks of the engine's."""
         if self._continues:
             chunks = self._whole(chunks)
+        if self._repetition is not None and self._repetition.push("".join(chunk.text for chunk in chunks)):
+            log.info("an answer repeats itself", request_id=self._observation.request_id)
+            chunks = [*chunks, Chunk("", finish=Finish(FinishReason.LENGTH, REPETITION))]
         if self._replay is not None:
             chunks = self._replay.record(chunks, self._before)
         self._decode(chunks)

@@ -84,7 +84,8 @@ class Blocks:
     def stop(self, end: Finished) -> tuple[str, str | None]:
         """Why the answer ended, and the stop sequence that it ended with."""
         if end.reason is FinishReason.LENGTH:
-            cut = end.usage.completion_tokens >= self.presentation.max_tokens
+            # With a stop, it is the server that ended it, not the context.
+            cut = end.stop is not None or end.usage.completion_tokens >= self.presentation.max_tokens
             return "max_tokens" if cut else "model_context_window_exceeded", None
         if end.reason is FinishReason.CONTENT_FILTER:
             return "refusal", None
