@@ -20,7 +20,7 @@ from antiphon.engines.models import resolve
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
-from tests.contracts.vectors import VectorContract
+from tests.contracts.vectors import VectorContract, near
 from tests.engines.canned import Canned, answer, canned
 from tests.server import running
 
@@ -84,6 +84,13 @@ class TestLlamaCpp(VectorContract):
     @pytest.fixture
     def engine(self, smollm):
         return smollm
+
+    async def test_texts_of_all_lengths_at_the_same_time(self, engine: Any) -> None:
+        texts = [" ".join(["word", "other", "third"][: 1 + n % 3] * (1 + n % 4)) for n in range(10)]
+        alone = [(await self.embedded(engine, text)).vectors[0] for text in texts]
+        for _ in range(4):
+            together = await self.embedded(engine, *texts)
+            assert all(map(near, alone, together.vectors))
 
     async def test_it_does_nothing_else(self, engine: Any) -> None:
         assert engine.card.capabilities.tasks == {Task.EMBED}

@@ -294,8 +294,10 @@ class LlamaCppEngine:
             "sse_ping_interval": -1,
         }
         if pooling is not None:
-            # A text that is embedded is read in one piece, whatever its length.
-            settings |= {"embedding": True, "pooling_type": pooling, "n_batch": context, "n_ubatch": context}
+            # A text is read in one piece, whatever its length and whatever else is read: of texts of several
+            # lengths in caches of their own, llama.cpp would pool the pieces that are equally long.
+            settings |= {"embedding": True, "pooling_type": pooling, "kv_unified": True}
+            settings |= {"n_batch": context, "n_ubatch": context}
         if self._encoder is not None:
             settings["mmproj.path"] = str(self._encoder)
         if options.draft == NGRAM:
