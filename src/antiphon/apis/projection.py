@@ -1,7 +1,7 @@
 """What the projections of OpenAI's two older APIs share: `run.drive.Projection`, in two halves."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from antiphon.apis.chunks import DONE
 from antiphon.apis.envelope import Envelope
@@ -11,6 +11,8 @@ from antiphon.core.chunks import Token
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextDelta, TextEnded
 from antiphon.core.items import Item
+
+T = TypeVar("T")
 
 
 class SilentProjection:
@@ -60,19 +62,19 @@ class BodyProjection(_Enveloped, SilentProjection):
     """A full answer, which has no events."""
 
 
-class ChoiceResult:
+class ChoiceResult(Generic[T]):
     """What one choice of a full answer comes to: its items, its end, and those tokens that are shown.
 
-    `tokens` are those of the visible text, where `with_tokens`.
+    `tokens` are those of the visible text as `shown` makes them, where there is one.
     """
 
-    __slots__ = ("_end", "_items", "_with_tokens", "ids", "tokens")
+    __slots__ = ("_end", "_items", "_shown", "ids", "tokens")
 
-    def __init__(self, *, with_tokens: bool) -> None:
-        self._with_tokens = with_tokens
+    def __init__(self, shown: Callable[[Sequence[Token]], Iterable[T]] | None) -> None:
+        self._shown = shown
         self._items: list[Item] = []
         self._end: Finished | None = None
-        self.tokens: list[Token] = []
+        self.tokens: list[T] = []
         self.ids: list[int] = []
 
     def push(self, events: list[Event]) -> None:
@@ -80,8 +82,8 @@ class ChoiceResult:
         for event in events:
             match event:
                 case TextDelta():
-                    if self._with_tokens:
-                        self.tokens += event.tokens
+                    if self._shown is not None:
+                        self.tokens += self._shown(event.tokens)
                 case TextEnded(item=item) | ReasoningEnded(item=item) | CallEnded(item=item):
                     assert item is not None
                     self._items.append(item)

@@ -182,20 +182,21 @@ class Metrics:
         """The tokens of all prompts of a model, and those that it generated, in generations that are over."""
         return self._tokens["vllm:prompt_tokens"][model], self._tokens["vllm:generation_tokens"][model]
 
-    def text(self, accept: str, loads: Mapping[str, Load]) -> tuple[bytes, str]:
+    def text(self, accept: str, loads: Mapping[str, Load], tasks: int) -> tuple[bytes, str]:
         """All of it, and the media type, in the format of Prometheus that `accept` wants.
 
-        `loads` are those of the engines, by model. This takes milliseconds: call it in a thread.
+        `loads` are those of the engines, by model; `tasks` are those of the event loop. This takes
+        milliseconds: call it in a thread.
         """
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        registry.register(_Snapshot([*self._gauges(loads), *self._families()]))
+        registry.register(_Snapshot([*self._gauges(loads, tasks), *self._families()]))
         encode, media_type = choose_encoder(accept)
         return encode(registry), media_type
 
-    def _gauges(self, loads: Mapping[str, Load]) -> Iterator[Metric]:
+    def _gauges(self, loads: Mapping[str, Load], tasks: int) -> Iterator[Metric]:
         running = GaugeMetricFamily("vllm:num_requests_running", "Generations under way.", labels=_MODEL)
         waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Generations that wait.", labels=_MODEL)
         for model, load in loads.items():
@@ -205,6 +206,7 @@ class Metrics:
         yield GaugeMetricFamily(
             "antiphon:background_running", "Background responses under way.", self.background
         )
+        yield GaugeMetricFamily("antiphon:tasks", "Tasks of the event loop.", tasks)
 
     def _families(self) -> Iterator[Metric]:
         # Copies: the event loop goes on counting.

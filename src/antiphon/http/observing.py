@@ -126,5 +126,6 @@ async def metrics(request: Request) -> Response:
     """GET /metrics."""
     app = app_of(request)
     accept = request.headers.get("accept", "")
-    text, media_type = await asyncio.to_thread(app.metrics.text, accept, app.models.loads)
+    tasks = len(asyncio.all_tasks())
+    text, media_type = await asyncio.to_thread(app.metrics.text, accept, app.models.loads, tasks)
     return Response(text, headers={"content-type": media_type})

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from antiphon.apis.chat.answer import ChatCompletionBuilder
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.envelope import PresentationOptions, UsageReports
+from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Candidate, FinishReason, Token
 from antiphon.core.events import Event, Finished, TextDelta, TextEnded, TextStarted, Usage
 from tests.apis.chat.support import ENVELOPE, accumulated, answered, said, streamed
+from tests.counting import lines
 from tests.openai_schema import validate
 
 REASONING = ["<think>", "hm", "</think>", "So", " be", "", "👋"]
@@ -43,6 +45,19 @@ def test_log_probabilities_are_those_of_visible_text() -> None:
         assert choice["logprobs"]["refusal"] is None
     for choice in both(said(CALLING), PresentationOptions(logprobs=1)):
         assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["Now"]
+
+
+def test_at_the_end_of_a_full_answer_nothing_is_left_to_do_for_single_tokens() -> None:
+    def work(tokens: int) -> int:
+        top = tuple(Candidate(number, "x", -1.0) for number in range(20))
+        builder = ChatCompletionBuilder(ENVELOPE, 1, PresentationOptions(logprobs=20))
+        builder.push(0, Accumulator().extend(spoken(*[Token(0, "x", -1.0, top)] * tokens)))
+        bodies: list[bytes] = []
+        count = lines(lambda: bodies.append(builder.body()))
+        assert len(json.loads(bodies[0])["choices"][0]["logprobs"]["content"]) == tokens
+        return count
+
+    assert work(10) == work(1000)
 
 
 def test_an_entry_has_text_bytes_and_alternatives() -> None:

@@ -1,9 +1,10 @@
 """The events of an answer → the body of the full answer."""
 
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from antiphon.apis.chat.calls import add_calls, reason_shown
 from antiphon.apis.chat.schema import (
@@ -60,7 +61,8 @@ class ChatCompletionBuilder(BodyProjection):
     ) -> None:
         super().__init__(envelope)
         self._presentation = presentation
-        self._choices = [ChoiceResult(with_tokens=presentation.logprobs is not None) for _ in range(choices)]
+        scored = None if presentation.logprobs is None else partial(token_logprobs, presentation=presentation)
+        self._choices: list[ChoiceResult[Raw]] = [ChoiceResult(scored) for _ in range(choices)]
         self._cited = [Annotations(len(presentation.echo)) for _ in range(choices)]
         self._annotations: list[tuple[Annotation, ...]] = [()] * choices
 
@@ -100,7 +102,7 @@ class ChatCompletionBuilder(BodyProjection):
             _show_prompt(completion, envelope.prompts[0], presentation)
         return msgspec.json.encode(completion)
 
-    def _choice(self, index: int, state: ChoiceResult, output: Output) -> Choice:
+    def _choice(self, index: int, state: ChoiceResult[Raw], output: Output) -> Choice:
         presentation = self._presentation
         reason = finish_reason(output.reason, len(output.calls))
         message = _message(output, presentation)
@@ -109,7 +111,7 @@ class ChatCompletionBuilder(BodyProjection):
             index,
             message,
             reason_shown(reason, presentation),
-            logprobs=None if presentation.logprobs is None else choice_logprobs(state.tokens, presentation),
+            logprobs=None if presentation.logprobs is None else ChoiceLogprobs(state.tokens),
             stop_reason=output.stop,
             token_ids=state.ids if presentation.token_ids else UNSET,
             error=ChoiceError(output.error) if output.error else UNSET,
@@ -140,17 +142,22 @@ def _show_prompt(
         completion.prompt_text = prompt.text
 
 
-def choice_logprobs(tokens: Iterable[Token], presentation: PresentationOptions) -> ChoiceLogprobs:
-    """The entries of these tokens, each with as many alternatives as were asked for."""
+def token_logprobs(tokens: Iterable[Token], presentation: PresentationOptions) -> list[Raw]:
+    """An encoded `TokenLogprob` for each token, with as many alternatives as were asked for.
+
+    A full answer has them encoded as they come: all of them at its end would be long work at once.
+    """
     name, most = namer(presentation), presentation.logprobs or 0
-    return ChoiceLogprobs(
-        [
-            TokenLogprob(
-                name(token),
-                logprob_of(token),
-                bytes_of(token),
-                [TopLogprob(name(top), logprob_of(top), bytes_of(top)) for top in token.top[:most]],
+    return [
+        Raw(
+            msgspec.json.encode(
+                TokenLogprob(
+                    name(token),
+                    logprob_of(token),
+                    bytes_of(token),
+                    [TopLogprob(name(top), logprob_of(top), bytes_of(top)) for top in token.top[:most]],
+                )
             )
-            for token in tokens
-        ]
-    )
+        )
+        for token in tokens
+    ]

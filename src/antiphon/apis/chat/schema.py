@@ -15,7 +15,7 @@ requirements that an answer does not meet; `generations`, the usage of each of s
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLogprobs
 from antiphon.apis.given import Object
@@ -246,9 +246,12 @@ class TokenLogprob(Struct):
 
 
 class ChoiceLogprobs(Struct):
-    """The log probabilities of a choice's text. There are none of refusals: no model makes them apart."""
+    """The log probabilities of a choice's text: encoded `TokenLogprob`s.
 
-    content: list[TokenLogprob]
+    There are none of refusals: no model makes them apart.
+    """
+
+    content: list[Raw]
     refusal: None = None
 
 

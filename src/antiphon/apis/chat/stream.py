@@ -11,9 +11,9 @@ from typing import assert_never
 
 from msgspec import UNSET
 
-from antiphon.apis.chat.answer import Annotations, choice_logprobs
+from antiphon.apis.chat.answer import Annotations, token_logprobs
 from antiphon.apis.chat.calls import encoder_of, reason_shown
-from antiphon.apis.chat.schema import ChatCompletionChunk, ChunkChoice, Delta
+from antiphon.apis.chat.schema import ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta
 from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
@@ -96,7 +96,7 @@ class _ChatChunkFactory:
         )
 
     def add_logprobs(self, part: ChunkChoice, tokens: Tokens) -> None:
-        part.logprobs = choice_logprobs(tokens, self._presentation)
+        part.logprobs = ChoiceLogprobs(token_logprobs(tokens, self._presentation))
 
 
 class ChatCompletionStream(StreamProjection):

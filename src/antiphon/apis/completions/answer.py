@@ -27,7 +27,9 @@ class CompletionBuilder(BodyProjection):
         super().__init__(envelope)
         self._shape = shape
         self._presentation = presentation
-        self._choices = [ChoiceResult(with_tokens=True) for _ in range(shape.prompts * shape.tried)]
+        self._choices: list[ChoiceResult[Token]] = [
+            ChoiceResult(tuple) for _ in range(shape.prompts * shape.tried)
+        ]
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
         """Take the next events of a choice."""
@@ -52,7 +54,7 @@ class CompletionBuilder(BodyProjection):
         )
         return msgspec.json.encode(completion)
 
-    def _best(self, prompt: int) -> list[tuple[ChoiceResult, RenderedPrompt]]:
+    def _best(self, prompt: int) -> list[tuple[ChoiceResult[Token], RenderedPrompt]]:
         """The completions of a prompt that are shown, the most likely first if there was a choice."""
         tried, shown = self._shape.tried, self._shape.shown
         states = self._choices[prompt * tried : (prompt + 1) * tried]
@@ -60,7 +62,7 @@ class CompletionBuilder(BodyProjection):
             states.sort(key=_score, reverse=True)
         return [(state, self._envelope.prompts[prompt]) for state in states[:shown]]
 
-    def _choice(self, index: int, state: ChoiceResult, prompt: RenderedPrompt) -> CompletionChoice:
+    def _choice(self, index: int, state: ChoiceResult[Token], prompt: RenderedPrompt) -> CompletionChoice:
         presentation, output = self._presentation, state.output
         echoed = prompt if self._shape.echo else _NO_PROMPT
         choice = CompletionChoice(
@@ -80,7 +82,7 @@ class CompletionBuilder(BodyProjection):
         return choice
 
 
-def _score(choice: ChoiceResult) -> float:
+def _score(choice: ChoiceResult[Token]) -> float:
     """How likely the text is, token by token."""
     return fmean(map(logprob_of, choice.tokens)) if choice.tokens else LEAST_LOGPROB
 
