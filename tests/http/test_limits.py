@@ -1,6 +1,7 @@
 """What is over a limit is refused by its name, before any work."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,12 +10,14 @@ from typing import Any
 
 import httpx2 as httpx
 import msgspec
+import pytest
 from websockets.asyncio.client import connect
 
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.tools import tools_of as chat_tools_of
 from antiphon.apis.responses.tools import tool_choice, toolbox
 from antiphon.apis.wire import decode
+from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.limits import Limits
 from antiphon.engines.scripted import ScriptedEngine
@@ -135,6 +138,25 @@ def at_address(server: Running, address: str) -> httpx.AsyncClient:
     """A client whose connections come from this address."""
     transport = httpx.AsyncHTTPTransport(verify=NO_TLS, local_address=address)
     return httpx.AsyncClient(transport=transport, base_url=f"{server.url}/v1")
+
+
+@pytest.mark.parametrize("how", [{}, {"n": 2}, {"stream": True}, {"max_tokens": 10**6}])
+async def test_what_is_refused_leaves_nothing_for_the_garbage_collector(how: dict[str, Any]) -> None:
+    def left() -> list[Any]:
+        return [each for each in gc.get_objects() if isinstance(each, RequestError)]
+
+    async with serving(Limits()) as (_, api):
+        await api.post("/chat/completions", chat())
+        gc.collect()
+        before = len(left())
+        gc.disable()
+        try:
+            long = [{"role": "user", "content": "word " * 50_000}]
+            for _ in range(3):
+                await api.post("/chat/completions", chat(messages=long, **how), 400)
+            await until(lambda: len(left()) == before)
+        finally:
+            gc.enable()
 
 
 async def test_names_and_stop_strings() -> None:

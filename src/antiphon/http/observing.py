@@ -79,6 +79,7 @@ class ObservingMiddleware:
             if status is not None:  # the response has begun
                 raise
             await response_to(error, scope)(scope, receive, identified)
+            error.__traceback__ = None  # its frames refer to it, and to prompts
         finally:
             report(app, scope, status or INTERNAL_ERROR, observation)
 

@@ -194,6 +194,7 @@ class _Conversation:
                 shown = public_error(error)
                 self._socket.state.names.restore(shown)
                 self.client.write([encode_socket_error(shown)])
+                error.__traceback__ = None  # its frames refer to it, and to prompts
             report(self._app, self._socket.scope, SWITCHED, observation)
 
     async def _turn(self, wire: Create) -> None:

@@ -264,7 +264,6 @@ class Driver:
 
     async def _play(self) -> BaseException | None:
         """Run the source; why it did not come to its end, if it did not."""
-        failure: BaseException | None = None
         limit = asyncio.timeout(self._deadline)
         try:
             async with limit:
@@ -272,10 +271,10 @@ class Driver:
                 await self._opened()
         except asyncio.CancelledError as cancelled:
             self._cancelled = cancelled  # the server cancels what has not ended in time
-            failure = EngineNotReadyError()
-        except Exception as error:
-            failure = DeadlineError() if limit.expired() else error
-        return self._reason or failure
+            return self._reason or EngineNotReadyError()
+        except Exception as error:  # a variable would keep it: its traceback has this frame
+            return self._reason or (DeadlineError() if limit.expired() else error)
+        return self._reason
 
     async def _run_source(self) -> None:
         """Run the source until it ends or is stopped. From then on `stop` has no effect."""
