@@ -14,6 +14,7 @@ from msgspec import Struct
 from starlette.routing import BaseRoute, Route
 
 from antiphon import __version__
+from antiphon.apis import vectors as wire
 from antiphon.apis.chat import schema as chat
 from antiphon.apis.chat import stored
 from antiphon.apis.completions import schema as completions
@@ -73,6 +74,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /v1/completions": Operation(completions.CompletionRequest, completions.Completion, events=True),
     "POST /tokenize": Operation((TokenizeTextRequest, TokenizeChatRequest), Tokenized),
     "POST /detokenize": Operation(DetokenizeRequest, Detokenized),
+    "POST /v1/embeddings": Operation(wire.EmbeddingsRequest, dict[str, Any]),
+    "POST /v1/rerank": Operation(wire.RerankRequest, wire.Ranking),
+    "POST /v2/rerank": Operation(wire.RerankRequest, wire.Ranking),
+    "POST /rerank": Operation(wire.RerankRequest, wire.Ranking),
+    "POST /v1/score": Operation(wire.ScoreRequest, wire.ScoreList),
+    "POST /score": Operation(wire.ScoreRequest, wire.ScoreList),
     "POST /v1/responses": Operation(responses.CreateResponse, response.Response, events=True),
     "POST /v1/responses/input_tokens": Operation(responses.CountTokens, response.TokenCounts),
     "POST /v1/responses/compact": Operation(responses.CompactRequest, response.Compaction),

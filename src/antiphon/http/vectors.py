@@ -38,6 +38,7 @@ def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any]) 
             with suppress(asyncio.CancelledError, Exception):  # it was told, or nobody is there to be told
                 await work
 
+    handle.__doc__ = use_case.__doc__
     return handle
 
 
