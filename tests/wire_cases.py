@@ -10,11 +10,16 @@ from msgspec import Struct, inspect
 from antiphon.apis.chat.schema import BatchRequest, ChatRequest
 from antiphon.apis.chat.stored import UpdateRequest
 from antiphon.apis.completions.schema import CompletionRequest
+from antiphon.apis.containers.schema import CreateContainer, CreateContainerFile
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
+from antiphon.apis.files.schema import CreateFile
 from antiphon.apis.messages import schema as messages
 from antiphon.apis.messages.batch import CreateBatch
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.apis.tokens import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
+from antiphon.apis.vector_stores import schema as vector_stores
+from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest
+from antiphon.http.models import LoadAdapter, UnloadAdapter
 
 ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/chat/completions": (ChatRequest,),
@@ -33,6 +38,23 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/conversations": (CreateConversation,),
     "/v1/conversations/conv_1": (UpdateConversation,),
     "/v1/conversations/conv_1/items": (CreateItems,),
+    "/v1/embeddings": (EmbeddingsRequest,),
+    "/v1/rerank": (RerankRequest,),
+    "/v2/rerank": (RerankRequest,),
+    "/rerank": (RerankRequest,),
+    "/v1/score": (ScoreRequest,),
+    "/score": (ScoreRequest,),
+    "/v1/files": (CreateFile,),
+    "/v1/containers": (CreateContainer,),
+    "/v1/containers/cntr_1/files": (CreateContainerFile,),
+    "/v1/vector_stores": (vector_stores.CreateVectorStore,),
+    "/v1/vector_stores/vs_1": (vector_stores.UpdateVectorStore,),
+    "/v1/vector_stores/vs_1/search": (vector_stores.Search,),
+    "/v1/vector_stores/vs_1/files": (vector_stores.CreateVectorStoreFile,),
+    "/v1/vector_stores/vs_1/files/file_1": (vector_stores.UpdateVectorStoreFile,),
+    "/v1/vector_stores/vs_1/file_batches": (vector_stores.CreateBatch,),
+    "/v1/load_lora_adapter": (LoadAdapter,),
+    "/v1/unload_lora_adapter": (UnloadAdapter,),
 }
 """Every endpoint that takes a body, with the types that it may have."""
 

@@ -382,7 +382,7 @@ async def test_a_process_ends_though_nobody_stopped_the_engine():
     )
     async with asyncio.timeout(60):
         output, errors = await child.communicate()
-    assert output == b"running\n"
+    assert output.endswith(b"running\n")  # behind the lines of its log
     assert child.returncode == 3, errors.decode()
 
 

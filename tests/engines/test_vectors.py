@@ -1,8 +1,8 @@
 """Embeddings and rankings: the contract for every engine that has them, and what other servers answer.
 
 The answers of servers are as their documents show them: vLLM's "OpenAI-Compatible Server" and "Pooling Models",
-llama.cpp's `tools/server/README.md`, Ollama's `docs/api.md`, SGLang's "Rerank Model"; those of llama-server
-were recorded, too, from the one in xllamacpp with SmolLM2.
+llama.cpp's `tools/server/README.md`, Ollama's `docs/api.md`, SGLang's "Rerank Model". None was recorded from a
+running server; llama.cpp's own answers the contract.
 """
 
 import asyncio

@@ -27,6 +27,7 @@ class Options:
 class ToyEngine:
     def __init__(self, stride: int = 1, parallel: int = 2, limits: Limits = DEFAULTS) -> None:
         self.card = ModelCard(name="toy", context=4096)
+        self.memory = 0
         self.stride = stride
         self.admission = Admission(parallel, limits)
         self.generations: set[Generation] = set()

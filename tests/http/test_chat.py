@@ -249,7 +249,7 @@ BAD: list[tuple[Any, int, str | None]] = [
     (
         {"model": "scripted", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         400,
-        "messages[0].content[0].type",
+        "messages[0].content[0].image_url",
     ),
     (ask("x") | {"model": "gpt-9"}, 404, "model"),
     (ask("x", temperature=-1), 400, "temperature"),

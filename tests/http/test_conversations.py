@@ -135,7 +135,7 @@ async def test_a_conversation_that_there_is_not(api: Api, method: str, path: str
         ({"items": "Hi"}, "items"),
         ({"items": [{"type": "nothing"}]}, "items[0].type"),
         ({"items": [user("a"), {"type": "message", "role": "king", "content": "b"}]}, "items[1].role"),
-        ({"items": [{**user(""), "content": [{"type": "input_image"}]}]}, "items[0].content[0].type"),
+        ({"items": [{**user(""), "content": [{"type": "input_image"}]}]}, "items[0].content[0].image_url"),
     ],
 )
 async def test_items_that_a_conversation_does_not_take(api: Api, body: Any, param: str) -> None:

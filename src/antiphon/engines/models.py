@@ -45,9 +45,15 @@ def resolve(model: str | None) -> Path:
 
 def _from_path(model: str) -> Path:
     path = Path(model).expanduser()
-    if path.is_dir():
-        return path / choose((file.name for file in path.glob("*.gguf")), model)
-    if not path.is_file():
+    try:
+        if path.is_dir():
+            return path / choose((file.name for file in path.glob("*.gguf")), model)
+        found = path.is_file()
+    except PermissionError as error:
+        raise EngineError(
+            f"The model {model} cannot be read: {error.strerror}. Let the server's user read it."
+        ) from error
+    if not found:
         raise EngineError(
             f"There is no model file {model}. Give the path of a GGUF file, or `hf:org/repo` to fetch one."
         )

@@ -5,6 +5,7 @@ package in full. There is no list of engines to add one to.
 """
 
 import importlib
+import os
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -49,7 +50,7 @@ def engine_for(model: str | None) -> str:
     if model.startswith(("http://", "https://")):
         return UPSTREAM
     path = Path(model).expanduser()
-    if path.exists():
+    if os.path.exists(path):  # raises nothing where the folder may not be entered: the engine says so
         return SAFETENSORS if path.is_dir() and any(path.glob("*.safetensors")) else DEFAULT
     return SAFETENSORS if _REPOSITORY.fullmatch(model) and not model.endswith(".gguf") else DEFAULT
 

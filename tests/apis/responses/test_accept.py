@@ -55,6 +55,7 @@ def test_a_request_becomes_a_turn() -> None:
         "m",
         (Message(Role.USER, (TextPart("Hello"),)),),
         owner=OWNER,
+        id="resp_1",
         parameters=PARAMETERS | {"format": "response_format"},
     )
 
