@@ -250,4 +250,4 @@ async def test_more_than_the_limit(alice: AsyncOpenAI):
 async def test_without_the_extra(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("antiphon.app.vector_stores.find_spec", lambda _: None)
     answer = await http.post("/vector_stores", json={})
-    assert (answer.status_code, "[files]" in answer.json()["error"]["message"]) == (400, True)
+    assert (answer.status_code, "`files`" in answer.json()["error"]["message"]) == (400, True)
