@@ -145,7 +145,7 @@ def test_what_is_no_image_is_refused(data: bytes) -> None:
     ],
 )
 def test_without_pillow_what_a_header_does_not_tell_is_refused(data: bytes, low: bool) -> None:
-    assert "[media]" in refused(data, low=low, read=header_of).message
+    assert "`media`" in refused(data, low=low, read=header_of).message
 
 
 def test_an_image_without_pixels_is_damaged() -> None:

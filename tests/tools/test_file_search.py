@@ -149,5 +149,5 @@ async def test_settings_that_cannot_be_honoured(tool: FileSearch, settings: dict
 
 async def test_without_the_extra(tool: FileSearch, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("antiphon.tools.file_search.find_spec", lambda _: None)
-    with pytest.raises(RequestError, match=r"\[files\]"):
+    with pytest.raises(RequestError, match="`files`"):
         await tool.offer(Wanted({}, "tools[0]"))
