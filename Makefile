@@ -52,7 +52,7 @@ test-vllm: $(VLLM)/.ready  ## Run tests with a real vLLM on the processor: insta
 		$(VLLM)/bin/python -m pytest -n 0 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 
-check: lint types imports  ## Lint, types, import contracts, tests and how much they reach: what CI runs
+check: lint types imports  ## Lint, types, import contracts, tests and how much of the code they reach
 	$(PYTEST) --cov --cov-report=term $(ARGS)
 
 lint: $(VENV)/.check

@@ -10,6 +10,7 @@ from uvicorn.server import ServerState
 
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.app.app import App, Options
+from antiphon.app.keys import KeyTable
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.compose import Runtime
@@ -66,11 +67,12 @@ class Server:
             Storage(self._open, LEASE),
             Sealer(("secret",)),
             Options(stall=rng.choice((2.0, 60.0))),
+            keys=KeyTable(keys),
         )
         self.worker = Worker(self.app, jobs=rng.choice((1, 2, 4)), lease=LEASE)
         self._runtime = Runtime(self.app, self.worker)
         self._config = uvicorn.Config(
-            build(self.app, keys), log_config=None, lifespan="off", http=StreamProtocol, access_log=False
+            build(self.app), log_config=None, lifespan="off", http=StreamProtocol, access_log=False
         )
         self._state = ServerState()
 

@@ -393,7 +393,7 @@ def test_a_server_runs_the_tools_that_it_was_told_to(tmp_path: Path, scripted: t
         assert said(chat(server.url, asked)) == "Hello there, friend!"
     with serving(tmp_path, *scripted, *TOOLS[1:]) as server:
         error = chat(server.url, asked).json()["error"]
-        assert (error["param"], "'web_search'" in error["message"]) == ("tools[0].type", True)
+        assert (error["param"], "'code_interpreter'" in error["message"]) == ("tools[0].type", True)
 
 
 @pytest.mark.parametrize(

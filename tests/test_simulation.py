@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SEEDS = 30
-NEW_SECONDS = 4
+SEEDS = 10
+NEW_SECONDS = 2
 
 
 def simulate(*options: str, source: Path = ROOT / "src") -> subprocess.CompletedProcess[str]:
