@@ -61,8 +61,6 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
     for warning in unread_variables(settings):
         log.warning(warning)
     runtime = compose(settings)
-    if not (runtime.app.keys.guarded or settings.unix_socket or _is_local(settings.host)):
-        log.warning("anyone who reaches this server may use it: give --api-key", host=settings.host)
     config = uvicorn.Config(
         build(runtime.app, root_path=settings.root_path, proxies=settings.trusted_proxy),
         lifespan="off",
@@ -81,6 +79,8 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
         _listening(settings) as listener,
         asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
     ):
+        if not (runtime.app.keys.guarded or settings.unix_socket or _is_local(settings.host)):
+            log.warning("anyone who reaches this server may use it: give --api-key", host=settings.host)
         runner.run(_serve(server, listener, greeting or partial(_greeting, runtime.app)))
     if server.received is signal.SIGINT:
         raise KeyboardInterrupt
