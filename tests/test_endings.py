@@ -7,7 +7,6 @@ them ask another server for chats, whose engine that is.
 
 import asyncio
 import json
-import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,6 +29,7 @@ from tests.app.support import Outage
 from tests.http.api import check_body, check_stream
 from tests.response_invariants import TERMINAL, read_events, read_sse
 from tests.run.support import PATIENCE, until
+from tests.search import CI
 from tests.server import NO_TLS, Running, running
 
 PAGE = Path(__file__).parent.parent / "docs" / "endings.md"
@@ -560,7 +560,7 @@ CHAT_WAYS = [
     Way(CHAT, streamed=False, stored=False),
     Way(RESPONSES, streamed=True, stored=True),
     Way(RESPONSES, streamed=True, stored=True, background=True),
-][: 1 if os.environ.get("CI") else None]
+][: 1 if CI else None]
 """CI tries one of them: each ending waits for two servers. `make test` tries all."""
 CHAT_CASES = [(row, way) for row in table() for way in CHAT_WAYS if applies(row, way)]
 GOES_ON = ("the server stops in the middle", "the store stays away")

@@ -17,6 +17,7 @@ import httpx2 as httpx
 import pytest
 
 from tests.response_invariants import check, read_sse
+from tests.search import CI
 from tests.test_serve import Process, refuses, serving
 
 SOON = "1"
@@ -219,7 +220,7 @@ def test_a_server_may_be_killed_again_and_again(servers: Servers, sqlite: str, u
     assert payloads[: len(seen)] == seen
 
 
-@pytest.mark.parametrize("seen", [6, 22, 40])
+@pytest.mark.parametrize("seen", [22] if CI else [6, 22, 40])
 def test_an_answer_with_tools_goes_on_with_what_they_did(servers: Servers, sqlite: str, seen: int) -> None:
     """Killed in the first call, in the second, and after it: variables are there, and no call comes twice."""
     tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
@@ -303,7 +304,7 @@ def test_another_replica_takes_over(servers: Servers, postgresql_url: str, unint
     assert payloads[: len(seen)] == seen
 
 
-@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("after", [3] if CI else [0, 3])
 def test_another_replica_cancels(servers: Servers, postgresql_url: str, after: int) -> None:
     first = servers.start(postgresql_url, lease=NEVER)
     reader = asking(first, "endless", background=True)
@@ -338,7 +339,7 @@ def stop_at_once(server: Process, signum: int) -> None:
     assert server.stderr == ""
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM] if CI else [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_is_stopped_gives_its_work_back(
     servers: Servers, sqlite: str, uninterrupted: Any, signum: int
 ) -> None:
@@ -395,6 +396,7 @@ def full_disk(server: Process, store: str) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
+@pytest.mark.skipif(CI, reason="it waits for half a minute: make test")
 def test_a_full_disk_is_told_and_survived(servers: Servers, sqlite: str, uninterrupted: Any) -> None:
     server = servers.start(sqlite)
     kept = post(server, "Hi")
