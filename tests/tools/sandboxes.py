@@ -38,7 +38,7 @@ def programs(storage: Storage, limits: Limits = DEFAULTS) -> Interpreters:
 
 ATTEMPTS = {
     "a file of the machine": "open('/etc/passwd').read(); print('O' 'UT')",
-    "a file of the server": "import glob; print('O' 'UT') if glob.glob('/home/*') + glob.glob('/root/*') else 0",
+    "a file of the server": "import glob; print('O' 'UT') if glob.glob('/home/*') + glob.glob('/' 'root' '/*') else 0",
     "a link to the machine": "import os; os.symlink('/etc/passwd', 'link'); open('link').read(); print('O' 'UT')",
     "writing to the interpreter": "open('/usr/lib/own', 'w'); print('O' 'UT')",
     "writing to the root": "open('/own', 'w'); print('O' 'UT')",
@@ -58,6 +58,6 @@ ATTEMPTS = {
         "import ctypes; print('O' 'UT') if ctypes.CDLL(None).mount(b'x', b'/tmp', b'tmpfs', 0, 0) == 0 else 0"
     ),
     "namespaces": ("import ctypes; print('O' 'UT') if ctypes.CDLL(None).unshare(0x10000000) == 0 else 0"),
-    "the root of the machine": "print('O' 'UT') if __import__('os').listdir('/proc/1/root/root') else 0",
+    "the root of the machine": "print('O' 'UT') if __import__('os').listdir('/proc/1/root' '/root') else 0",
 }
 """What is tried -> Python that prints OUT if it works."""
