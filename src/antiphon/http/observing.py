@@ -37,6 +37,9 @@ UNROUTED = "none"
 INTERNAL_ERROR = 500
 MAX_TRACESTATE = 512
 """Characters that have to be passed on (W3C Trace Context)."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})
+"""Methods that are labels of their own: clients may make up others without end."""
+OTHER_METHOD = "other"
 WEBSOCKET = "WEBSOCKET"
 """Stands for the method of a turn on a WebSocket."""
 
@@ -109,7 +112,8 @@ def report(app: App, scope: Scope, status: int, observation: Observation) -> Non
     """Write what came of a request, or a turn on a WebSocket."""
     method, path = scope.get("method", WEBSOCKET), scope["path"]
     route = getattr(scope.get("route"), "path", UNROUTED)
-    app.metrics.request(route, method, status, perf_counter() - observation.started)
+    counted = method if method in METHODS else OTHER_METHOD
+    app.metrics.request(route, counted, status, perf_counter() - observation.started)
     known = {"method": method, "path": path, "status": status, "route": route}
     if observation.account.name:
         known["key"] = observation.account.name
