@@ -112,6 +112,9 @@ async def test_lost_connections_are_replaced(postgresql_server: Any, store: Stor
     await store.responses.create(response(), ())
     assert await store.responses.get(OWNER, "resp_1") == response()
     others = "FROM pg_stat_activity WHERE datname LIKE 'test_%' AND pid <> pg_backend_pid()"
-    assert "(3 rows)" in postgresql_server.psql(f"SELECT pg_terminate_backend(pid) {others};")
+    ended = postgresql_server.psql(f"SELECT pg_terminate_backend(pid) {others};")
+    # One that reads, one that writes, one that listens; PostgreSQL may still be ending those of
+    # the test before.
+    assert len([line for line in ended.splitlines() if line.strip() == "t"]) >= 3
     assert await store.responses.get(OWNER, "resp_1") == response()
     await store.responses.create(response("resp_2"), ())
