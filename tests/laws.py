@@ -9,8 +9,18 @@ from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator, Output
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
-from antiphon.core.events import ArgumentsDelta, Event, Finished, Markup, ReasoningDelta, TextDelta
+from antiphon.core.events import (
+    ArgumentsDelta,
+    CallStarted,
+    Event,
+    Finished,
+    Malformed,
+    Markup,
+    ReasoningDelta,
+    TextDelta,
+)
 from antiphon.core.items import Status
+from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.table import Table
 
@@ -53,10 +63,26 @@ def check(table: Table, text: str, cuts: Sequence[int] = (), **options: object) 
         assert fold(events).items == fold(whole).items
         assert isinstance(events[-1], Finished)
         assert events[-1].usage.completion_tokens == len(pieces)
+        check_arguments(events)
         for call in fold(events).calls:
             if call.status is Status.COMPLETED:
                 assert isinstance(json.loads(call.arguments), dict)
     return essence(whole)
+
+
+def check_arguments(events: Iterable[Event]) -> None:
+    """Arguments are the beginning of an object, of whole characters, up to a verdict on them."""
+    scanner, broken = JsonScanner(only_object=True), False
+    for event in events:
+        match event:
+            case CallStarted():
+                scanner, broken = JsonScanner(only_object=True), False
+            case Malformed():
+                broken = True
+            case ArgumentsDelta(text=text) if not broken:
+                out: list[str] = []
+                assert scanner.feed(text, 0, out) == len(text), text
+                assert "".join(out) == text
 
 
 def shown_tokens(events: Iterable[Event]) -> set[int]:

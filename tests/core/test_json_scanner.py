@@ -76,6 +76,32 @@ def test_escapes_control_characters_in_strings() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (r'["\ud83d\ude00"]', "\U0001f600"),
+        (r'["\ud83d"]', "\ufffd"),
+        (r'["\ude00!"]', "\ufffd!"),
+        (r'["\ud83dx\n"]', "\ufffdx\n"),
+        (r'["\ud83d\ud83d\ude00"]', "\ufffd\U0001f600"),
+        (r'["\ud83d\n\u00e9"]', "\ufffd\n\xe9"),
+        (r'["\\ud83d"]', "\\ud83d"),
+    ],
+)
+def test_half_a_character_is_replaced(text: str, read: str) -> None:
+    for pieces in ([text], list(text)):
+        scanner, out, _ = scan(pieces)
+        assert scanner.done
+        assert json.loads(out) == [read]
+        assert ("ud83d\\ude00" in out) == ("ud83d\\ude00" in text)  # pairs stay as they are
+
+
+@pytest.mark.parametrize("cut", ["\\", "\\u", "\\ud8", r"\ud83d", r"\ud83d\ude0"])
+def test_of_an_escape_that_is_cut_nothing_is_passed_through(cut: str) -> None:
+    for pieces in (['["a' + cut], ['["a', *cut]):
+        assert scan(pieces)[1] == '["a'
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         ('{"a" 1}', "unexpected '1'"),
@@ -88,7 +114,9 @@ def test_escapes_control_characters_in_strings() -> None:
     ],
 )
 def test_says_what_is_broken(text: str, why: str) -> None:
-    assert scan([text])[0].broken == why
+    scanner, out, rest = scan([text])
+    assert scanner.broken == why
+    assert out + rest == text
 
 
 def test_nests_as_deep_as_the_limit() -> None:

@@ -77,6 +77,9 @@ async def test_a_batch_is_answered_in_the_background() -> None:
         custom_id: result["error"]["error"]["type"] for custom_id, result in found.items() if custom_id != "a"
     }
     assert kinds == {"b": "api_error", "c": "invalid_request_error", "d": "not_found_error"}
+    assert {custom_id: found[custom_id]["error"]["request_id"] for custom_id in kinds} == {
+        custom_id: f"{batch['id']}/{custom_id}" for custom_id in kinds
+    }
     assert (listed["data"], listed["first_id"], listed["has_more"]) == ([done], batch["id"], False)
     assert deleted == {"id": batch["id"], "type": "message_batch_deleted"}
     assert (gone.status_code, gone.json()["error"]["type"]) == (404, "not_found_error")

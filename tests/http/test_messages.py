@@ -122,13 +122,15 @@ async def test_errors_have_anthropics_shape() -> None:
         broken = await api.http.post(
             "/v1/messages", content=b"{", headers={"content-type": "application/json"}
         )
-        method = await api.http.get("/v1/messages")
+        method = await api.http.get("/v1/messages", headers={"x-request-id": "mine"})
 
     assert (wrong["type"], "'max_tokens'" in wrong["message"]) == ("invalid_request_error", True)
     assert nobody["type"] == "not_found_error"
     assert failed["error"]["type"] == "api_error"
     assert broken.json()["error"]["type"] == "invalid_request_error"
     assert (method.status_code, method.json()["type"]) == (405, "error")
+    assert method.json()["request_id"] == method.headers["request-id"] == "mine"
+    assert broken.json()["request_id"] == broken.headers["request-id"] is not None
 
 
 async def test_a_stream_that_breaks_off_ends_with_an_error() -> None:
@@ -141,6 +143,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error() -> None:
     *_, stop, error, end = response.text.split("\n\n")
     assert "event: content_block_stop" in stop
     assert error.startswith('event: error\ndata: {"type":"error","error":{"type":"api_error"')
+    assert error.endswith(f'"request_id":"{response.headers["request-id"]}"}}')
     assert end == ""
 
 

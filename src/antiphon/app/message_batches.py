@@ -222,13 +222,13 @@ class BatchSource:
     async def _answer(self, request: BatchRequest) -> bytes:
         """The body of the full answer. Raises AntiphonError."""
         owner = self._record.owner.removeprefix(_OWNER)
-        params = kept(request.params, partial(self._app.sealer.unseal, owner))
-        wire = decode(msgspec.json.encode(params), CreateMessage)
-        wire.stream = None
         client = _Collecting()
         observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")
         observation.account = self._app.keys.of_owner(owner).in_background
         try:
+            params = kept(request.params, partial(self._app.sealer.unseal, owner))
+            wire = decode(msgspec.json.encode(params), CreateMessage)
+            wire.stream = None
             await (await messages.create(self._app, wire, owner)).run(client)
         finally:
             end(self._app, observation, "request of a batch")

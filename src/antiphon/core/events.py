@@ -153,7 +153,10 @@ class Markup(Struct, frozen=True, gc=False):
 
 
 class Malformed(Struct, frozen=True, gc=False):
-    """A verdict on broken markup. The text itself follows or came before, as text or arguments."""
+    """A verdict on broken markup. The text itself follows or came before, as text or arguments.
+
+    Arguments are the beginning of a JSON object up to the verdict on them.
+    """
 
     why: str
     raw: str = ""

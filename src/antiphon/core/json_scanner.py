@@ -4,8 +4,10 @@ Strategy: a pushdown automaton. `_Expect` says what may come next; the stack
 holds the open containers. Runs of ordinary characters are skipped with one
 compiled pattern, so the cost of a piece depends on its own length only.
 
-The value is passed through verbatim, with one repair: a raw control character
-inside a string, which models write often and JSON forbids, is escaped.
+The value is passed through verbatim, with two repairs inside strings. A raw control character, which
+models write often and JSON forbids, is escaped. The escape of half a surrogate pair
+without the other is no character, and many parsers refuse it: it is replaced. So an escape is passed
+through when all of it is there.
 The depth of nesting is limited by `MAX_DEPTH`.
 """
 
@@ -18,7 +20,11 @@ MAX_DEPTH = 256
 _SPACE = re.compile(r"[ \t\n\r]*")
 _STRING_RUN = re.compile(r'[^"\\\x00-\x1f]*')
 _HEX = frozenset("0123456789abcdefABCDEF")
+_ESCAPED = frozenset('"\\/bfnrtu')
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
+_NO_CHARACTER = "\\ufffd"
+_HIGH, _LOW = range(0xD800, 0xDC00), range(0xDC00, 0xE000)  # the halves of surrogate pairs
+_ESCAPE_LENGTH = len("\\uXXXX")
 _LITERALS = {"t": "true", "f": "false", "n": "null"}
 
 # A number as a table: state → character class → state. States in `_WHOLE` may end a number.
@@ -66,13 +72,15 @@ class JsonScanner:
     it, or by `finish`.
     """
 
-    __slots__ = ("_expect", "_in_key", "_left", "_number", "_stack", "broken")
+    __slots__ = ("_escape", "_expect", "_high", "_in_key", "_left", "_number", "_stack", "broken")
 
     def __init__(self, *, only_object: bool = False) -> None:
         self._expect = _Expect.OBJECT if only_object else _Expect.VALUE
         self._stack: list[str] = []
         self._in_key = False
-        self._left = ""  # what is left of a literal, or one "0" for each hex digit left of an escape
+        self._left = ""  # what is left of a literal
+        self._escape = ""  # what there is of an escape
+        self._high = ""  # the escape of a first half, as long as the second may follow
         self._number = "start"
         self.broken: str | None = None
 
@@ -87,10 +95,6 @@ class JsonScanner:
             self._expect = _Expect.NOTHING
         return self.done
 
-    def passes(self, text: str) -> bool:
-        """The text stands inside a string, and is plain: there is no need to read it."""
-        return self._expect is _STRING and _STRING_RUN.fullmatch(text) is not None
-
     def feed(self, text: str, start: int, out: list[str]) -> int:
         """Read from `text[start]`, append the value's text to `out`, and return where reading stopped.
 
@@ -100,13 +104,18 @@ class JsonScanner:
         end = len(text)
         while position < end and self._expect is not _NOTHING and not self.broken:
             if self._expect is _STRING:
+                if self._high and text[position] != "\\":
+                    self._release(out)
                 run = _STRING_RUN.match(text, position)
                 assert run is not None
                 position = run.end()
-                if position < end and self._in_string(text[position]):
-                    out += text[mark:position], _escaped(text[position])
+                if position < end and (instead := self._in_string(text[position])) is not None:
+                    out += text[mark:position], instead
                     mark = position + 1
                 position += position < end
+            elif self._expect in _ESCAPING:
+                position += self._in_escape(text[position], out)
+                mark = position
             elif self._expect in _INSIDE:
                 position += self._inside(text[position])
             else:
@@ -118,37 +127,64 @@ class JsonScanner:
             out.append(text[mark:position])
         return position
 
-    def _in_string(self, char: str) -> bool:
-        """One character that is special in a string. True if it must be escaped."""
+    def _in_string(self, char: str) -> str | None:
+        """One character that is special in a string: what is passed on in its place, None for itself."""
         if char == '"':
             self._expect = _Expect.COLON if self._in_key else self._after_value()
-        elif char == "\\":
-            self._expect = _Expect.ESCAPE
+            return None
+        if char == "\\":
+            self._expect, self._escape = _Expect.ESCAPE, char
+            return ""
+        return _escaped(char)
+
+    def _in_escape(self, char: str, out: list[str]) -> bool:
+        """One character of an escape, False if it is none. The escape is passed on with its last."""
+        escape = self._escape + char
+        if self._expect is _Expect.HEX:
+            wrong = "" if char in _HEX else "a broken \\u escape"
         else:
-            return True
-        return False
+            wrong = "" if char in _ESCAPED else "an unknown escape in a string"
+        if wrong:
+            self._release(out)
+            out.append(self._escape)
+            return self._break(wrong)
+        self._escape = escape
+        if len(escape) == (_ESCAPE_LENGTH if escape[1] == "u" else 2):
+            self._end_escape(escape, out)
+        elif self._expect is _Expect.ESCAPE:
+            self._expect = _Expect.HEX
+        return True
+
+    def _end_escape(self, escape: str, out: list[str]) -> None:
+        """All of an escape is there."""
+        self._expect = _Expect.STRING
+        code = int(escape.removeprefix("\\u"), 16) if escape[1] == "u" else 0
+        if self._high and code in _LOW:
+            out += self._high, escape
+            self._high = ""
+            return
+        self._release(out)
+        if code in _HIGH:
+            self._high = escape
+        else:
+            out.append(_NO_CHARACTER if code in _LOW else escape)
+
+    def _release(self, out: list[str]) -> None:
+        """The second half of a pair did not follow the first."""
+        if self._high:
+            out.append(_NO_CHARACTER)
+            self._high = ""
 
     # These read one character, and return False if they leave it to another state.
 
     def _inside(self, char: str) -> bool:
-        """Inside an escape, a number or a literal."""
-        match self._expect:
-            case _Expect.NUMBER:
-                return self._in_number(char)
-            case _Expect.ESCAPE if char == "u":
-                self._expect, self._left = _Expect.HEX, "0000"
-            case _Expect.ESCAPE:
-                self._expect = _Expect.STRING
-                return char in '"\\/bfnrt' or self._break("an unknown escape in a string")
-            case _Expect.HEX:
-                self._left = self._left[1:]
-                self._expect = _Expect.HEX if self._left else _Expect.STRING
-                return char in _HEX or self._break("a broken \\u escape")
-            case _:
-                if char != self._left[0]:
-                    return self._break("an unknown literal")
-                self._left = self._left[1:]
-                self._expect = _Expect.LITERAL if self._left else self._after_value()
+        """Inside a number or a literal."""
+        if self._expect is _Expect.NUMBER:
+            return self._in_number(char)
+        if char != self._left[0]:
+            return self._break("an unknown literal")
+        self._left = self._left[1:]
+        self._expect = _Expect.LITERAL if self._left else self._after_value()
         return True
 
     def _in_number(self, char: str) -> bool:
@@ -204,7 +240,8 @@ def _escaped(char: str) -> str:
 
 
 _CLOSER = {"{": "}", "[": "]"}
-_INSIDE = frozenset({_Expect.ESCAPE, _Expect.HEX, _Expect.NUMBER, _Expect.LITERAL})
+_ESCAPING = frozenset({_Expect.ESCAPE, _Expect.HEX})
+_INSIDE = frozenset({_Expect.NUMBER, _Expect.LITERAL})
 _TAKES_VALUE = frozenset({_Expect.VALUE, _Expect.VALUE_OR_END})
 _TAKES_KEY = frozenset({_Expect.KEY, _Expect.KEY_OR_END})
 _TAKES_STRING = _TAKES_VALUE | _TAKES_KEY

@@ -14,6 +14,7 @@ from antiphon.decode.until_marker import ShortTextReader, UntilMarkerReader
 
 MAX_COLLECTED = 256 * 1024
 """Characters of arguments that must be complete before they can be parsed."""
+NO_OBJECT = "the arguments are not an object"
 
 
 class NameReader(ShortTextReader):
@@ -132,7 +133,7 @@ class JsonArgumentsReader:
         step = self.feed(text)
         if step is None:
             shown = "" if self._phase == self._begin else "".join(self._collected) + self._held
-            self._builder.arguments(shown, self._held)
+            self._builder.broken_arguments(shown, self._held, self._broken)
             self._builder.fail_call(self._broken)
         return step
 
@@ -172,8 +173,8 @@ class JsonArgumentsReader:
         text = as_object(value)
         if text is not None:
             return self._end(text, rest)
-        self._builder.arguments(value, "")
-        self._builder.fail_call("the arguments are not an object")
+        self._builder.broken_arguments(value, "", NO_OBJECT)
+        self._builder.fail_call(NO_OBJECT)
         return Step(self._then, rest)
 
     def _after(self, rest: str) -> tuple[Step | None, str]:
@@ -187,7 +188,7 @@ class JsonArgumentsReader:
         """After malformed JSON: all text up to a marker."""
         found = self._closers.find(text)
         end = len(text) if found is None else found.start
-        self._builder.arguments(text[:end], text[:end])
+        self._builder.broken_arguments(text[:end], text[:end], self._broken)
         if found is None or not found.marker:
             self._held = text[end:]
             return None, ""
@@ -198,7 +199,7 @@ class JsonArgumentsReader:
         self._broken = why
         self._phase = self._skip
         if self._collected:
-            self._builder.arguments("".join(self._collected), "")
+            self._builder.broken_arguments("".join(self._collected), "", why)
             self._collected.clear()
 
     def _end(self, more: str, rest: str) -> Step:
@@ -210,10 +211,7 @@ class JsonArgumentsReader:
 def as_object(value: str) -> str | None:
     """The text of an object, if the arguments are a string that contains one, or null."""
     if value.startswith('"'):
-        try:
-            value = msgspec.json.decode(value, type=str).strip()
-        except msgspec.DecodeError:
-            return None  # a lone surrogate, which is valid JSON but not valid text
+        value = msgspec.json.decode(value, type=str).strip()
     if value in ("", "null"):
         return "{}"
     out: list[str] = []

@@ -152,12 +152,12 @@ class ChatDecoder:
         out: list[str] = []
         end = 0 if call.scanner.broken else call.scanner.feed(text, 0, out)
         shown, rest = "".join(out), text[end:]
-        if call.scanner.broken:  # the client sees what the model wrote
-            shown, rest = shown + rest, ""
-        if shown:
+        if shown or call.scanner.broken:
             call.begun = True
-            self._builder.arguments(shown, text[: len(text) - len(rest)])
-        if rest:
+            self._builder.arguments(shown, text[:end])
+        if call.scanner.broken:  # the client sees what the model wrote
+            self._builder.broken_arguments(rest, rest, call.scanner.broken)
+        elif rest:
             self._skip(rest, "text behind the arguments of a call")
 
     def _end_call(self, *, cut: bool = False) -> None:

@@ -59,6 +59,7 @@ class EventBuilder:
         self._phase: str | None = None  # the phase of the text that is being read
         self._open: Kind | None = None  # the open item: text, reasoning or call
         self._writer = ObjectWriter({})
+        self._broken = False  # the arguments of the open call are no JSON any more
         self._provisional: list[str] | None = None
         self._named: CallHeader | None = None  # the call that the provisional text begins
         self._provisional_size = 0
@@ -183,6 +184,7 @@ class EventBuilder:
             call_id = self._ids(name, self._calls)
         self._call_ids.add(call_id)
         self._calls += 1
+        self._broken = False
         self._events.append(CallStarted(call_id, name, raw, self._take(raw)))
 
     # Its arguments
@@ -201,6 +203,15 @@ class EventBuilder:
             self._start_call(*self._named)
         if raw or text:
             self._events.append(ArgumentsDelta(text, raw, self._take(raw)))
+
+    def broken_arguments(self, text: str, raw: str, why: str) -> None:
+        """Add text that is no JSON to the arguments, behind the verdict on it."""
+        if text and self._named is not None:
+            self._start_call(*self._named)
+        if text and not self._broken:
+            self._broken = True
+            self.malformed(why)
+        self.arguments(text, raw)
 
     def key(self, keyed: ArgumentKey, raw: str) -> None:
         """Start an argument."""
@@ -240,7 +251,8 @@ class EventBuilder:
         """End an incomplete call. One that is retractable is left to be retracted."""
         if self.retractable:
             return
-        self.malformed(why)
+        if not self._broken:
+            self.malformed(why)
         self._open = None
         self._events.append(CallEnded(complete=False))
 

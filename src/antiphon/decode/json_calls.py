@@ -13,7 +13,7 @@ import msgspec
 
 from antiphon.core.grammar import JsonCalls, KeyedCalls
 from antiphon.core.json_scanner import JsonScanner
-from antiphon.decode.call_readers import JsonArgumentsReader, as_object
+from antiphon.decode.call_readers import NO_OBJECT, JsonArgumentsReader, as_object
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME
 from antiphon.decode.lexer import Lexer
@@ -216,10 +216,11 @@ class JsonCallsReader:
 
     def _give_early(self, early: str) -> None:
         text = as_object(early)
-        self._builder.arguments(early if text is None else text, "")
         if text is None:
-            self._builder.fail_call("the arguments are not an object")
+            self._builder.broken_arguments(early, "", NO_OBJECT)
+            self._builder.fail_call(NO_OBJECT)
         else:
+            self._builder.arguments(text, "")
             self._builder.end_call()
 
     def _end_object(self, text: str) -> Step | str:
@@ -254,7 +255,7 @@ def _string(pieces: list[str]) -> str | None:
     try:
         return msgspec.json.decode("".join(pieces), type=str)
     except msgspec.DecodeError:
-        return None  # not a string, or one with a lone surrogate, which is not valid text
+        return None
 
 
 class KeyedCallsReader(JsonCallsReader):

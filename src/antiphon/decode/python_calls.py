@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from antiphon.core.grammar import PythonCalls
+from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.arguments.python import PythonArguments
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME, plain_name
@@ -28,8 +29,12 @@ class PythonCallsReader:
         self._phase: Callable[[str], Step | str | None] = self._open
         self._in_list = False
         self._name = ""
-        self._arguments = PythonArguments()
+        self._begin_call()
         self._held = ""
+
+    def _begin_call(self) -> None:
+        self._arguments = PythonArguments()
+        self._written = JsonScanner()  # Python's escapes may be of half characters
 
     def feed(self, text: str) -> Step | None:
         """Run phases until the text is consumed or the calls are complete."""
@@ -49,7 +54,10 @@ class PythonCallsReader:
         if self._builder.provisional:
             begun = self._phase == self._begin_arguments or self._builder.in_list
             return None if begun else Step(RETRACT, "")
-        self._builder.arguments("" if self._arguments.broken else self._arguments.last(), self._held)
+        if self._arguments.broken:
+            self._builder.broken_arguments("", self._held, self._why)
+        else:
+            self._builder.arguments(self._shown([self._arguments.last()]), self._held)
         return None
 
     # Phases: each reads from the start of `text`, and returns the rest, or a step.
@@ -76,7 +84,7 @@ class PythonCallsReader:
             return Step(RETRACT, rest)
         if rest:
             self._builder.markup("(")
-            self._arguments = PythonArguments()
+            self._begin_call()
             self._phase = self._begin_arguments
         return rest[1:]
 
@@ -93,7 +101,7 @@ class PythonCallsReader:
             return Step(RETRACT, text[end:])
         if self._arguments.begun:
             self._builder.name_call(self._name)
-            self._builder.arguments("".join(out), "")
+            self._builder.arguments(self._shown(out), "")
             self._phase = self._stream
             self._end_call()
         return text[end:]
@@ -102,10 +110,10 @@ class PythonCallsReader:
         """The arguments, streamed."""
         out: list[str] = []
         end = self._arguments.feed(text, 0, out)
+        self._builder.arguments(self._shown(out), text[:end])
         if self._arguments.broken:
-            out.append(self._arguments.rest())
+            self._builder.broken_arguments(self._arguments.rest(), "", self._why)
             self._phase = self._break
-        self._builder.arguments("".join(out), text[:end])
         self._end_call()
         return text[end:]
 
@@ -134,12 +142,22 @@ class PythonCallsReader:
         """After malformed arguments: all text up to a marker belongs to them, so no text is lost."""
         found = self._closers.find(text)
         end = len(text) if found is None else found.start
-        self._builder.arguments(text[:end], text[:end])
+        self._builder.broken_arguments(text[:end], text[:end], self._why)
         if found is None or not found.marker:
             self._held = text[end:]
             return None
-        self._builder.fail_call(f"the arguments are not Python literals: {self._arguments.broken}")
+        self._builder.fail_call(self._why)
         return Step(self._state.then, text[end:])
+
+    @property
+    def _why(self) -> str:
+        return f"the arguments are not Python literals: {self._arguments.broken}"
+
+    def _shown(self, pieces: list[str]) -> str:
+        """More of the arguments as JSON."""
+        out: list[str] = []
+        self._written.feed("".join(pieces), 0, out)
+        return "".join(out)
 
     def _skip(self, text: str) -> str:
         body = text.lstrip()

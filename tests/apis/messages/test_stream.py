@@ -17,7 +17,6 @@ from antiphon.apis.messages.tools import Tools
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import EngineBusyError, EngineError
 from antiphon.core.events import (
-    ArgumentsDelta,
     CallEnded,
     CallStarted,
     Event,
@@ -215,16 +214,17 @@ def test_a_call_is_the_clients_under_an_id_with_a_prefix() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "shown"),
-    [('["city"', {}), ("nonsense", {}), ('{"a": Rome}', {}), ('{"a": 1, "b": "x" y}', {"a": 1, "b": "x"})],
+    [
+        ('["city"', {}),
+        ("nonsense", {}),
+        ('{"a": Rome}', {}),
+        ('{"a": 1, "b": "x" y}', {"a": 1, "b": "x"}),
+        ('{"a": "\\ud83d", "b": "\\ud83d\\ude00"}', {"a": "\ufffd", "b": "\U0001f600"}),
+        ('{"a": 1, "b": "\\ud83d', {"a": 1}),
+    ],
 )
 def test_clients_get_no_input_that_they_could_not_parse(arguments: str, shown: object) -> None:
-    call: list[Event] = [
-        CallStarted("0", "f"),
-        ArgumentsDelta(arguments, arguments),
-        CallEnded(complete=False),
-    ]
-
-    [block] = check([*call, Finished(FinishReason.STOP, Usage())])["content"]  # type: ignore[misc]
+    [block] = check(said(list(f'<tool_call>{{"name": "f", "arguments": {arguments}')))["content"]  # type: ignore[misc]
 
     assert block["input"] == shown
 

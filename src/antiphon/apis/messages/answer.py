@@ -163,7 +163,9 @@ def object_so_far(arguments: str) -> dict[str, Any]:
     whole = object_in(arguments)
     if whole is not None:
         return whole
-    arguments = valid_json(arguments, JsonScanner(only_object=True))
+    written: list[str] = []
+    JsonScanner(only_object=True).feed(arguments, 0, written)
+    arguments = "".join(written)
     open_: list[str] = []
     end, closing, key = 0, "", False  # of what is whole; the next string is a key
     for token in _TOKEN.finditer(arguments):
@@ -179,13 +181,6 @@ def object_so_far(arguments: str) -> dict[str, Any]:
         if sign not in (",", ":") and not (token["string"] and key) and _is_whole(token["scalar"]):
             end, closing = token.end(), "".join(reversed(open_))
     return object_in(arguments[:end] + closing) or {}
-
-
-def valid_json(text: str, scanner: JsonScanner) -> str:
-    """What more of an input is JSON: clients parse it while it comes, and fail on anything else."""
-    out: list[str] = []
-    scanner.feed(text, 0, out)
-    return "".join(out)
 
 
 def _is_whole(scalar: str | None) -> bool:

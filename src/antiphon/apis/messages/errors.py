@@ -5,6 +5,7 @@ from msgspec import UNSET
 
 from antiphon.apis.messages.resource import ErrorBody, ErrorDetails, ErrorPayload
 from antiphon.core.errors import AntiphonError
+from antiphon.core.observation import observed
 
 PARAMETERS = {
     "conversation": "messages",
@@ -35,14 +36,15 @@ def error_type(status: int) -> str:
     return _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
 
 
-def encode_error(error: AntiphonError, request_id: str | None = None) -> bytes:
+def encode_error(error: AntiphonError) -> bytes:
     """The body of an HTTP error, and the event that ends a stream.
 
-    There is no field for the parameter, so the message names it. `error_code` is OpenAI's `code`.
+    There is no field for the parameter, so the message names it. `error_code` is OpenAI's `code`;
+    `request_id` is that of the header `request-id`, and of the log.
     """
     message = error.message
     if error.param and error.param not in message:
         message = f"{error.param}: {message}"
     details = ErrorDetails(error.code) if error.code else UNSET
     payload = ErrorPayload(error_type(error.status), message, details)
-    return msgspec.json.encode(ErrorBody(payload, request_id))
+    return msgspec.json.encode(ErrorBody(payload, observed().request_id or None))

@@ -3,19 +3,21 @@
 Blocks follow each other, numbered without gaps; each is opened, gets its deltas and is closed.
 Calls that the server answers, and their results, come whole. What the answer used is known at its
 end: the first event counts the prompt, the last but one everything. Events are made as they are
-sent: so deltas, of which there are one or more for each token, are framed once for each block.
+sent: so deltas, of which there are one or more for each token, are framed once for each block. Clients
+parse the input of a call while it comes, and fail on anything but JSON: what the model wrote instead
+is not sent.
 """
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.framing import event as framed
-from antiphon.apis.messages.answer import Blocks, valid_json
+from antiphon.apis.messages.answer import Blocks
 from antiphon.apis.messages.errors import encode_error
 from antiphon.apis.messages.ids import TOOL_USE, wire_id
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
@@ -48,13 +50,13 @@ from antiphon.core.events import (
     CallStarted,
     Event,
     Finished,
+    Malformed,
     ReasoningEnded,
     ReasoningStarted,
     TextEnded,
     TextStarted,
     ToolResultReceived,
 )
-from antiphon.core.json_scanner import JsonScanner
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 """What a stream sends when there is nothing to send."""
@@ -68,13 +70,6 @@ def _event(fields: Struct) -> bytes:
     return framed(_encode(fields))
 
 
-class _Frame(NamedTuple):
-    """The bytes before and after the text of a delta."""
-
-    head: bytes
-    tail: bytes
-
-
 class MessageStream(StreamProjection):
     """Projects the events of an answer to server-sent events."""
 
@@ -83,8 +78,8 @@ class MessageStream(StreamProjection):
         self._blocks = Blocks(presentation, seal)
         self._shown = presentation.thinking
         self._index = 0  # of the next block, or of the one that is open
-        self._frame: _Frame | None = None  # of the deltas of the open block, if they are shown
-        self._input: JsonScanner | None = None  # reads the input of the open block, if it is a call
+        self._frame: list[bytes] | None = None  # what is around the text of deltas that are shown
+        self._calling = False  # the open block is a call
         self._end: Finished | None = None
 
     def begin(self) -> list[bytes]:
@@ -104,13 +99,9 @@ class MessageStream(StreamProjection):
         out: list[bytes] = []
         for event in events:
             if type(event) in DELTAS:
-                frame = self._frame
-                if frame is not None:
-                    text: str = event.text  # type: ignore[union-attr]
-                    if self._input is not None and not self._input.passes(text):
-                        text = valid_json(text, self._input)
-                    if text:
-                        out.append(b"%b%b%b" % (frame.head, _encode(text), frame.tail))
+                frame, text = self._frame, event.text  # type: ignore[union-attr]
+                if frame is not None and text:
+                    out.append(_encode(text).join(frame))
             else:
                 self._push_rare(event, out)
         return out
@@ -128,6 +119,8 @@ class MessageStream(StreamProjection):
                 self._close(out)
             case CallEnded():
                 self._end_call(event, out)
+            case Malformed() if self._calling:
+                self._frame = None
             case ToolResultReceived():
                 self._open(self._blocks.result(event), None, out)
                 self._close(out)
@@ -145,7 +138,7 @@ class MessageStream(StreamProjection):
             case CallStarted(hosted=False):
                 opened = ToolUseBlock(wire_id(TOOL_USE, event.call_id), event.name, {})
                 self._open(opened, InputJsonDelta, out)
-                self._input = JsonScanner(only_object=True)
+                self._calling = True
 
     def _end_call(self, event: CallEnded, out: list[bytes]) -> None:
         """A call is over. One that the server answers is shown now, in the same form as any."""
@@ -159,12 +152,12 @@ class MessageStream(StreamProjection):
     def _open(self, block: Block, delta: Callable[[str], Any] | None, out: list[bytes]) -> None:
         out.append(_event(BlockStart(self._index, block)))
         if delta is not None:
-            self._frame = _Frame(*_event(BlockDelta(self._index, delta(_MARK))).split(_ENCODED_MARK))
+            self._frame = _event(BlockDelta(self._index, delta(_MARK))).split(_ENCODED_MARK)
 
     def _close(self, out: list[bytes]) -> None:
         out.append(_event(BlockStop(self._index)))
         self._index += 1
-        self._frame = self._input = None
+        self._frame, self._calling = None, False
 
     def finish(self) -> list[bytes]:
         """Why the answer ended, and what it used."""

@@ -39,7 +39,7 @@ class BraceArgumentsReader:
         self._held = ""
         self._argument = ""  # the name of the call's argument that is being read
         self._word = ""
-        self._broken = ""
+        self._broken = "the call was truncated"
 
     def feed(self, text: str) -> Step | None:
         """Run phases until the text is consumed or the arguments are complete."""
@@ -55,7 +55,8 @@ class BraceArgumentsReader:
         """The model stopped inside the arguments."""
         step = self.feed(text)
         if step is None:
-            self._builder.arguments(self._word, self._held)  # what is held may be of a marker
+            # What is held may be of a marker.
+            self._builder.broken_arguments(self._word, self._held, self._broken)
         return step
 
     # Phases: each reads from the start of `text`, and returns the rest, or a step.
@@ -178,7 +179,7 @@ class BraceArgumentsReader:
         """After malformed arguments: all text up to a marker belongs to them, so no text is lost."""
         found = self._closers.find(text)
         end = len(text) if found is None else found.start
-        self._builder.arguments(text[:end], text[:end])
+        self._builder.broken_arguments(text[:end], text[:end], self._broken)
         if found is None or not found.marker:
             self._held = text[end:]
             return None
@@ -207,7 +208,7 @@ class BraceArgumentsReader:
 
     def _fail(self, why: str, rest: str) -> str:
         self._broken, self._phase = why, self._break
-        self._builder.arguments(self._word, "")
+        self._builder.broken_arguments(self._word, "", why)
         self._word = ""
         return rest
 
