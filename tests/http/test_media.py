@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import httpx2 as httpx
@@ -9,9 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.app.attachments import AttachmentReader
+from antiphon.core.accounts import ANYONE
 from antiphon.core.items import MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
+from antiphon.store.open import open_store
+from antiphon.store.records import Limits as StoreLimits
 from antiphon.tools.web.fetch import Downloader, Fetcher
 from antiphon.tools.web.settings import Domains
 from tests.files import pdf_of
@@ -365,7 +370,7 @@ async def test_what_takes_too_long_is_given_up() -> None:
 async def test_only_domains_that_are_allowed_are_asked() -> None:
     async with fetching("pictures.example", red=page(RED, "image/png")) as (seeing, site):
         error = await seeing.chat.refused(in_chat(at(f"{site.url}/red")))
-        assert site.asked == []
+        assert [request.url.path for request in site.asked] == []
 
     assert "not among the domains" in error["message"]
 
@@ -402,6 +407,153 @@ async def test_a_stored_completion_keeps_its_parts(seeing: Apis) -> None:
     listed = await seeing.chat.get(f"/v1/chat/completions/{body['id']}/messages")
 
     assert listed["data"][0]["content_parts"] == said[0]["content"]
+
+
+# What is stored
+
+
+async def kept(seeing: Apis, *contents: bytes) -> None:
+    """What is stored of this owner is exactly this."""
+    store = seeing.server.app.storage.store
+    assert await store.blobs.used(ANYONE.owner) == sum(map(len, contents))
+    for data in contents:
+        assert await store.blobs.get(ANYONE.owner, sha256(data).hexdigest())
+
+
+async def test_media_are_stored_once_by_their_content_and_go_with_what_has_them(seeing: Apis) -> None:
+    said = in_responses("Look", RED, RED)
+    first = await seeing.responses.create(said)
+    second = await seeing.responses.create(said, stream=False)
+    third = await seeing.responses.create(in_responses("And", WIDE), background=True)
+    await seeing.responses.finished(third["id"])
+    await seeing.responses.create(in_responses("Not this", png(5, 5)), store=False)
+    await kept(seeing, RED, WIDE)
+    record = await seeing.server.app.storage.store.responses.get(ANYONE.owner, first["id"])
+    items = await seeing.server.app.storage.store.responses.history(ANYONE.owner, first["id"])
+    assert encoded(RED) not in (record.request + b"".join(item.payload for item in items)).decode()
+
+    listed = await seeing.responses.get(f"/responses/{first['id']}/input_items")
+    assert [part["image_url"] for part in listed["data"][0]["content"][1:]] == [data_url(RED)] * 2
+
+    for response, left in ((first, [RED, WIDE]), (third, [RED]), (second, [])):
+        await seeing.responses.delete(f"/responses/{response['id']}")
+        await kept(seeing, *left)
+
+
+async def test_items_that_are_referred_to_bring_their_media(seeing: Apis) -> None:
+    first = await seeing.responses.create(in_responses("Look", RED))
+    item = (await seeing.responses.get(f"/responses/{first['id']}/input_items"))["data"][0]
+    second = await seeing.responses.create([{"type": "item_reference", "id": item["id"]}])
+    assert seeing.media == [RED]
+    await seeing.responses.delete(f"/responses/{first['id']}")
+    listed = await seeing.responses.get(f"/responses/{second['id']}/input_items")
+    assert listed["data"] == [item]
+    compacted = await seeing.responses.post(
+        "/responses/compact", {"model": "scripted", "previous_response_id": second["id"]}
+    )
+    assert compacted["output"][0] == item
+    await kept(seeing, RED)
+
+
+async def test_a_conversation_has_its_media_as_long_as_it_is_there(seeing: Apis) -> None:
+    path = await seeing.responses.conversation(*in_responses("Look", RED))
+    name = path.rpartition("/")[2]
+    answer = await seeing.responses.create(in_responses("And", WIDE), conversation=name)
+    assert seeing.media == [RED, WIDE]
+    added = await seeing.responses.post(f"{path}/items", {"items": in_responses("Once more", RED)})
+    listed = await seeing.responses.get(f"{path}/items")
+    assert listed["data"][0] == added["data"][0]
+    assert added["data"][0]["content"][1]["image_url"] == data_url(RED)
+    one = await seeing.responses.get(f"{path}/items/{listed['data'][2]['id']}")
+    assert one["content"][1]["image_url"] == data_url(WIDE)
+
+    await seeing.responses.delete(f"/responses/{answer['id']}")
+    await kept(seeing, RED, WIDE)
+    await seeing.responses.delete(f"{path}/items/{one['id']}")
+    await kept(seeing, RED)
+    await seeing.responses.delete(path)
+    await kept(seeing)
+
+
+async def test_a_url_is_fetched_once_for_a_conversation() -> None:
+    pages = {"red": page(RED, "image/png"), "notes": page("Low tide.", "text/plain")}
+    async with fetching(**pages) as (seeing, site):
+        url, notes = f"{site.url}/red", f"{site.url}/notes"
+        said = in_responses(
+            {"type": "input_image", "image_url": url}, {"type": "input_file", "file_url": notes}
+        )
+        first = await seeing.responses.create(said, background=True)
+        await seeing.responses.finished(first["id"])
+        second = await seeing.responses.create("And now?", previous_response_id=first["id"])
+        assert seeing.media == [RED]
+        assert "Low tide." in seeing.prompt.text
+        path = await seeing.responses.conversation(*said)
+        await seeing.responses.create("So?", conversation=path.rpartition("/")[2])
+        assert seeing.media == [RED]
+        listed = await seeing.responses.get(f"/responses/{first['id']}/input_items")
+        shown = (await seeing.responses.get(f"{path}/items", order="asc"))["data"][0]["content"]
+        assert second["status"] == "completed"
+        assert [request.url.path for request in site.asked] == [
+            "/red",
+            "/notes",
+        ] * 2  # for the response, and for the conversation
+
+    for content in (listed["data"][0]["content"], shown):
+        assert [part.get("image_url") or part["file_url"] for part in content] == [url, notes]
+
+
+async def test_media_count_for_what_an_owner_may_store() -> None:
+    limits = Limits(stored_bytes=len(RED) + 10)
+    async with apis(
+        limits=limits, store=partial(open_store, "memory", StoreLimits(stored=len(RED) + 10))
+    ) as seeing:
+        await seeing.responses.create(in_responses("Look", RED))
+        for post in (
+            seeing.responses.refused(in_responses("And", WIDE)),
+            seeing.chat.refused(in_chat("And", WIDE), store=True),
+        ):
+            assert (await post)["code"] == "limit_exceeded"
+        await kept(seeing, RED)
+
+
+async def test_media_of_others_are_not_there() -> None:
+    async with apis(keys=("mine", "theirs")) as seeing:
+        seeing.responses.http.headers["authorization"] = "Bearer mine"
+        await seeing.responses.create(in_responses("Look", RED))
+        stolen = {"type": "input_image", "image_url": f"blob:{sha256(RED).hexdigest()}:data:,"}
+        await seeing.responses.create(in_responses(stolen))
+        seeing.responses.http.headers["authorization"] = "Bearer theirs"
+        error = await seeing.responses.refused(in_responses(stolen), status=404)
+
+    assert error["param"] == "input[0].content[0]"
+
+
+async def test_a_long_list_of_media_comes_in_pages() -> None:
+    async with apis(limits=Limits(history_bytes=300)) as seeing:
+        said = [*in_responses("Look", RED), *in_responses("And", WIDE)]
+        answer = await seeing.responses.create(said)
+        path = f"/responses/{answer['id']}/input_items"
+        first = await seeing.responses.get(path, order="asc")
+        rest = await seeing.responses.get(path, order="asc", after=first["last_id"])
+
+    assert [len(first["data"]), first["has_more"], len(rest["data"]), rest["has_more"]] == [1, True, 1, False]
+
+
+async def test_what_no_model_was_shown_stays_as_it_came(seeing: Apis) -> None:
+    """Screenshots and broken data among the items that only clients read."""
+    shots = [
+        {"type": "computer_screenshot", "image_url": url}
+        for url in (data_url(RED), "data:image/png;base64,!")
+    ]
+    calls = [
+        {"type": "computer_call_output", "call_id": f"c{index}", "output": shot}
+        for index, shot in enumerate(shots)
+    ]
+    path = await seeing.responses.conversation(*calls)
+    listed = await seeing.responses.get(f"{path}/items", order="asc")
+
+    assert [item["output"] for item in listed["data"]] == shots
+    await kept(seeing, RED)
 
 
 # What is refused

@@ -1,4 +1,14 @@
-"""Parts that are no text: what a client gives of them → `Attachment`s. Nothing is decoded or fetched here."""
+"""Parts that are no text: what a client gives of them → `Attachment`s. Nothing is decoded or fetched here.
+
+What is stored has references in the place of media: the digest of a blob, and what shows where it came from.
+Wherever a client could send a data URL or a URL of the web, an item that is read back may have a reference.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
 
 from antiphon.apis.given import Given
 from antiphon.core.errors import RequestError
@@ -6,6 +16,90 @@ from antiphon.core.items import Attachment, MediaKind
 
 DETAILS = ("auto", "low", "high", "original")
 _SCHEMES = ("data:", "http://", "https://")
+
+_REFERENCE = re.compile("blob:([0-9a-f]{64}):(.*)", re.DOTALL)
+_HOLDING = ("content", "content_parts", "output")
+"""Fields of an item that have parts."""
+_MEDIA = frozenset(
+    {
+        "input_image",
+        "input_file",
+        "computer_screenshot",
+        "image_url",
+        "video_url",
+        "audio_url",
+        "input_audio",
+        "file",
+    }
+)
+_SOURCES = frozenset(
+    {"image_url", "video_url", "audio_url", "input_audio", "file", "url", "data", "file_data", "file_url"}
+)
+"""Fields of a part, and of an object in it, that have media, or say where they are."""
+
+
+class Reference(Struct, frozen=True):
+    """Stands for media: the digest of their content, and their URL of the web or what base64 follows."""
+
+    digest: str
+    lead: str
+
+    @property
+    def text(self) -> str:
+        """As it is stored."""
+        return f"blob:{self.digest}:{self.lead}"
+
+
+def reference_in(source: str) -> Reference | None:
+    """The reference that a source is."""
+    found = _REFERENCE.fullmatch(source)
+    return None if found is None else Reference(found[1], found[2])
+
+
+def is_web(source: str) -> bool:
+    """A source is a URL of the web."""
+    return source[:8].lower().startswith(("http://", "https://"))
+
+
+def may_have_media(payload: bytes) -> bool:
+    """Whether an item may have sources of media, as far as its JSON tells at a glance."""
+    return any(mark in payload for mark in (b'_image"', b'_file"', b'_screenshot"', b'_url"', b'_data"'))
+
+
+def sources_in(item: Mapping[str, Any]) -> Iterable[str]:
+    """The sources of the media in an item, or a message: each once, in their order."""
+    found: dict[str, str] = {}
+    with_sources(item, lambda source: found.setdefault(source, source))
+    return found
+
+
+def references_in(item: Mapping[str, Any]) -> list[Reference]:
+    """The references in an item, or a message."""
+    return [found for source in sources_in(item) if (found := reference_in(source)) is not None]
+
+
+def with_sources(item: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """An item, or a message, with other sources of its media."""
+    return {name: _parts(value, change) if name in _HOLDING else value for name, value in item.items()}
+
+
+def _parts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, list):
+        return [_parts(part, change) for part in value]
+    if isinstance(value, dict) and value.get("type") in _MEDIA:
+        return _sourced(value, change)
+    return value
+
+
+def _sourced(part: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    def changed(name: str, value: Any) -> Any:
+        if name not in _SOURCES or not value:
+            return value
+        if isinstance(value, dict):
+            return _sourced(value, change)
+        return change(value) if isinstance(value, str) else value
+
+    return {name: changed(name, value) for name, value in part.items()}
 
 
 def at_url(kind: MediaKind, holder: Given, param: str, name: str = "url") -> Attachment:
@@ -16,7 +110,7 @@ def at_url(kind: MediaKind, holder: Given, param: str, name: str = "url") -> Att
 def url_of(holder: Given, name: str) -> str:
     """The URL of this name, which is a data URL or one of the web. Raises RequestError."""
     url = holder.text(name)
-    if not url[:8].lower().startswith(_SCHEMES):
+    if not (url[:8].lower().startswith(_SCHEMES) or reference_in(url)):
         raise holder.wrong(name, "Send a data URL, or a URL that begins with http:// or https://.")
     return url
 

@@ -13,7 +13,7 @@ from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageRe
 from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.sealing import Sealer, Signer
-from antiphon.app.attachments import AttachmentReader
+from antiphon.app.attachments import AttachmentReader, Contents
 from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics
 from antiphon.app.records import AnswerRecords
@@ -80,10 +80,15 @@ class App(Struct, frozen=True):
     records: AnswerRecords = field(default_factory=AnswerRecords)
     interpreters: Interpreters | None = None
 
-    async def attached(self, turn: Turn) -> Turn:
+    def contents(self, owner: str) -> Contents:
+        """What is attached to a request of an owner."""
+        return Contents(self.attachments, owner, lambda: self.storage.store)
+
+    async def attached(self, turn: Turn, contents: Contents | None = None) -> Turn:
         """The turn with what is attached to it, as far as its model takes that. Raises RequestError."""
         model = await self.models.model(turn.model)
-        return await self.attachments.read(turn, model.card.capabilities.media, lambda: self.storage.store)
+        contents = contents or self.contents(turn.owner)
+        return await self.attachments.read(turn, model.card.capabilities.media, contents)
 
     async def hosts(self, model: str, requested: Mapping[str, Mapping[str, Any]], asking: Asking) -> Hosts:
         """What a model is offered of the server's tools: of those requested, by their place in the request.

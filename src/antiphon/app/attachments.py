@@ -3,18 +3,41 @@
 This happens before an answer begins, so that what is wrong with an attachment is an error that names it.
 A model that does not take a kind of media refuses it, or is shown a note in its place: where the server or
 the request says so, and in the results of tools, for nobody could know beforehand what a tool returns.
+
+What is stored refers to its media (`apis/media.py`): they are blobs of whoever sent them, by their digest. So
+the same image is there once, counts once, and goes with the last response or conversation that has it; and
+what was fetched from the web is what later turns see, too.
+
+    contents = Contents(reader, owner, store)              # of one request
+    turn = await reader.read(turn, takes, contents)        # for the model
+    items = await contents.keep(items, response_id)        # for the store
+    payload = await shown(store, owner, payload)           # for clients that look at what is stored
 """
 
 import asyncio
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Iterable
-from typing import Literal, Protocol
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from time import time
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
+import msgspec
 from msgspec.structs import replace
 
+from antiphon.apis.media import (
+    Reference,
+    is_web,
+    may_have_media,
+    reference_in,
+    references_in,
+    sources_in,
+    with_sources,
+)
+from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import NotFoundError, RequestError, ToolError
 from antiphon.core.items import (
     Attachment,
@@ -31,7 +54,11 @@ from antiphon.core.turn import Turn
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.documents import UNSUPPORTED, read_document
 from antiphon.run.media import format_of, has_pillow, header_of, open_image
+from antiphon.store.blobs import UNFINISHED_SECONDS
+from antiphon.store.records import ItemRecord, NewBlob, Page
 from antiphon.store.store import Store
+
+T = TypeVar("T")
 
 Fallback = Literal["error", "note"]
 """What becomes of media that the model does not take."""
@@ -72,8 +99,8 @@ class AttachmentReader:
         self._downloader = downloader
         self.pool = BoundedPool(limits)
 
-    async def read(self, turn: Turn, takes: frozenset[MediaKind], store: Callable[[], Store]) -> Turn:
-        """The turn with what its attachments hold, for a model that takes these media. `store` has files.
+    async def read(self, turn: Turn, takes: frozenset[MediaKind], contents: "Contents") -> Turn:
+        """The turn with what its attachments hold, for a model that takes these media.
 
         Raises RequestError, which names the part.
         """
@@ -82,12 +109,23 @@ class AttachmentReader:
             return turn
         conversation = turn.parameter("messages")
         self.limits.check("attachments", count, conversation)
-        reading = _Reading(self, turn, takes, store)
+        reading = _Reading(self, turn, takes, contents)
+        async with self.in_time(conversation):
+            return replace(turn, items=tuple([await reading.item(item) for item in turn.items]))
+
+    @asynccontextmanager
+    async def in_time(self, param: str) -> AsyncIterator[None]:
+        """What is done here takes at most `attachment_seconds`. Raises RequestError."""
         try:
             async with asyncio.timeout(self.limits.attachment_seconds):
-                return replace(turn, items=tuple([await reading.item(item) for item in turn.items]))
+                yield
         except TimeoutError:
-            self.limits.refuse("attachment_seconds", conversation, "The attachments take too many seconds")
+            self.limits.refuse("attachment_seconds", param, "The attachments take too many seconds")
+
+    @property
+    def fetches(self) -> bool:
+        """Whether it gets anything from the web."""
+        return self._downloader is not None
 
     async def download(self, url: str, most: int, param: str) -> bytes:
         """What is at a URL of the web, of at most so many bytes. Raises RequestError."""
@@ -117,22 +155,150 @@ class AttachmentReader:
         )
 
 
+class Contents:
+    """What the attachments of one request of an owner hold: together they have at most `attachment_bytes`."""
+
+    def __init__(self, reader: AttachmentReader, owner: str, store: Callable[[], Store]) -> None:
+        self._reader = reader
+        self._owner = owner
+        self._store = store
+        self._fetched: dict[str, bytes] = {}
+        self._references: dict[str, str] = {}
+        self._size = 0
+
+    async def of(self, part: Attachment) -> tuple[Attachment, bytes]:
+        """The attachment, with the name of a stored file, and its bytes. Raises RequestError."""
+        source = part.data or part.url
+        if source is None:
+            part, data = await self._file(part)
+        else:
+            data = await self._content(source, part.param)
+        self._count(len(data), part.param)
+        return part, data
+
+    async def _content(self, source: str, param: str) -> bytes:
+        reference = reference_in(source)
+        if reference is not None:
+            return await _blob(self._store(), self._owner, reference.digest, param)
+        if not is_web(source):
+            return await _decoded(source, param)
+        if source not in self._fetched:
+            left = self._reader.limits.attachment_bytes - self._size
+            self._fetched[source] = await self._reader.download(source, left, param)
+        return self._fetched[source]
+
+    async def _file(self, part: Attachment) -> tuple[Attachment, bytes]:
+        """A file of this owner. Raises NotFoundError."""
+        store, file_id = self._store(), part.file_id or ""
+        record = await store.files.get(self._owner, file_id)
+        if record is None:
+            raise NotFoundError(f"There is no file '{file_id}'. Upload it first.", param=part.param)
+        if record.size > self._reader.limits.attachment_bytes - self._size:
+            self._count(record.size, part.param)
+        data = await _blob(store, self._owner, record.digest, part.param)
+        return replace(part, name=part.name or record.filename), data
+
+    def _count(self, size: int, param: str) -> None:
+        self._size += size
+        if self._size > self._reader.limits.attachment_bytes:
+            what = f"The attachments have {self._size} bytes"
+            self._reader.limits.refuse("attachment_bytes", param, what)
+
+    async def keep(
+        self, items: Sequence[StoredItem], holder: str, param: str, *, fetch: bool = False
+    ) -> tuple[StoredItem, ...]:
+        """The items as they are stored: with references to blobs, which a holder has until they are.
+
+        What was not fetched for the model stays a URL, unless all is to be fetched now. Raises RequestError
+        for `param`, which has the items.
+        """
+        fetch = fetch and self._reader.fetches
+        async with self._reader.in_time(param):
+            return tuple([await self._kept(item, holder, param, fetch=fetch) for item in items])
+
+    async def _kept(self, item: StoredItem, holder: str, param: str, *, fetch: bool) -> StoredItem:
+        if not may_have_media(item.payload):
+            return item
+        value = msgspec.json.decode(item.payload)
+        for source in sources_in(value):
+            if fetch and is_web(source):
+                self._count(len(await self._content(source, param)), param)
+            if source not in self._references and (found := await self._reference(source, holder, param)):
+                self._references[source] = found.text
+        value = with_sources(value, self.referring)
+        blobs = tuple(reference.digest for reference in references_in(value))
+        return replace(item, payload=msgspec.json.encode(value), blobs=blobs) if blobs else item
+
+    async def _reference(self, source: str, holder: str, param: str) -> Reference | None:
+        """What stands for a source where it is stored; None if nobody knows what it has."""
+        store, until = self._store(), time() + UNFINISHED_SECONDS
+        reference = reference_in(source)
+        if reference is not None:
+            if not await store.blobs.hold(self._owner, reference.digest, holder, until):
+                raise _gone(reference.digest, param)
+            return reference
+        try:
+            data = self._fetched.get(source) if is_web(source) else await _decoded(source, param)
+        except RequestError:  # no model was shown it
+            return None
+        if data is None:
+            return None
+        digest = await _digest(data)
+        # The same content is often sent again.
+        if not await store.blobs.hold(self._owner, digest, holder, until):
+            media_type = format_of(data).media_type
+            new = NewBlob(
+                owner=self._owner, holder=holder, media_type=media_type, created_at=time(), expires_at=until
+            )
+            try:
+                await store.blobs.put(new, data)
+            except RequestError as error:
+                error.param = param
+                raise
+        return Reference(digest, _lead(source))
+
+    def referring(self, source: str) -> str:
+        """What stands for a source after `keep`."""
+        return self._references.get(source, source)
+
+
+async def shown(store: Store, owner: str, payload: bytes) -> bytes:
+    """The payload of a stored item as its client gave it: with media in the place of references."""
+    if b'"blob:' not in payload:
+        return payload
+    value = msgspec.json.decode(payload)
+    sources: dict[str, str] = {}
+    for found in references_in(value):
+        sources[found.text] = found.lead
+        if not is_web(found.lead):
+            data = await _blob(store, owner, found.digest, "")
+            sources[found.text] += (await _beside(len(data), base64.b64encode, data)).decode()
+    return msgspec.json.encode(with_sources(value, lambda source: sources.get(source, source)))
+
+
+async def shown_page(store: Store, owner: str, page: Page[ItemRecord], most: int) -> Page[ItemRecord]:
+    """A page of items as their clients gave them; it ends before they have more than `most` bytes in all."""
+    data: list[ItemRecord] = []
+    size = 0
+    for item in page.data:
+        payload = await shown(store, owner, item.payload)
+        size += len(payload)
+        if data and size > most:
+            return Page(data, has_more=True)
+        data.append(replace(item, payload=payload))
+    return Page(data, page.has_more)
+
+
 class _Reading:
-    """Reads the attachments of one turn: together they have at most `attachment_bytes`."""
+    """Reads the attachments of one turn."""
 
     def __init__(
-        self,
-        reader: AttachmentReader,
-        turn: Turn,
-        takes: frozenset[MediaKind],
-        store: Callable[[], Store],
+        self, reader: AttachmentReader, turn: Turn, takes: frozenset[MediaKind], contents: Contents
     ) -> None:
         self._reader = reader
         self._takes = takes
-        self._owner = turn.owner
-        self._store = store
+        self._contents = contents
         self._notes = (turn.media_fallback or reader.fallback) == "note"
-        self._size = 0
 
     async def item(self, item: Item) -> Item:
         """An item without attachments."""
@@ -147,7 +313,7 @@ class _Reading:
             return part
         if part.kind is not MediaKind.FILE and part.kind not in self._takes:
             return _untaken(part.kind, part.param, notes=notes)
-        part, data = await self._content(part)
+        part, data = await self._contents.of(part)
         found = format_of(data)
         if part.kind is MediaKind.FILE and found.kind is MediaKind.FILE:
             return await self._document(data, part)
@@ -158,37 +324,6 @@ class _Reading:
         if found.kind is MediaKind.IMAGE:
             return await self._reader.image(data, part)
         return MediaPart(found.kind, await _digest(data), found.media_type, data, param=part.param)
-
-    async def _content(self, part: Attachment) -> tuple[Attachment, bytes]:
-        """The attachment, with the name of a stored file, and its bytes. Raises RequestError."""
-        left = self._reader.limits.attachment_bytes - self._size
-        if part.data is not None:
-            data = await _decoded(part.data, part.param)
-        elif part.url is None:
-            part, data = await self._stored(part, left)
-        elif part.url[:5].lower() == "data:":
-            data = await _from_data_url(part.url, part.param)
-        else:
-            data = await self._reader.download(part.url, left, part.param)
-        self._count(len(data), part.param)
-        return part, data
-
-    async def _stored(self, part: Attachment, left: int) -> tuple[Attachment, bytes]:
-        """A file of this owner. Raises NotFoundError."""
-        store, file_id = self._store(), part.file_id or ""
-        record = await store.files.get(self._owner, file_id)
-        if record is None:
-            raise NotFoundError(f"There is no file '{file_id}'. Upload it first.", param=part.param)
-        if record.size > left:
-            self._count(record.size, part.param)
-        pieces = [piece async for piece in store.blobs.read(self._owner, record.digest)]
-        return replace(part, name=part.name or record.filename), b"".join(pieces)
-
-    def _count(self, size: int, param: str) -> None:
-        self._size += size
-        if self._size > self._reader.limits.attachment_bytes:
-            what = f"The attachments have {self._size} bytes"
-            self._reader.limits.refuse("attachment_bytes", param, what)
 
     async def _document(self, data: bytes, part: Attachment) -> TextPart:
         """A file as text, under its name. Raises RequestError for one that has none."""
@@ -211,27 +346,51 @@ def _untaken(kind: MediaKind, param: str, *, notes: bool) -> TextPart:
     raise RequestError(message, param=param, code="unsupported_media")
 
 
-async def _decoded(data: str, param: str) -> bytes:
-    """What base64 holds. Raises RequestError."""
+async def _blob(store: Store, owner: str, digest: str, param: str) -> bytes:
+    """All of a blob. Raises NotFoundError."""
     try:
-        if len(data) < LARGE:
-            return base64.b64decode(data, validate=True)
-        return await asyncio.to_thread(base64.b64decode, data, validate=True)
+        return b"".join([piece async for piece in store.blobs.read(owner, digest)])
+    except NotFoundError as error:
+        raise _gone(digest, param) from error
+
+
+def _gone(digest: str, param: str) -> NotFoundError:
+    return NotFoundError(f"The content {digest} is not stored any more. Send it again.", param=param or None)
+
+
+async def _decoded(source: str, param: str) -> bytes:
+    """What a data URL holds, or base64 by itself. Raises RequestError."""
+    if source[:5].lower() != "data:":
+        return await _from_base64(source, param)
+    head, comma, data = source.partition(",")
+    if not comma:
+        raise RequestError("A data URL has a comma before its data.", param=param)
+    if head.lower().endswith(";base64"):
+        return await _from_base64(data, param)
+    return unquote_to_bytes(data)
+
+
+def _lead(source: str) -> str:
+    """What stands before the base64 of a source, or all of a URL of the web."""
+    if is_web(source):
+        return source
+    if source[:5].lower() != "data:":
+        return ""
+    head = source.partition(",")[0]
+    return f"{head}," if head.lower().endswith(";base64") else f"{head};base64,"
+
+
+async def _from_base64(data: str, param: str) -> bytes:
+    try:
+        return await _beside(len(data), partial(base64.b64decode, validate=True), data)
     except (binascii.Error, ValueError) as error:
         raise RequestError("This is no base64.", param=param) from error
 
 
-async def _from_data_url(url: str, param: str) -> bytes:
-    """What a data URL holds. Raises RequestError."""
-    head, comma, data = url.partition(",")
-    if not comma:
-        raise RequestError("A data URL has a comma before its data.", param=param)
-    if head.lower().endswith(";base64"):
-        return await _decoded(data, param)
-    return unquote_to_bytes(data)
-
-
 async def _digest(data: bytes) -> str:
-    if len(data) < LARGE:
-        return hashlib.sha256(data).hexdigest()
-    return (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
+    return (await _beside(len(data), hashlib.sha256, data)).hexdigest()
+
+
+async def _beside(size: int, work: Callable[[Any], T], argument: Any) -> T:
+    """What work makes of so many bytes: beside the event loop, if they are many."""
+    return work(argument) if size < LARGE else await asyncio.to_thread(work, argument)

@@ -8,14 +8,14 @@ from msgspec import UNSET
 
 from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept, accept_batch
 from antiphon.apis.chat.answer import ChatCompletionBuilder
-from antiphon.apis.chat.schema import BatchRequest, ChatOptions, ChatRequest, RequestMessage
+from antiphon.apis.chat.schema import BatchRequest, ChatOptions, ChatRequest
 from antiphon.apis.chat.stored import stored_messages
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.tokens import Rendered
 from antiphon.app.app import App
-from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal
+from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal, as_records
 from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
 from antiphon.decode.ids import random_id
@@ -35,7 +35,8 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     """The answer to a conversation. Raises RequestError."""
     accepted = accept(request, owner, await defaults(app, request, owner))
     app.check_template(accepted.turn.template)
-    turn, presentation = await app.attached(accepted.turn), accepted.presentation
+    contents = app.contents(owner)
+    turn, presentation = await app.attached(accepted.turn, contents), accepted.presentation
     _log_repairs(accepted.repairs)
     app.log_notes(accepted.presentation.notes)
     own = answer_id(PREFIX, accepted.request_id, header_id)
@@ -44,7 +45,10 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     envelope = Envelope(answer, turn.model, int(time()))
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
     projection: Projection = kind(envelope, turn.choices, presentation)
-    journal = _journal(app, accepted, envelope, projection, request.messages) if accepted.store else None
+    journal = None
+    if accepted.store:
+        messages = await contents.keep(stored_messages(answer, request.messages), answer, "messages")
+        journal = _journal(app, accepted, envelope, projection, as_records(messages))
     model = await app.models.model(turn.model)
     return app.driver(AnswerSource([turn], model), projection, journal)
 
@@ -101,7 +105,7 @@ def _journal(
     accepted: Accepted,
     envelope: Envelope,
     projection: Projection,
-    messages: Sequence[RequestMessage],
+    messages: Sequence[ItemRecord],
 ) -> CompletionJournal:
     """What stores an answer when it is whole."""
 
@@ -116,14 +120,10 @@ def _journal(
             metadata={} if metadata is UNSET else metadata,
             expires_at=now + app.options.keep,
         )
-        items = [
-            ItemRecord(item_id, "message", payload, now)
-            for item_id, payload in stored_messages(record.id, [*messages])
-        ]
         completions = app.storage.store.completions
 
         async def store() -> bool:
-            await completions.save(record, items)
+            await completions.save(record, messages)
             return True
 
         async def stored() -> bool | None:

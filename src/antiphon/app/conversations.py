@@ -17,6 +17,7 @@ from antiphon.apis.conversations.schema import (
     UpdateConversation,
 )
 from antiphon.app.app import App
+from antiphon.app.attachments import shown, shown_page
 from antiphon.app.journal import as_records
 from antiphon.app.responses.history import referred
 from antiphon.app.responses.stored import encode_items
@@ -59,16 +60,21 @@ async def delete(app: App, owner: str, conversation_id: str) -> bytes:
 
 async def create_items(app: App, owner: str, conversation_id: str, wire: CreateItems) -> bytes:
     """Append items. Raises RequestError, NotFoundError."""
-    records = await _items(app, owner, wire.items, random_id("", 32))
-    with _finding(conversation_id):
-        await app.storage.store.conversations.add(owner, conversation_id, records)
-    return encode_items(Page([*records], has_more=False))
+    source, store = random_id("", 32), app.storage.store
+    try:
+        records = await _items(app, owner, wire.items, source)
+        with _finding(conversation_id):
+            await store.conversations.add(owner, conversation_id, records)
+    finally:
+        await store.blobs.release(owner, source)
+    return await _shown(app, owner, Page([*records], has_more=False))
 
 
 async def list_items(app: App, owner: str, conversation_id: str, paging: Paging) -> bytes:
     """A page of the items. Raises NotFoundError."""
     with _finding(conversation_id):
-        return encode_items(await app.storage.store.conversations.items(owner, conversation_id, paging))
+        page = await app.storage.store.conversations.items(owner, conversation_id, paging)
+    return await _shown(app, owner, page)
 
 
 async def retrieve_item(app: App, owner: str, conversation_id: str, item_id: str) -> bytes:
@@ -77,7 +83,7 @@ async def retrieve_item(app: App, owner: str, conversation_id: str, item_id: str
     if item is None:
         message = f"Item with id '{item_id}' not found in conversation '{conversation_id}'."
         raise NotFoundError(message, param="item_id")
-    return item.payload
+    return await shown(app.storage.store, owner, item.payload)
 
 
 async def delete_item(app: App, owner: str, conversation_id: str, item_id: str) -> bytes:
@@ -88,10 +94,18 @@ async def delete_item(app: App, owner: str, conversation_id: str, item_id: str) 
 
 
 async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> tuple[ItemRecord, ...]:
-    """Items of a request as they are stored; `source` is what their ids are derived from."""
+    """Items of a request as they are stored.
+
+    `source` is what their ids are derived from, and what holds their media until they are stored.
+    """
     found = await referred(app, owner, given, "items")
     unseal = partial(app.sealer.unseal, owner)
-    return as_records(accept_items(given, source, found, unseal, app.presenters))
+    accepted = accept_items(given, source, found, unseal, app.presenters)
+    return as_records(await app.contents(owner).keep(accepted, source, "items", fetch=True))
+
+
+async def _shown(app: App, owner: str, page: Page[ItemRecord]) -> bytes:
+    return encode_items(await shown_page(app.storage.store, owner, page, app.options.limits.history_bytes))
 
 
 def _encode(record: ConversationRecord) -> bytes:

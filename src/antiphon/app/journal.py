@@ -295,7 +295,9 @@ class StreamedCompletionJournal(CompletionJournal):
 def as_records(items: Sequence[StoredItem]) -> tuple[ItemRecord, ...]:
     """Items as the store keeps them."""
     now = time()
-    return tuple(ItemRecord(item.id, item.type, item.payload, now, item.tokens or None) for item in items)
+    return tuple(
+        ItemRecord(item.id, item.type, item.payload, now, item.tokens or None, item.blobs) for item in items
+    )
 
 
 def packed(ids: tuple[int, ...]) -> bytes:

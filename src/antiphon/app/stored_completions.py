@@ -4,6 +4,7 @@ import msgspec
 
 from antiphon.apis.chat.stored import Deleted, UpdateRequest, page, with_metadata
 from antiphon.app.app import App
+from antiphon.app.attachments import shown_page
 from antiphon.core.errors import NotFoundError
 from antiphon.store.records import CompletionFilter, Paging
 
@@ -40,7 +41,8 @@ async def list_messages(app: App, owner: str, completion_id: str, paging: Paging
     """A page of the messages that a completion answered. Raises NotFoundError."""
     await retrieve(app, owner, completion_id)
     found = await app.storage.store.completions.messages(owner, completion_id, paging)
-    return page([(item.id, item.payload) for item in found.data], has_more=found.has_more)
+    whole = await shown_page(app.storage.store, owner, found, app.options.limits.history_bytes)
+    return page([(item.id, item.payload) for item in whole.data], has_more=whole.has_more)
 
 
 def _not_found(completion_id: str) -> NotFoundError:

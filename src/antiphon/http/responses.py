@@ -10,7 +10,7 @@ from antiphon.apis.responses.resource import TokenCounts
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.app.app import App
 from antiphon.app.responses import compaction, history, stored
-from antiphon.app.responses.create import Creation, response_id
+from antiphon.app.responses.create import begin, response_id
 from antiphon.core.errors import RequestError
 from antiphon.http.delivery import EventStream, Frame, FullAnswer, LogStream
 from antiphon.http.request import (
@@ -30,7 +30,7 @@ async def create(request: Request) -> Answer:
     app, owner = app_of(request), owner_of(request)
     wire = await read_request(request, CreateResponse)
     answer = response_id(wire, request.headers.get(REQUEST_ID))
-    creation = Creation(app, wire, await history.understand(app, wire, owner, answer))
+    creation = await begin(app, wire, owner, answer)
     obfuscated = bool(wire.stream_options and wire.stream_options.include_obfuscation)
     if wire.background:
         await creation.queue()

@@ -17,8 +17,7 @@ from antiphon.apis.responses.errors import encode_socket_error
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.app.app import App
 from antiphon.app.journal import as_records
-from antiphon.app.responses.create import Creation, response_id
-from antiphon.app.responses.history import ResponseRequest, understand
+from antiphon.app.responses.create import Creation, begin, response_id
 from antiphon.core.accounts import ANYONE
 from antiphon.core.errors import RequestError, public_error
 from antiphon.core.observation import observed
@@ -203,10 +202,9 @@ class _Conversation:
         _refuse(wire)
         previous = wire.previous_response_id or ""
         try:
-            request = await understand(
+            creation = await begin(
                 self._app, wire, owner_of(self._socket), response_id(wire), self._remembered
             )
-            creation = Creation(self._app, wire, request)
             await self._drive(creation.driver(streamed=True))
         except Exception:
             self._remembered.pop(previous, None)
@@ -214,7 +212,7 @@ class _Conversation:
         if creation.projection.status == ResponseStatus.FAILED:
             self._remembered.pop(previous, None)
         elif not creation.stored or previous in self._remembered:
-            self._remember(request, creation)
+            self._remember(creation)
 
     async def _drive(self, driver: Driver) -> None:
         self._driver = driver
@@ -224,10 +222,10 @@ class _Conversation:
             self._driver = None
         await self.client.flushed()
 
-    def _remember(self, request: ResponseRequest, creation: Creation) -> None:
+    def _remember(self, creation: Creation) -> None:
         """Keep the turn, so that the next can continue it; the oldest is dropped first."""
         new = [item.payload for item in (*creation.input, *as_records(creation.projection.items))]
-        self._remembered[creation.id] = [*request.history, *new]
+        self._remembered[creation.id] = [*creation.history, *new]
         if len(self._remembered) > self.limits.socket_turns:
             del self._remembered[next(iter(self._remembered))]
 

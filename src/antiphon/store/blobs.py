@@ -6,7 +6,7 @@ servers store the same content at the same time, it is there twice, which nobody
 without a digest (unfinished, or not held any more) are found by nobody, and go with the sweep.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable
 from contextlib import suppress
 from hashlib import sha256
 from uuid import uuid4
@@ -18,7 +18,7 @@ from antiphon.core.errors import NotFoundError, RequestError, StoreError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import abandon_blobs, release_blobs
-from antiphon.store.records import BlobRecord, NewBlob
+from antiphon.store.records import BlobRecord, ItemRecord, NewBlob
 from antiphon.store.schema import blob_holders, blob_pieces, blobs, vector_store_files
 from antiphon.store.transaction import Transaction, insertion
 
@@ -88,6 +88,19 @@ def hold(transaction: Transaction, holding: Holding) -> bool:
     values = {"holder": holding.holder, "blob_id": blob_id, "expires_at": holding.expires_at}
     transaction.execute(insert(blob_holders).values(values))
     return True
+
+
+def hold_for(transaction: Transaction, owner: str, parent: str, records: Iterable[ItemRecord]) -> None:
+    """Have a parent hold what its items refer to. Raises NotFoundError if a blob is gone."""
+    for digest in sorted({digest for record in records for digest in record.blobs}):
+        if not hold(transaction, Holding(owner, digest, parent, None)):
+            raise missing(digest)
+
+
+def release_from(transaction: Transaction, parent: str, digests: Collection[str]) -> None:
+    """Have a parent hold these no longer: none of its items refers to them any more."""
+    named = select(blobs.c.id).where(blobs.c.digest.in_(digests))
+    release_blobs(transaction, (blob_holders.c.holder == parent) & blob_holders.c.blob_id.in_(named))
 
 
 @one_by_one

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from antiphon.core.errors import NotFoundError
-from antiphon.store import items
+from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_completions
 from antiphon.store.pages import page
@@ -61,6 +61,8 @@ def save_all(
     transaction.each(_SAVE, [_row(record) for record, _ in saves])
     transaction.each(_PAIR, [row for it, _ in saves for row in _pair_rows(it.id, it.metadata)])
     items.add(transaction, [row for it, messages in saves for row in items.input_rows(it.id, messages)])
+    for it, messages in saves:
+        blobs.hold_for(transaction, it.owner, it.id, messages)
     return [None] * len(saves)
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import ColumnElement, Connection, select, update
 from sqlalchemy import delete as delete_from
 
 from antiphon.core.errors import NotFoundError
-from antiphon.store import items
+from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_conversation
 from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
@@ -39,8 +39,10 @@ def append(transaction: Transaction, conversation_id: str, records: Sequence[Ite
     # Counting up locks the row: others that append wait, and get the numbers behind these.
     counted = update(conversations).where(its).values(next_position=counter + len(records))
     if transaction.execute(counted).rowcount:
-        end: int = transaction.execute(select(counter).where(its)).scalar_one()
-        items.add(transaction, items.input_rows(conversation_id, records, end - len(records)))
+        now = transaction.execute(select(counter, conversations.c.owner).where(its)).one()
+        start = now.next_position - len(records)
+        items.add(transaction, items.input_rows(conversation_id, records, start))
+        blobs.hold_for(transaction, now.owner, conversation_id, records)
 
 
 def _owned(owner: str, conversation_id: str) -> ColumnElement[bool]:
@@ -73,6 +75,7 @@ def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequen
     row = (record.id, record.owner, record.created_at, len(first), record.metadata)
     transaction.each(_CREATE, [row])
     items.add(transaction, items.input_rows(record.id, first))
+    blobs.hold_for(transaction, record.owner, record.id, first)
 
 
 @one_by_one
@@ -107,8 +110,18 @@ def _delete_item(
     conversation = _find_locked(transaction, owner, conversation_id)
     if conversation is None:
         return None, False
-    its = (item_table.c.parent == conversation_id) & (item_table.c.id == item_id)
-    return conversation, transaction.execute(delete_from(item_table).where(its)).rowcount > 0
+    its = item_table.c.parent == conversation_id
+    before = _blobs(transaction, its)
+    deleted = transaction.execute(delete_from(item_table).where(its, item_table.c.id == item_id)).rowcount
+    if deleted and (unused := before - _blobs(transaction, its)):
+        blobs.release_from(transaction, conversation_id, unused)
+    return conversation, deleted > 0
+
+
+def _blobs(transaction: Transaction, which: ColumnElement[bool]) -> set[str]:
+    """The digests that these items refer to."""
+    named = select(item_table.c.blobs).where(which, item_table.c.blobs.is_not(None))
+    return {digest for row in transaction.execute(named) for digest in row.blobs.split()}
 
 
 def _page(connection: Connection, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:

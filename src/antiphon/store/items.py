@@ -13,7 +13,7 @@ from antiphon.store.records import ItemRecord, Page, Paging
 from antiphon.store.schema import items
 from antiphon.store.transaction import Rows, Transaction, insertion
 
-COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.c.tokens)
+COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.c.tokens, items.c.blobs)
 """Those of an `ItemRecord`, in its order."""
 
 _ADD = insertion(items)
@@ -59,8 +59,10 @@ def within(most: int, rows: Iterable[Row[Any]], param: str) -> list[Row[Any]]:
 
 def record(row: Sequence[Any]) -> ItemRecord:
     """An item from its `COLUMNS`."""
-    return ItemRecord(*row)
+    id_, type_, payload, created_at, tokens, blobs = row
+    return ItemRecord(id_, type_, payload, created_at, tokens, tuple((blobs or "").split()))
 
 
 def _row(parent: str, output: bool, position: int, item: ItemRecord) -> tuple[Any, ...]:
-    return parent, output, position, item.id, item.type, item.created_at, item.payload, item.tokens
+    blobs = " ".join(item.blobs) or None
+    return parent, output, position, item.id, item.type, item.created_at, item.payload, item.tokens, blobs

@@ -66,7 +66,8 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
 class ItemRecord(Struct, frozen=True):
     """An item of a response or a conversation, or a message of a stored completion.
 
-    `payload` is wire JSON; `tokens` are packed int32 ids, None if they are not known.
+    `payload` is wire JSON; `tokens` are packed int32 ids, None if they are not known. `blobs` are the digests
+    of those that the payload refers to: they are kept as long as what the item belongs to.
     """
 
     id: str
@@ -74,6 +75,7 @@ class ItemRecord(Struct, frozen=True):
     payload: bytes
     created_at: float
     tokens: bytes | None = None
+    blobs: tuple[str, ...] = ()
 
 
 class LogEntry(Struct, frozen=True):

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 from antiphon.core.errors import NotFoundError, RequestError
-from antiphon.store import conversations, items, log
+from antiphon.store import blobs, conversations, items, log
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_responses
 from antiphon.store.pages import page
@@ -146,6 +146,8 @@ def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[
     stored = list(compress(creations, accepted))
     transaction.each(_CREATE, [_row(record) for record, _ in stored])
     items.add(transaction, [row for record, inputs in stored for row in items.input_rows(record.id, inputs)])
+    for record, inputs in stored:
+        blobs.hold_for(transaction, record.owner, record.id, inputs)
     if any(record.background and record.lease is None for record, _ in stored):
         transaction.wake(JOBS)
     return accepted
@@ -163,6 +165,7 @@ def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[bool]:
     ]
     items.add(transaction, rows)
     for record, inputs, output in stored:
+        blobs.hold_for(transaction, record.owner, record.id, inputs)
         if record.conversation_id is not None:
             conversations.append(transaction, record.conversation_id, (*inputs, *output))
     return accepted

@@ -1,7 +1,8 @@
 """The tables. What changes here needs a migration (`migrations/versions/`); a test holds the two equal.
 
 Times are seconds since 1970. `items.parent` is the id of what an item belongs to: a
-response, a conversation or a stored completion. Rows that belong to a parent are
+response, a conversation or a stored completion; `items.blobs` are the digests of the blobs that
+an item refers to, which its parent holds. Rows that belong to a parent are
 deleted by code, in one order (`delete.py`), for no foreign key can point at three
 tables.
 """
@@ -93,6 +94,7 @@ items = Table(
     Column("created_at", Double, nullable=False),
     Column("payload", LargeBinary, nullable=False),
     Column("tokens", LargeBinary),
+    Column("blobs", Text),
     Index("items_by_id", "id", "parent"),
 )
 

@@ -287,8 +287,9 @@ class Blobs(Protocol):
 
     A blob is there while it has a holder: the id of whatever refers to it, a file, a response,
     a conversation. Holders go with `release`, when they expire, or, being a response, a
-    conversation or a stored completion, when that is deleted. An owner that stores the same
-    content again has it once, with two holders.
+    conversation or a stored completion, when that is deleted. These hold what their items refer to
+    (`ItemRecord.blobs`) from the write on that stores the items, which raises NotFoundError if it is
+    gone. An owner that stores the same content again has it once, with two holders.
     """
 
     async def put(self, new: NewBlob, content: AsyncIterable[bytes] | bytes) -> BlobRecord:

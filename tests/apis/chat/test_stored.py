@@ -27,7 +27,8 @@ MESSAGES: list[dict[str, Any]] = [
 
 def stored() -> list[tuple[str, bytes]]:
     body = json.dumps({"model": "m", "messages": MESSAGES}).encode()
-    return stored_messages("chatcmpl-1", decode(body, ChatRequest).messages)
+    items = stored_messages("chatcmpl-1", decode(body, ChatRequest).messages)
+    return [(item.id, item.payload) for item in items]
 
 
 def test_the_messages_of_a_request_are_kept_with_ids() -> None:

@@ -11,7 +11,7 @@ import pytest
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import PIECE_BYTES, UNFINISHED_SECONDS
-from antiphon.store.records import BlobRecord, NewBlob, Swept
+from antiphon.store.records import BlobRecord, NewBlob, Swept, Verdict
 from antiphon.store.store import Store
 from tests.store.samples import (
     NOW,
@@ -20,6 +20,10 @@ from tests.store.samples import (
     completion,
     conversation,
     ended,
+    item,
+    leased,
+    response,
+    response_end,
 )
 
 
@@ -111,6 +115,45 @@ class BlobsContract:
         assert await store.blobs.get(OWNER, record.digest)
         assert await store.completions.delete(OWNER, "k")
         assert await store.blobs.get(OWNER, record.digest) is None
+
+    async def test_what_items_refer_to_is_held_with_them(self, store: Store) -> None:
+        """By the response and the conversation that it goes to, each until it is deleted."""
+        record = await stored(store, b"a", holder="r", expires_at=NOW + 1)
+        its = item("m1", blobs=(record.digest,))
+        await store.conversations.create(conversation("c"), ())
+        await store.responses.create(leased("r", conversation_id="c"), [its])
+        ending = response_end("r", conversation=(its, item("m2")))
+        assert await store.responses.finish(ending) is Verdict.ACCEPTED
+        await store.completions.save(completion("k"), [its])
+        assert [each.blobs for each in await store.conversations.history(OWNER, "c")] == [its.blobs, ()]
+
+        await store.sweep(NOW + 1)
+        assert await store.responses.delete(OWNER, "r")
+        await store.conversations.delete_item(OWNER, "c", "m2")
+        await store.completions.delete(OWNER, "k")
+        assert await content_of(store, record.digest) == b"a"
+        await store.conversations.add(OWNER, "c", [item("m3", blobs=its.blobs)])
+        await store.conversations.delete_item(OWNER, "c", "m1")
+        assert await content_of(store, record.digest) == b"a"
+        await store.conversations.delete_item(OWNER, "c", "m3")
+        assert await store.blobs.get(OWNER, record.digest) is None
+
+    async def test_nothing_refers_to_what_is_not_there(self, store: Store) -> None:
+        mine = await stored(store, b"a")
+        lost = item("m", blobs=("0" * 64,))
+        theirs = item("m", blobs=(mine.digest,))
+        await store.conversations.create(conversation("c"), ())
+        for refused in (
+            store.responses.create(response("r1"), [lost]),
+            store.responses.save(ended("r2", owner="eve"), [theirs], ()),
+            store.completions.save(completion("k"), [lost]),
+            store.conversations.add(OWNER, "c", [lost]),
+            store.conversations.create(conversation("d", owner="eve"), [theirs]),
+        ):
+            with pytest.raises(NotFoundError):
+                await refused
+        assert await store.responses.get(OWNER, "r1") is None
+        assert await store.conversations.history(OWNER, "c") == []
 
     async def test_owners_have_nothing_in_common(self, store: Store) -> None:
         record = await stored(store, b"secret")

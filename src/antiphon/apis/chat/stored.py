@@ -21,6 +21,7 @@ from antiphon.apis.chat.schema import (
     ToolCallFragment,
 )
 from antiphon.apis.request import Metadata
+from antiphon.apis.responses.stored import StoredItem
 
 
 class StoredPart(Struct, tag_field="type", tag="text"):
@@ -64,10 +65,10 @@ class UpdateRequest(Struct):
     metadata: Metadata | None
 
 
-def stored_messages(completion_id: str, messages: Iterable[RequestMessage]) -> list[tuple[str, bytes]]:
-    """Id and JSON of each message of the request."""
+def stored_messages(completion_id: str, messages: Iterable[RequestMessage]) -> list[StoredItem]:
+    """The messages of the request."""
     stored = [_message(f"{completion_id}-{index}", message) for index, message in enumerate(messages)]
-    return [(message.id, msgspec.json.encode(message)) for message in stored]
+    return [StoredItem(message.id, "message", msgspec.json.encode(message)) for message in stored]
 
 
 def page(entries: Sequence[tuple[str, bytes]], *, has_more: bool) -> bytes:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.apis.given import Given, Object, given, json_text
+from antiphon.apis.media import may_have_media, references_in
 from antiphon.apis.responses.kinds import KINDS, REFERENCE, item_id, kind_of
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import NotFoundError
@@ -119,9 +120,12 @@ def complete(items: list[Given], owner: str) -> list[Given]:
 
 def to_stored(items: list[Given]) -> tuple[StoredItem, ...]:
     """Complete items as the store takes them."""
-    return tuple(
-        StoredItem(item.value["id"], item.value["type"], msgspec.json.encode(item.value)) for item in items
-    )
+    return tuple(_stored(item.value, msgspec.json.encode(item.value)) for item in items)
+
+
+def _stored(item: Mapping[str, Any], payload: bytes) -> StoredItem:
+    blobs = references_in(item) if may_have_media(payload) else ()
+    return StoredItem(item["id"], item["type"], payload, blobs=tuple(each.digest for each in blobs))
 
 
 def _complete(item: Given, new_id: str) -> Object:

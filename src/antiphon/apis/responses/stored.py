@@ -14,13 +14,15 @@ class StoredItem(Struct, frozen=True):
     `payload` is its wire JSON. `tokens` are the ids of the tokens that the
     model wrote it with, packed as little-endian int32: those of all items of
     a generation, joined, are the tokens of the generation, markup included.
-    Empty for an item that no model wrote here, or whose engine gave no ids.
+    Empty for an item that no model wrote here, or whose engine gave no ids. `blobs` are the digests of
+    the media that the payload refers to.
     """
 
     id: str
     type: str
     payload: bytes
     tokens: bytes = b""
+    blobs: tuple[str, ...] = ()
 
 
 def pack(spans: Iterable[tuple[Token, ...]]) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.apis.projection import SilentProjection
 from antiphon.apis.responses.compact import (
@@ -18,6 +19,7 @@ from antiphon.apis.responses.compact import (
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app.app import App
+from antiphon.app.attachments import shown
 from antiphon.app.responses.history import ResponseRequest, read_context
 from antiphon.core.accumulator import output_of
 from antiphon.core.events import Event, Finished, TextEnded, Usage
@@ -152,4 +154,6 @@ async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
         return compaction_body(accepted, fields, int(time()), summary.prompt_tokens, summary.usage)
 
     turn = await app.attached(accepted.turn)
+    kept = [await shown(app.storage.store, owner, payload) for payload in accepted.kept]
+    accepted = replace(accepted, kept=tuple(kept))
     return app.driver(AnswerSource([turn], model), CompactionProjection(make))

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 
 import msgspec
 from msgspec.structs import replace
 
+from antiphon.apis.media import with_sources
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tools import kept_tools, opened_tools
@@ -22,7 +24,7 @@ from antiphon.app.journal import (
     unpacked,
 )
 from antiphon.app.responses.compaction import CompactedSource, recorded_summary
-from antiphon.app.responses.history import ResponseRequest, understand
+from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, understand
 from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.core.observation import observed
 from antiphon.decode.ids import random_id
@@ -38,6 +40,21 @@ def response_id(wire: CreateResponse, header_id: str | None = None) -> str:
     own = answer_id(PREFIX, wire.request_id, header_id)
     # What is stored is found by its id, so no client may choose it.
     return own if wire.store is False and (wire.request_id or header_id) else random_id(PREFIX, 48)
+
+
+async def begin(
+    app: App, wire: CreateResponse, owner: str, response_id: str, earlier: Earlier = NO_EARLIER
+) -> "Creation":
+    """Understand a request, and store the media of one that is to be stored. Raises RequestError."""
+    contents = app.contents(owner)
+    request = await understand(app, wire, owner, response_id, earlier, contents=contents)
+    accepted = request.accepted
+    if accepted.settings.store:
+        items = await contents.keep(accepted.items, response_id, "input")
+        request = replace(request, accepted=replace(accepted, items=items))
+        if isinstance(wire.input, list):
+            wire = replace(wire, input=[with_sources(item, contents.referring) for item in wire.input])
+    return Creation(app, wire, request)
 
 
 class Creation:
@@ -77,6 +94,11 @@ class Creation:
             store.responses.create(self._row(self.projection.body()), self.input),
             store.log.append(Append(response_id=self.id, worker=None, entries=(entry,))),
         )
+
+    @property
+    def history(self) -> Sequence[bytes]:
+        """The payloads of the items that came before."""
+        return self._request.history
 
     @property
     def input(self) -> tuple[ItemRecord, ...]:

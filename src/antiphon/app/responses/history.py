@@ -14,6 +14,7 @@ from antiphon.apis.responses.input import known_listings, references
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, Prompting
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
+from antiphon.app.attachments import Contents
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.hosts import Listing
 from antiphon.decode.ids import random_id
@@ -49,8 +50,12 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
     response_id: str,
     earlier: Earlier = NO_EARLIER,
     listed: Mapping[str, Listing] = NO_LISTINGS,
+    contents: Contents | None = None,
 ) -> ResponseRequest:
-    """Understand a request, whose answer may have `listed` servers before. Raises RequestError."""
+    """Understand a request, whose answer may have `listed` servers before. Raises RequestError.
+
+    `contents` are those of its attachments, for who keeps them.
+    """
     model = await app.models.model(request.model)
     check_conflicts(request)
     if request.conversation is not None and request.store is False:
@@ -67,7 +72,7 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
         raise RequestError(
             "A compaction cannot run in the background. Leave out 'background'.", param="background"
         )
-    attached = replace(accepted, turn=await app.attached(accepted.turn))
+    attached = replace(accepted, turn=await app.attached(accepted.turn, contents))
     return ResponseRequest(attached, model, reading.history)
 
 

@@ -8,6 +8,7 @@ from antiphon.apis.responses.errors import encode_stream_error
 from antiphon.apis.responses.resource import DeletedResponse, item_list
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.app import App
+from antiphon.app.attachments import shown_page
 from antiphon.app.log_source import LogProjection, LogSource
 from antiphon.app.responses.record import current_body, end_from_record
 from antiphon.core.errors import NotFoundError, RequestError
@@ -70,7 +71,9 @@ async def cancel(app: App, owner: str, response_id: str) -> bytes:
 async def list_input_items(app: App, owner: str, response_id: str, paging: Paging) -> bytes:
     """A page of the input of a response. Raises NotFoundError."""
     await _get(app, owner, response_id)
-    return encode_items(await app.storage.store.responses.input_items(owner, response_id, paging))
+    store = app.storage.store
+    page = await store.responses.input_items(owner, response_id, paging)
+    return encode_items(await shown_page(store, owner, page, app.options.limits.history_bytes))
 
 
 def encode_items(page: Page[ItemRecord]) -> bytes:
