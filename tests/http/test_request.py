@@ -1,5 +1,6 @@
 """What every request has in common: its id, what its parameters are called, the model that it is for."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,12 +11,16 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 
+from antiphon.run.endings import DeadlineError
 from antiphon.run.models import Models
 from tests.server import NO_TLS, Running, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SCRIPT = [{"output": "Hello"}]
+SCRIPT = [
+    {"when": "Slowly", "output": "word ", "tokens": 10_000, "delay_ms": 10},
+    {"output": "Hello"},
+]
 MESSAGES = [{"role": "user", "content": "Hi"}]
 ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": MESSAGES},
@@ -41,6 +46,50 @@ async def server() -> AsyncIterator[Running]:
 async def http(server: Running) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http:
         yield http
+
+
+# Deadlines
+
+SLOW = [{"role": "user", "content": "Slowly"}]
+SLOWLY: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": SLOW},
+    "/v1/chat/completions/batch": {"messages": [SLOW]},
+    "/v1/completions": {"prompt": "Slowly", "max_tokens": 10_000},
+    "/v1/responses": {"input": "Slowly"},
+    "/v1/responses/compact": {"input": "Slowly"},
+    "/v1/messages": {"messages": SLOW, "max_tokens": 10_000, "model": "first"},
+}
+
+
+@pytest.mark.parametrize("path", SLOWLY)
+async def test_a_request_bounds_the_time_of_its_answer(
+    server: Running, http: httpx.AsyncClient, path: str
+) -> None:
+    response = await http.post(path, json=SLOWLY[path] | {"deadline_seconds": 0.05})
+    assert response.status_code == 504
+    error = response.json()["error"]
+    assert error["message"] == DeadlineError().message
+    assert error.get("code", "deadline_exceeded") == "deadline_exceeded"
+    async with asyncio.timeout(5):
+        while server.engine.load.running:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("path", SLOWLY)
+async def test_a_deadline_is_above_zero(http: httpx.AsyncClient, path: str) -> None:
+    response = await http.post(path, json=SLOWLY[path] | {"deadline_seconds": 0})
+    assert response.status_code == 400
+    assert "deadline_seconds" in response.json()["error"]["message"]
+
+
+async def test_a_response_in_the_background_keeps_its_deadline(http: httpx.AsyncClient) -> None:
+    body = {"input": "Slowly", "background": True, "deadline_seconds": 0.1}
+    queued = (await http.post("/v1/responses", json=body)).json()
+    async with asyncio.timeout(10):
+        while (shown := (await http.get(f"/v1/responses/{queued['id']}")).json())["status"] != "failed":
+            assert shown["status"] in ("queued", "in_progress")
+            await asyncio.sleep(0.02)
+    assert shown["error"]["message"] == DeadlineError().message
 
 
 # Ids

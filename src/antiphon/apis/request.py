@@ -28,6 +28,7 @@ MAX_METADATA = 16
 """The most `metadata` of one request; keys have up to 64 characters, values up to 512."""
 
 NonNegative = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0)]
 UnitInterval = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(gt=0)]
@@ -160,6 +161,7 @@ class SamplingParams(Struct, kw_only=True):
     truncate_prompt_tokens: CountOrAll | None = None
     truncation_side: str | None = None
     request_id: NonEmptyStr | None = None
+    deadline_seconds: Seconds | None = None
     structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
 

@@ -127,10 +127,14 @@ class App(Struct, frozen=True):
         source: Source,
         projection: Projection,
         journal: Journal | None = None,
+        wanted: float | None = None,
         requested_at: float | None = None,
     ) -> Driver:
-        """What drives an answer, which may take as long as the server allows since `requested_at`, or now."""
-        deadline = self.options.deadline
+        """What drives an answer, which may take `wanted` seconds since `requested_at`, or now.
+
+        It may never take longer than the server allows.
+        """
+        deadline = min((each for each in (wanted, self.options.deadline) if each is not None), default=None)
         if deadline is not None and requested_at is not None:
             deadline -= time() - requested_at
         return Driver(source, projection, journal, deadline)

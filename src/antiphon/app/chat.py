@@ -50,7 +50,7 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
         messages = await contents.keep(stored_messages(answer, request.messages), answer, "messages")
         journal = _journal(app, accepted, envelope, projection, as_records(messages))
     model = await app.models.model(turn.model)
-    return app.driver(AnswerSource([turn], model), projection, journal)
+    return app.driver(AnswerSource([turn], model), projection, journal, request.deadline_seconds)
 
 
 async def create_batch(app: App, request: BatchRequest, owner: str, header_id: str | None) -> Driver:
@@ -64,7 +64,7 @@ async def create_batch(app: App, request: BatchRequest, owner: str, header_id: s
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
     model = await app.models.model(request.model)
     turns = [await app.attached(turn) for turn in accepted.turns]
-    return app.driver(AnswerSource(turns, model), projection)
+    return app.driver(AnswerSource(turns, model), projection, wanted=request.deadline_seconds)
 
 
 async def render(app: App, request: ChatRequest, owner: str) -> Rendered:

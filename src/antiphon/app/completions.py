@@ -36,7 +36,7 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
         else CompletionBuilder(envelope, shape, presentation)
     )
     model = await app.models.model(request.model)
-    return app.driver(AnswerSource(accepted.turns, model), projection)
+    return app.driver(AnswerSource(accepted.turns, model), projection, wanted=request.deadline_seconds)
 
 
 async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest, owner: str) -> Tokenized:

@@ -33,7 +33,8 @@ async def create(app: App, request: CreateMessage, owner: str, header_id: str | 
     envelope = Envelope(answer, request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
     projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
-    return app.driver(AnswerSource([await app.attached(accepted.turn)], model), projection)
+    source = AnswerSource([await app.attached(accepted.turn)], model)
+    return app.driver(source, projection, wanted=request.deadline_seconds)
 
 
 async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount:

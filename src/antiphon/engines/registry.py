@@ -34,7 +34,7 @@ def options_of(name: str) -> type[EngineOptions]:
 
 
 DEFAULT = "llama_cpp"
-"""The engine for files, and for the bundled model."""
+"""The engine for files, and for the small model."""
 UPSTREAM = "upstream"
 """The engine for URLs."""
 SAFETENSORS = "vllm"

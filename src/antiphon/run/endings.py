@@ -29,7 +29,7 @@ class CancelRequestedError(Exception):
 
 
 class DeadlineError(EngineError):
-    """The answer took longer than this server allows. Request less, or limit it with max_tokens."""
+    """The answer took longer than its request, or the server, allows. Request less, or limit max_tokens."""
 
     status = 504
     code = "deadline_exceeded"

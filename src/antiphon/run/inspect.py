@@ -76,7 +76,7 @@ class Report(Struct, frozen=True):
 
 
 def inspect(target: str | None, *, template: bool = False) -> Report:
-    """Look at a template file, at a model named as for `serve`, or at the bundled model.
+    """Look at a template file, at a model named as for `serve`, or at the small model.
 
     With `template` the report has its source.
     Raises EngineError if there is no such file, or if it is none.
@@ -90,7 +90,8 @@ def _of_template(path: Path) -> Evidence:
     try:
         template = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise EngineError(f"Cannot read the chat template {path}: {error}.") from error
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise EngineError(f"Cannot read the chat template {path}: {why}.") from error
     return Evidence(template, (path.stem,), response_template=response_template(path))
 
 

@@ -156,4 +156,5 @@ async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
     turn = await app.attached(accepted.turn)
     kept = [await shown(app.storage.store, owner, payload) for payload in accepted.kept]
     accepted = replace(accepted, kept=tuple(kept))
-    return app.driver(AnswerSource([turn], model), CompactionProjection(make))
+    source = AnswerSource([turn], model)
+    return app.driver(source, CompactionProjection(make), wanted=request.deadline_seconds)

@@ -82,7 +82,7 @@ class Creation:
         if self.stored:
             kind = StreamJournal if streamed else WholeJournal
             journal = kind(self._app.storage.writer, self.projection, self._stored_input())
-        return self._app.driver(source, self.projection, journal)
+        return self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
 
     async def queue(self) -> None:
         """Store the request, for some worker to answer."""
@@ -154,4 +154,5 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     in_conversation = accepted.settings.conversation is not None
     given = StoredInput(record.id, lambda _: record, as_records(accepted.items), in_conversation)
     journal = BackgroundJournal(app.storage.writer, projection, given, record, log)
-    return app.driver(source, projection, journal, record.created_at), journal
+    driver = app.driver(source, projection, journal, wire.deadline_seconds, record.created_at)
+    return driver, journal
