@@ -15,6 +15,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind
 from antiphon.core.constraint import JsonObject, JsonSchema, Regex
@@ -25,6 +26,7 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     RequestError,
 )
+from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Calling, Function, Sampling, ToolChoice, Turn
 from antiphon.engines.engine import Conversation, GenerationRequest, Prompt
 from antiphon.engines.upstream import Options, UpstreamEngine
@@ -798,3 +800,40 @@ def _certificate(folder: Any) -> Any:
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain) + certificate.public_bytes(pem)
     )
     return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "listed", "media"),
+    [
+        (
+            "openrouter",
+            {"architecture": {"input_modalities": ["text", "image", "file", "audio"]}},
+            "audio image",
+        ),
+        ("openrouter", {"architecture": {"modality": "text->text"}}, ""),
+        ("mistral", {"capabilities": {"vision": True}}, "image"),
+        ("mistral", {"capabilities": {"vision": False}}, ""),
+        ("chat", {"input_modalities": ["text", "video"]}, "video"),
+        ("chat", {}, "image"),
+        ("openai", {}, "image"),
+        ("deepseek", {}, ""),
+    ],
+)
+async def test_what_media_a_model_takes_its_list_says(kind: str, listed: dict[str, Any], media: str) -> None:
+    async with canned({"/v1/models": listing({"id": "m", **listed}), CHAT: []}) as server:
+        engine = await started(server, upstream_kind=kind)
+        assert engine.card.capabilities.media == {*media.split()}
+        await engine.stop()
+
+
+async def test_sounds_and_films_have_the_names_that_openai_and_openrouter_know() -> None:
+    part = MediaPart(MediaKind.AUDIO, "", "audio/mpeg", b"mp3")
+    media = (part, replace(part, kind=MediaKind.VIDEO, media_type="video/mp4"))
+    content = [{"type": "audio"}, {"type": "text", "text": "and"}, {"type": "video"}]
+    request = replace(asked(messages=({"role": "user", "content": content},)), prompt=Prompt("", (), media))
+    _, body = await heard("openrouter", delta("stop", content="Hi"), DONE, request=request)
+    assert body["messages"][0]["content"] == [
+        {"type": "input_audio", "input_audio": {"data": "bXAz", "format": "mp3"}},
+        {"type": "text", "text": "and"},
+        {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,bXAz"}},
+    ]

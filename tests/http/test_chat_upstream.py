@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from antiphon.engines.upstream import Options, UpstreamEngine
 from tests.acting import ActingTool
 from tests.engines.canned import answer, canned
+from tests.media import data_url, png
 from tests.run.support import until
 from tests.server import NO_TLS, Running, running
 
@@ -103,6 +104,42 @@ async def test_what_needs_tokens_is_refused_or_estimated(client: AsyncOpenAI) ->
     counted = await client.responses.input_tokens.count(model="scripted", input="x" * 40)
     assert counted.input_tokens == 10
     assert counted.to_dict()["estimated"] is True
+
+
+@pytest.mark.parametrize("kind", ["chat", "anthropic"])
+async def test_images_are_passed_on_where_they_stand(behind: Running, kind: str) -> None:
+    """In messages, and behind the result of a tool: the one may be in all servers, the other in few."""
+    engine = UpstreamEngine(Options(behind.url, upstream_kind=kind))
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    red, wide = png(3, 2), png(56, 28)
+    messages = [
+        {"role": "user", "content": [*said("First", red), *said("then", wide)]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": said("found", wide)},
+        {"role": "tool", "tool_call_id": "c1", "content": "nothing"},
+        {"role": "user", "content": "So?"},
+    ]
+    async with (
+        running(engine, dialect=None) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
+    ):
+        [model] = (await http.get("/v1/models")).json()["data"]
+        answered = await http.post("/v1/chat/completions", json={"model": "scripted", "messages": messages})
+    assert "image" in model["input_modalities"]
+    assert answered.status_code == 200, answered.text
+    prompt = behind.engine.seen[-1].prompt
+    assert [part.data for part in prompt.media] == [red, wide, wide]
+    order = ["First", "<image>", "then", "<image>", "found", "nothing", "<image>", "So?"]
+    places = [prompt.text.index(order[0])]
+    for each in order[1:]:
+        places.append(prompt.text.index(each, places[-1] + 1))
+
+
+def said(text: str, image: bytes) -> list[Any]:
+    return [
+        {"type": "text", "text": text},
+        {"type": "image_url", "image_url": {"url": data_url(image)}},
+    ]
 
 
 async def test_when_to_try_again_reaches_the_client() -> None:

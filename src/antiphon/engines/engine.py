@@ -132,7 +132,11 @@ class Prompt(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
-    """What an engine is asked with that takes no prompts: the turn, and its items as OpenAI's messages."""
+    """What an engine is asked with that takes no prompts: the turn, and its items as OpenAI's messages.
+
+    A content with media is a list of parts: `{"type": "text", "text": …}`, and `{"type": "image"}` or another
+    `MediaKind` for the next one of the prompt's `media`.
+    """
 
     turn: Turn
     messages: tuple[Mapping[str, Any], ...]

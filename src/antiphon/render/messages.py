@@ -97,7 +97,7 @@ def arrange(
 ) -> list[TemplateMessage]:
     """Roles and order as the template supports them."""
     if marks.media and template.media and not template.media_in_results:
-        messages = _move_media_of_results(messages, marks)
+        messages = move_media_of_results(messages, marks)
     messages = _place_system(messages, template)
     if template.alternating_roles:
         messages = _merge_neighbours(messages)
@@ -112,7 +112,7 @@ def arrange(
     return messages
 
 
-def _move_media_of_results(messages: list[TemplateMessage], marks: Marks) -> list[TemplateMessage]:
+def move_media_of_results(messages: list[TemplateMessage], marks: Marks) -> list[TemplateMessage]:
     """The media of results become a message of the user behind them."""
     moved: list[TemplateMessage] = []
     media: list[str] = []

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError, naming
-from antiphon.core.items import FunctionCall, FunctionOutput
+from antiphon.core.items import FunctionCall, FunctionOutput, Item
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Calling, Ending, Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
@@ -22,7 +22,8 @@ from antiphon.decode.chat_decoder import BYTES_PER_TOKEN, ChatDecoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.engines.engine import Conversation, Engine, GenerationRequest, Load, ModelCard, Prompt
 from antiphon.engines.upstreams.kind import no_tokens
-from antiphon.render.messages import gather
+from antiphon.render.media import PLAIN, Marks, media_in
+from antiphon.render.messages import TemplateMessage, gather, move_media_of_results
 from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
@@ -90,11 +91,12 @@ class ChatModel:
         sampling = supported(turn.sampling, card.capabilities)
         plan = await self._plan(turn)
         sent = self._sent(turn)
+        prompt, messages = _messages(sent.items)
         request = GenerationRequest(
-            NO_PROMPT,
+            prompt,
             max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
             sampling=sampling,
-            conversation=Conversation(sent, tuple(gather(sent.items))),
+            conversation=Conversation(sent, messages),
         )
         calls = sum(isinstance(item, FunctionCall) for item in turn.items)
         size, most_bytes = tokens_of(sent), self.limits.answer_bytes // choices
@@ -108,7 +110,7 @@ class ChatModel:
                 most=most_bytes,
             )
 
-        return Prepared(turn, self, NO_PROMPT, self.engine, request, decoder, self.pool, plan)
+        return Prepared(turn, self, prompt, self.engine, request, decoder, self.pool, plan)
 
     def _check(self, turn: Turn) -> None:
         """Refuse what cannot be done before any work is put into it. Raises RequestError."""
@@ -176,6 +178,24 @@ class ChatModel:
 
 
 _WIRE_NAMES = {"prompt_limit": "truncate_prompt_tokens"}
+
+
+def _messages(items: Sequence[Item]) -> tuple[Prompt, tuple[TemplateMessage, ...]]:
+    """The messages, and their media as those of a prompt without text, in the same order.
+
+    Few servers take media in results of tools: they follow as a message of the user.
+    """
+    media = [*media_in(items)]
+    if not media:
+        return NO_PROMPT, tuple(gather(items))
+    marks = Marks(media)
+    messages = move_media_of_results(gather(items, marks), marks)
+    numbers = [marks.numbers(message["content"]) for message in messages]
+    shown = [
+        {**message, "content": marks.parts(message["content"], PLAIN)} if its else message
+        for message, its in zip(messages, numbers, strict=True)
+    ]
+    return Prompt("", (), tuple(media[number] for its in numbers for number in its)), tuple(shown)
 
 
 def tokens_of(turn: Turn) -> int:

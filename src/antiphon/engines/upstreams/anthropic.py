@@ -6,6 +6,7 @@ makes. It wants them before calls, if it shall think; so it is not asked to thin
 
 import re
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from msgspec import Struct
 from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind
 from antiphon.core.constraint import JsonSchema
 from antiphon.core.errors import EngineError, RequestError
-from antiphon.core.items import object_in
+from antiphon.core.items import MediaKind, MediaPart, object_in
 from antiphon.core.turn import Calling, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
@@ -78,7 +79,8 @@ class MessagesServer(ChatServer):
         """See `Server`. Stop strings are not sent: the decoder above looks for them."""
         conversation, sampling = request.conversation, request.sampling
         assert conversation is not None
-        turn, (system, messages) = conversation.turn, _messages(conversation.messages)
+        turn = conversation.turn
+        system, messages = _messages(conversation.messages, iter(request.prompt.media))
         body = {
             "model": self.card.name,
             "messages": messages,
@@ -97,31 +99,41 @@ class MessagesServer(ChatServer):
         return MessagesReader()
 
 
-def _messages(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+def _messages(
+    messages: Sequence[Mapping[str, Any]], media: Iterator[MediaPart]
+) -> tuple[str, list[dict[str, Any]]]:
     """The instructions before the first message, and the messages, whose roles take turns."""
     system: list[str] = []
     sent: list[dict[str, Any]] = []
     for message in messages:
-        if message["role"] in ("system", "developer") and not sent:
+        instructs = message["role"] in ("system", "developer")
+        if instructs and not sent and isinstance(message["content"], str):
             system.append(message["content"])
             continue
         role = "assistant" if message["role"] == "assistant" else "user"
         if not sent or sent[-1]["role"] != role:
             sent.append({"role": role, "content": []})
-        sent[-1]["content"] += _blocks(message)
+        sent[-1]["content"] += _blocks(message, media)
     return "\n\n".join(system), [message for message in sent if message["content"]]
 
 
-def _blocks(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _blocks(message: Mapping[str, Any], media: Iterator[MediaPart]) -> Iterator[dict[str, Any]]:
     content = message["content"]
     if message["role"] == "tool":
         yield {"type": "tool_result", "tool_use_id": _id(message["tool_call_id"]), "content": content}
+    elif isinstance(content, list):
+        yield from (part if "text" in part else _image(next(media)) for part in content)
     elif content and content.strip():
         yield {"type": "text", "text": content}
     for call in message.get("tool_calls", ()):
         function = call["function"]
         given = object_in(function["arguments"]) or {}
         yield {"type": "tool_use", "id": _id(call["id"]), "name": function["name"], "input": given}
+
+
+def _image(part: MediaPart) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": part.media_type, "data": b64encode(part.data).decode()}
+    return {"type": "image", "source": source}
 
 
 def _id(call_id: str) -> str:
@@ -310,6 +322,8 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Mes
         context=wanted.context or model.get("max_input_tokens") or 0,
         created=int(time.time()),
         known_as=(name,),
-        capabilities=Capabilities(sampling=frozenset({*SAMPLING, "priority"}), chat=True),
+        capabilities=Capabilities(
+            sampling=frozenset({*SAMPLING, "priority"}), chat=True, media=frozenset({MediaKind.IMAGE})
+        ),
     )
     return MessagesServer(card, wanted.parallel or DEFAULT_SLOTS, model.get("max_tokens") or MAX_TOKENS)

@@ -5,6 +5,7 @@ What a provider can do, and what it calls it, is a `Provider`: an entry of a tab
 """
 
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from msgspec import Struct
 from antiphon.core.chunks import Candidate, ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind, Token
 from antiphon.core.constraint import JsonObject, JsonSchema
 from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Calling, Sampling, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
@@ -60,7 +62,8 @@ class Provider(Struct, frozen=True):
     is the key of messages under which it takes earlier reasoning. `effort` and `thinking` make fields of the
     reasoning effort, and of whether to reason at all; `budget` of the most tokens of reasoning.
     `schemas`: it takes JSON Schemas for answers. `required` is the tool choice that demands a call.
-    `usage`: it has to be asked for usage. `call_id` makes ids of calls that it accepts.
+    `usage`: it has to be asked for usage. `call_id` makes ids of calls that it accepts. `media` are the kinds
+    that a model counts as taking of which its list says nothing: what it then does not take, it refuses.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Provider(Struct, frozen=True):
     required: str = "required"
     usage: bool = True
     call_id: Callable[[str], str] = str
+    media: frozenset[MediaKind] = frozenset()
 
 
 def _effort(effort: str) -> Mapping[str, Any]:
@@ -93,6 +97,7 @@ OPENAI = Provider(
     developer=True,
     effort=_effort,
     verbosity=True,
+    media=frozenset({MediaKind.IMAGE}),
 )
 OPENROUTER = Provider(
     "openrouter",
@@ -118,6 +123,7 @@ GROQ = Provider(
     {name: theirs for name, theirs in _OPENAI.items() if name != "logprobs"}
     | {"max_tokens": "max_completion_tokens"},
     effort=_effort,
+    media=frozenset({MediaKind.IMAGE}),
 )
 DEEPSEEK = Provider(
     "deepseek",
@@ -127,7 +133,13 @@ DEEPSEEK = Provider(
     thinking=lambda reasons: {"thinking": {"type": "enabled" if reasons else "disabled"}},
     schemas=False,
 )
-ANY = Provider("chat", lambda _: True, reasoning="reasoning_content", effort=_effort)
+ANY = Provider(
+    "chat",
+    lambda _: True,
+    reasoning="reasoning_content",
+    effort=_effort,
+    media=frozenset({MediaKind.IMAGE}),
+)
 
 PROVIDERS = (OPENROUTER, GROQ, MISTRAL, DEEPSEEK, OPENAI, ANY)
 """In this order: others have OpenAI's models, too."""
@@ -161,10 +173,10 @@ class ProviderServer(ChatServer):
         """See `Server`. Stop strings are not sent: the decoder above has to say which one it was."""
         conversation, provider = request.conversation, self._provider
         assert conversation is not None
-        turn = conversation.turn
+        turn, media = conversation.turn, iter(request.prompt.media)
         body = {
             "model": self.card.name,
-            "messages": [self._message(message) for message in conversation.messages],
+            "messages": [self._message(message, media) for message in conversation.messages],
             "stream": True,
             **({"stream_options": {"include_usage": True}} if provider.usage else {}),
             **self._sampling(request.sampling),
@@ -174,12 +186,14 @@ class ProviderServer(ChatServer):
         }
         return msgspec.json.encode(body)
 
-    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message in the provider's form."""
+    def _message(self, message: Mapping[str, Any], media: Iterator[MediaPart]) -> dict[str, Any]:
+        """A message in the provider's form. `media` are those that are still to be sent."""
         provider = self._provider
         sent = {key: value for key, value in message.items() if key not in _REASONING_KEYS}
         if provider.reasoning is not None and (reasoning := message.get(_REASONING_KEYS[0])):
             sent[provider.reasoning] = reasoning
+        if isinstance(sent["content"], list):
+            sent["content"] = [part if "text" in part else _medium(next(media)) for part in sent["content"]]
         if sent["role"] == "developer" and not provider.developer:
             sent["role"] = "system"
         if sent["role"] == "tool":
@@ -276,6 +290,20 @@ class ProviderServer(ChatServer):
     def reader(self, request: GenerationRequest) -> "ChatReader":
         """See `Server`."""
         return ChatReader()
+
+
+def _medium(part: MediaPart) -> dict[str, Any]:
+    """A part that is no text, as OpenAI has images and sounds, and OpenRouter and vLLM films."""
+    data = b64encode(part.data).decode()
+    if part.kind is MediaKind.AUDIO:
+        form = _AUDIO.get(part.media_type, part.media_type.rpartition("/")[2])
+        return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
+    name = f"{part.kind}_url"
+    return {"type": name, name: {"url": f"data:{part.media_type};base64,{data}"}}
+
+
+_AUDIO = {"audio/mpeg": "mp3", "audio/mp4": "m4a"}
+"""Formats whose name is not that of their type."""
 
 
 def _passed(provider: Provider) -> dict[str, str | None]:
@@ -511,7 +539,9 @@ def recogniser(provider: Provider) -> Recognise:
             context=wanted.context or _context(model),
             created=int(time.time()),
             known_as=(name,),
-            capabilities=Capabilities(sampling=able | {"priority"}, chat=True),
+            capabilities=Capabilities(
+                sampling=able | {"priority"}, chat=True, media=_media_of(model, provider.media)
+            ),
         )
         return ProviderServer(provider, card, wanted.parallel or DEFAULT_SLOTS)
 
@@ -525,6 +555,17 @@ def listed(answers: Answers) -> Mapping[str, Mapping[str, Any]]:
     if not isinstance(data, list):
         return {}
     return {each["id"]: each for each in data if isinstance(each, dict) and "id" in each}
+
+
+def _media_of(model: Mapping[str, Any], unsaid: frozenset[MediaKind]) -> frozenset[MediaKind]:
+    """The media that a model takes, as its entry in a list says: OpenRouter's, Antiphon's, Mistral's."""
+    architecture, able = model.get("architecture"), model.get("capabilities")
+    kinds = (architecture if isinstance(architecture, dict) else model).get("input_modalities")
+    if isinstance(kinds, list):
+        return frozenset(kind for kind in MediaKind if kind in kinds and kind is not MediaKind.FILE)
+    if isinstance(able, dict) and "vision" in able:
+        return frozenset({MediaKind.IMAGE} if able["vision"] else ())
+    return unsaid
 
 
 def _context(model: Mapping[str, Any]) -> int:
