@@ -4,11 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import sha256
+from io import BytesIO
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 from msgspec.structs import replace
+from PIL import Image
+from pypdf import PdfWriter
 
 from antiphon.app.attachments import AttachmentReader
 from antiphon.core.accounts import ANYONE
@@ -23,7 +26,7 @@ from tests.files import pdf_of
 from tests.http.api import Api, client
 from tests.http.chat_api import ChatApi
 from tests.http.messages_api import MessagesApi
-from tests.media import MP4, WAV, bomb, data_url, encoded, png, turned
+from tests.media import MP4, WAV, bomb, data_url, encoded, image, png, turned
 from tests.server import NO_TLS, Running, running
 from tests.tools.web.site import Site, elsewhere, loopback, page, web
 from tests.tools.web.site import bomb as gzip_bomb
@@ -186,6 +189,47 @@ async def test_a_file_is_what_it_holds(seeing: Apis) -> None:
         "<|im_start|>user\nGrüße\nt.csv:\na,b\nplain text\n<image><|im_end|>"
     )
     assert seeing.media == [RED]
+
+
+async def test_pages_without_text_are_shown_as_images(seeing: Apis) -> None:
+    scan = image("PDF", Image.new("RGB", (60, 80), (0, 0, 255)))
+    writer = PdfWriter()
+    for data in (pdf_of("One.", "Two."), scan, pdf_of("Four.")):
+        writer.append(BytesIO(data))
+    out = BytesIO()
+    writer.write(out)
+    mixed = out.getvalue()
+
+    for data in (mixed, scan):
+        file = {"type": "input_file", "file_data": encoded(data), "filename": "a.pdf"}
+        await seeing.responses.create(in_responses("Read", file))
+        if data is mixed:
+            assert "user\nRead\na.pdf:\nOne.\n\nTwo.\n<image>\nFour.<|im_end|>" in seeing.prompt.text
+        else:
+            assert "user\nRead\na.pdf:\n<image><|im_end|>" in seeing.prompt.text
+        [shown] = seeing.media
+        assert Image.open(BytesIO(shown)).size == (1152, 1536)
+
+    file = {"type": "input_file", "file_data": encoded(mixed)}
+    async with apis(blind()) as unseeing:
+        await unseeing.responses.create(in_responses(file))
+        assert "Two.\n\n(This page has no text.)\n\nFour." in unseeing.prompt.text
+        unread = {"type": "input_file", "file_data": encoded(pdf_of(""))}
+        assert "pictures" in (await unseeing.responses.refused(in_responses(unread)))["message"]
+    async with apis(limits=Limits(document_pages=1)) as few:
+        two = image("PDF", Image.new("RGB", (6, 8)), save_all=True, append_images=[Image.new("RGB", (6, 8))])
+        error = await few.responses.refused(in_responses({"type": "input_file", "file_data": encoded(two)}))
+    assert (error["param"], error["code"]) == ("input[0].content[0]", "limit_exceeded")
+
+
+async def test_an_animation_is_shown_as_frames(seeing: Apis) -> None:
+    frames = [Image.new("RGB", (4, 4), (40 * number, 0, 0)) for number in range(6)]
+    data = image("GIF", frames[0], save_all=True, append_images=frames[1:])
+    await seeing.chat.ask(in_chat("Look", data, "So?"))
+
+    assert seeing.prompt.text.startswith("<|im_start|>user\nLook\n" + "<image>\n" * 4 + "So?")
+    shown = [Image.open(BytesIO(each)).convert("RGB").getpixel((1, 1)) for each in seeing.media]
+    assert [colour[0] for colour in shown] == [0, 40, 120, 200]
 
 
 async def test_documents_stand_in_their_tags(seeing: Apis) -> None:
@@ -568,7 +612,6 @@ async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) ->
         ({"type": "image_url", "image_url": {"url": "data:image/png"}}, "comma"),
         ({"type": "input_audio", "input_audio": {"data": encoded(RED), "format": "wav"}}, "no audio"),
         ({"type": "file", "file": {"file_data": encoded(b"\0\1\2")}}, "text"),
-        ({"type": "file", "file": {"file_data": encoded(pdf_of("")), "filename": "scan.pdf"}}, "pictures"),
     ]
     for part, said in bad:
         error = await seeing.chat.refused(in_chat("Look", RED, part))

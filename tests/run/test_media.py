@@ -10,7 +10,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind
 from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
 from antiphon.run.bounded import BoundedPool
-from antiphon.run.media import Image, format_of, header_of, open_image
+from antiphon.run.media import Image, draw_page, format_of, frames_of, header_of, open_image
 from tests.media import MP4, WAV, bomb, image, png, turned
 
 PARAM = "messages[0].content[1]"
@@ -97,14 +97,47 @@ def test_transparency_is_kept() -> None:
     assert Pillow.open(BytesIO(found.data)).convert("RGBA").getpixel((0, 0))[3] == 0
 
 
-def test_of_an_animation_the_first_frame_is_left() -> None:
-    frames = [Pillow.new("RGB", (4, 4), colour) for colour in ((255, 0, 0), (0, 0, 255))]
-    data = image("GIF", frames[0], save_all=True, append_images=frames[1:])
+@pytest.mark.parametrize("name", ["GIF", "WEBP", "PNG"])
+def test_of_an_animation_frames_are_left(name: str) -> None:
+    data = moving(name, 10)
+    first = opened(data)
+    assert frames_of(first, DEFAULTS) == [0, 3, 6, 9]
 
-    found = opened(data)
+    for frame in frames_of(first, DEFAULTS):
+        found = open_image(data, False, DEFAULTS, PARAM, frame)
+        assert abs(pixels(found.data).getpixel((4, 4))[0] - 20 * frame) < 12
+        assert getattr(Pillow.open(BytesIO(found.data)), "n_frames", 1) == 1
+        assert (found.frames, found.width) == (10, 8)
 
-    assert pixels(found.data).getpixel((1, 1)) == (255, 0, 0)
-    assert getattr(Pillow.open(BytesIO(found.data)), "n_frames", 1) == 1
+
+@pytest.mark.parametrize(
+    ("limits", "frames"),
+    [
+        (Limits(image_frames=1), [0]),
+        (Limits(image_frames=3), [0, 4, 9]),
+        (Limits(image_frames=99), [*range(10)]),
+        (Limits(image_pixels=3 * 64), [0, 1, 2]),
+    ],
+)
+def test_so_many_frames_as_the_limits_say(limits: Limits, frames: list[int]) -> None:
+    assert frames_of(opened(moving("GIF", 10), limits=limits), limits) == frames
+
+
+def moving(name: str, count: int) -> bytes:
+    """An animation that becomes more red from frame to frame."""
+    frames = [Pillow.new("RGB", (8, 8), (20 * number, 0, 40)) for number in range(count)]
+    return image(name, frames[0], save_all=True, append_images=frames[1:])
+
+
+def test_pages_are_drawn() -> None:
+    data = image("PDF", PICTURE, save_all=True, append_images=[Pillow.new("RGB", (20, 40), (0, 0, 255))])
+    pages = [draw_page(data, number, PARAM) for number in (0, 1)]
+
+    assert [(page.width, page.height) for page in pages] == [(1536, 922), (768, 1536)]
+    assert pixels(pages[1].data).getpixel((300, 300))[2] > 240
+    for broken, number in ((data[:200], 0), (data, 2)):
+        with pytest.raises(RequestError, match=f"Page {number + 1}"):
+            draw_page(broken, number, PARAM)
 
 
 def test_little_detail_is_a_small_image() -> None:

@@ -21,6 +21,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import chain, groupby
 from time import time
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -38,7 +39,7 @@ from antiphon.apis.media import (
     with_sources,
 )
 from antiphon.apis.responses.stored import StoredItem
-from antiphon.core.errors import NotFoundError, RequestError, ToolError
+from antiphon.core.errors import NotFoundError, RequestError, ToolError, missing_extra
 from antiphon.core.items import (
     Attachment,
     FunctionOutput,
@@ -52,8 +53,17 @@ from antiphon.core.items import (
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Turn
 from antiphon.run.bounded import BoundedPool
-from antiphon.run.documents import UNSUPPORTED, read_document
-from antiphon.run.media import format_of, has_pillow, header_of, open_image
+from antiphon.run.documents import PDF, UNSUPPORTED, read_document
+from antiphon.run.media import (
+    Image,
+    draw_page,
+    draws_pages,
+    format_of,
+    frames_of,
+    has_pillow,
+    header_of,
+    open_image,
+)
 from antiphon.store.blobs import UNFINISHED_SECONDS
 from antiphon.store.records import ItemRecord, NewBlob, Page
 from antiphon.store.store import Store
@@ -66,6 +76,7 @@ Fallback = Literal["error", "note"]
 LARGE = 64 * 1024
 """Bytes from which on data are decoded and hashed beside the event loop."""
 
+_UNREAD = "This page has no text."
 _NOTES = {
     MediaKind.IMAGE: "(An image, which this model cannot see.)",
     MediaKind.AUDIO: "(A sound, which this model cannot hear.)",
@@ -104,7 +115,7 @@ class AttachmentReader:
 
         Raises RequestError, which names the part.
         """
-        count = sum(isinstance(part, Attachment) for item in turn.items for part in _parts(item))
+        count = sum(isinstance(part, Attachment) for item in turn.items for part in _parts_of(item))
         if not count:
             return turn
         conversation = turn.parameter("messages")
@@ -142,17 +153,21 @@ class AttachmentReader:
         if self._downloader is not None:
             await self._downloader.close()
 
-    async def image(self, data: bytes, given: Attachment) -> MediaPart:
-        """An image as a part. Raises RequestError."""
-        param = given.param
-        if has_pillow():
-            image = await self.pool.run(param, open_image, data, given.low, self.limits, param)
-        else:
-            image = header_of(data, given.low, self.limits, param)
-        digest = await _digest(image.data)
-        return MediaPart(
-            MediaKind.IMAGE, digest, image.media_type, image.data, image.width, image.height, param
-        )
+    async def images(self, data: bytes, given: Attachment) -> list[MediaPart]:
+        """An image as a part, an animated one as several. Raises RequestError."""
+        param, limits = given.param, self.limits
+        if not has_pillow():
+            return [await _shown_as(header_of(data, given.low, limits, param), param)]
+        first = await self.pool.run(param, open_image, data, given.low, limits, param)
+        parts = [await _shown_as(first, param)]
+        for frame in frames_of(first, limits)[1:]:
+            image = await self.pool.run(param, open_image, data, given.low, limits, param, frame)
+            parts.append(await _shown_as(image, param))
+        return parts
+
+    async def page(self, data: bytes, number: int, param: str) -> MediaPart:
+        """A page of a PDF as an image. Raises RequestError."""
+        return await _shown_as(await self.pool.run(param, draw_page, data, number, param), param)
 
 
 class Contents:
@@ -173,7 +188,7 @@ class Contents:
             part, data = await self._file(part)
         else:
             data = await self._content(source, part.param)
-        self._count(len(data), part.param)
+        self.count(len(data), part.param)
         return part, data
 
     async def _content(self, source: str, param: str) -> bytes:
@@ -194,11 +209,12 @@ class Contents:
         if record is None:
             raise NotFoundError(f"There is no file '{file_id}'. Upload it first.", param=part.param)
         if record.size > self._reader.limits.attachment_bytes - self._size:
-            self._count(record.size, part.param)
+            self.count(record.size, part.param)
         data = await _blob(store, self._owner, record.digest, part.param)
         return replace(part, name=part.name or record.filename), data
 
-    def _count(self, size: int, param: str) -> None:
+    def count(self, size: int, param: str) -> None:
+        """Count what was read. Raises RequestError if that is too much."""
         self._size += size
         if self._size > self._reader.limits.attachment_bytes:
             what = f"The attachments have {self._size} bytes"
@@ -222,7 +238,7 @@ class Contents:
         value = msgspec.json.decode(item.payload)
         for source in sources_in(value):
             if fetch and is_web(source):
-                self._count(len(await self._content(source, param)), param)
+                self.count(len(await self._content(source, param)), param)
             if source not in self._references and (found := await self._reference(source, holder, param)):
                 self._references[source] = found.text
         value = with_sources(value, self.referring)
@@ -305,14 +321,14 @@ class _Reading:
         if not isinstance(item, Message | FunctionOutput):
             return item
         notes = self._notes or isinstance(item, FunctionOutput)
-        parts = [await self._part(part, notes=notes) for part in item.parts]
-        return replace(item, parts=tuple(parts))
+        parts = [await self._parts(part, notes=notes) for part in item.parts]
+        return replace(item, parts=tuple(chain.from_iterable(parts)))
 
-    async def _part(self, part: Part, *, notes: bool) -> Part:
+    async def _parts(self, part: Part, *, notes: bool) -> Sequence[Part]:
         if not isinstance(part, Attachment):
-            return part
+            return [part]
         if part.kind is not MediaKind.FILE and part.kind not in self._takes:
-            return _untaken(part.kind, part.param, notes=notes)
+            return [_untaken(part.kind, part.param, notes=notes)]
         part, data = await self._contents.of(part)
         found = format_of(data)
         if part.kind is MediaKind.FILE and found.kind is MediaKind.FILE:
@@ -320,21 +336,57 @@ class _Reading:
         if part.kind not in (MediaKind.FILE, found.kind):
             raise RequestError(f"This is no {part.kind} that can be read.", param=part.param)
         if found.kind not in self._takes:
-            return _untaken(found.kind, part.param, notes=notes)
+            return [_untaken(found.kind, part.param, notes=notes)]
         if found.kind is MediaKind.IMAGE:
-            return await self._reader.image(data, part)
-        return MediaPart(found.kind, await _digest(data), found.media_type, data, param=part.param)
+            return await self._reader.images(data, part)
+        return [MediaPart(found.kind, await _digest(data), found.media_type, data, param=part.param)]
 
-    async def _document(self, data: bytes, part: Attachment) -> TextPart:
-        """A file as text, under its name. Raises RequestError for one that has none."""
-        text = (await read_document(self._reader.pool, data, part.param)).text
-        if not text.strip() and data:
-            message = "This file has no text: its pages are pictures. Send them as images."
+    async def _document(self, data: bytes, part: Attachment) -> Sequence[Part]:
+        """A file as text, under its name; pages without text as images, where the model takes them.
+
+        Raises RequestError for one that has nothing to be shown.
+        """
+        document = await read_document(self._reader.pool, data, part.param)
+        unread = [number for number, page in enumerate(document.pages) if not page.strip()]
+        sees = MediaKind.IMAGE in self._takes
+        parts: Sequence[Part] = [TextPart(document.text)]
+        if unread and document.media_type == PDF and sees and draws_pages():
+            self._reader.limits.check("document_pages", len(unread), part.param)
+            parts = [each async for each in self._pages(data, document.pages, part.param)]
+        elif data and len(unread) == len(document.pages):
+            what = (
+                missing_extra("Images of pages", "media") if sees else "Send it to a model that takes images."
+            )
+            message = f"This file has no text: its pages are pictures. {what}"
             raise RequestError(message, param=part.param, code=UNSUPPORTED)
-        return TextPart(f"{part.name}:\n{text}" if part.name else text)
+        elif document.media_type == PDF and unread:
+            pages = (page.strip() or f"({_UNREAD})" for page in document.pages)
+            parts = [TextPart("\n\n".join(pages))]
+        if not part.name:
+            return parts
+        head, *rest = parts
+        if isinstance(head, TextPart):
+            return [TextPart(f"{part.name}:\n{head.text}"), *rest]
+        return [TextPart(f"{part.name}:"), *parts]
+
+    async def _pages(self, data: bytes, pages: Sequence[str], param: str) -> AsyncIterator[Part]:
+        """Pages of a PDF in their order: texts, and images of those that have none."""
+        for has_text, run in groupby(enumerate(pages), lambda page: bool(page[1].strip())):
+            if has_text:
+                yield TextPart("\n\n".join(text for _, text in run))
+                continue
+            for number, _ in run:
+                image = await self._reader.page(data, number, param)
+                self._contents.count(len(image.data), param)
+                yield image
 
 
-def _parts(item: Item) -> Iterable[Part]:
+async def _shown_as(image: Image, param: str) -> MediaPart:
+    digest = await _digest(image.data)
+    return MediaPart(MediaKind.IMAGE, digest, image.media_type, image.data, image.width, image.height, param)
+
+
+def _parts_of(item: Item) -> Iterable[Part]:
     return item.parts if isinstance(item, Message | FunctionOutput) else ()
 
 

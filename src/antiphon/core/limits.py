@@ -42,6 +42,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     attachment_bytes: int = 64 * MIB
     attachment_seconds: int = 60
     image_pixels: int = 50_000_000
+    image_frames: int = 4
+    document_pages: int = 20
 
     # What is embedded, or ranked
     inputs: int = 2_048

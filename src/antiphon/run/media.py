@@ -2,8 +2,8 @@
 
 Names and claimed types are not believed. Images are opened in a bounded process (see `bounded`) and with
 Pillow, if that is installed: their pixels are counted before any is decoded, damaged ones are refused,
-those with an orientation are turned, and of animated ones the first frame is left. Without Pillow only the
-header is read, and the engine gets what came.
+those with an orientation are turned, and animated ones are some of their frames. Without Pillow only the
+header is read, and the engine gets what came. Pages of a PDF are drawn by pypdfium2.
 """
 
 import struct
@@ -20,6 +20,9 @@ from antiphon.core.limits import Limits
 LOW_PIXELS = 512
 """Pixels of the longer side of an image of which little detail is wanted."""
 
+PAGE_PIXELS = 1536
+"""Pixels of the longer side of a page that is drawn: small print can be read."""
+
 _JPEG_QUALITY = 95
 _FORMATS = {
     "PNG": "image/png",
@@ -35,12 +38,13 @@ _SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # markers of JPEG
 
 
 class Image(Struct, frozen=True):
-    """An image as an engine reads it: pixels as they are seen, turned and of the first frame."""
+    """An image as an engine reads it: pixels as they are seen, turned and of one frame of so many."""
 
     data: bytes
     media_type: str
     width: int
     height: int
+    frames: int = 1
 
 
 class Format(Struct, frozen=True):
@@ -137,16 +141,27 @@ def _check_pixels(size: tuple[int, int], limits: Limits, param: str) -> None:
         limits.refuse("image_pixels", param, f"The image has {width} x {height} pixels")
 
 
-def open_image(data: bytes, low: bool, limits: Limits, param: str) -> Image:
-    """The image, decoded. For a process of its own. Raises RequestError, which blames `param`."""
+def frames_of(image: Image, limits: Limits) -> list[int]:
+    """The numbers of the frames to be seen: evenly over all that may be decoded, the first among them."""
+    seen = min(image.frames, limits.image_frames)
+    return [number * (image.frames - 1) // max(1, seen - 1) for number in range(seen)]
+
+
+def open_image(data: bytes, low: bool, limits: Limits, param: str, frame: int = 0) -> Image:
+    """The image, or a frame of it, decoded. For a process of its own.
+
+    Raises RequestError, which blames `param`.
+    """
     import PIL.Image  # noqa: PLC0415 - an optional extra
 
     PIL.Image.MAX_IMAGE_PIXELS = None  # we count them ourselves
     try:
         with PIL.Image.open(BytesIO(data), formats=[*_FORMATS]) as image:
             _check_pixels(image.size, limits, param)
+            frames = min(getattr(image, "n_frames", 1), limits.image_pixels // (image.width * image.height))
+            image.seek(frame)
             image.load()
-            return _normalised(data, image, low=low)
+            return _normalised(data, image, frames, low=low)
     except PIL.UnidentifiedImageError as error:
         message = f"This is no image that can be read. Send it as {_KNOWN}."
         raise RequestError(message, param=param) from error
@@ -158,18 +173,46 @@ def _damaged(param: str) -> RequestError:
     return RequestError("The image is damaged. Send it whole.", param=param)
 
 
-def _normalised(data: bytes, image: Any, *, low: bool) -> Image:
+def _normalised(data: bytes, image: Any, frames: int, *, low: bool) -> Image:
     """What came, if engines read it as it is seen; else what is seen, written once more."""
     from PIL import ImageOps  # noqa: PLC0415 - an optional extra
 
     upright = image.getexif().get(_ORIENTATION, 1) == 1
     small = not low or max(image.size) <= LOW_PIXELS
-    if image.format in _READ_BY_ENGINES and upright and small:
+    if image.format in _READ_BY_ENGINES and upright and small and frames == 1:
         return Image(data, _FORMATS[image.format], *image.size)
     lossy = image.format in ("JPEG", "WEBP") and not image.has_transparency_data
     seen = ImageOps.exif_transpose(image).convert("RGBA" if image.has_transparency_data else "RGB")
     if low:
         seen.thumbnail((LOW_PIXELS, LOW_PIXELS))
+    return _written(seen, frames, lossy=lossy)
+
+
+def _written(image: Any, frames: int = 1, *, lossy: bool) -> Image:
     out = BytesIO()
-    seen.save(out, "JPEG" if lossy else "PNG", **({"quality": _JPEG_QUALITY} if lossy else {}))
-    return Image(out.getvalue(), _FORMATS["JPEG" if lossy else "PNG"], *seen.size)
+    image.save(out, "JPEG" if lossy else "PNG", **({"quality": _JPEG_QUALITY} if lossy else {}))
+    width, height = image.size
+    return Image(out.getvalue(), _FORMATS["JPEG" if lossy else "PNG"], width, height, frames)
+
+
+def draws_pages() -> bool:
+    """Pages of a PDF can be shown as images here."""
+    return has_pillow() and find_spec("pypdfium2") is not None
+
+
+def draw_page(data: bytes, number: int, param: str) -> Image:
+    """A page of a PDF as an image. For a process of its own. Raises RequestError, which blames `param`."""
+    import pypdfium2  # noqa: PLC0415 - an optional extra
+
+    try:
+        document = pypdfium2.PdfDocument(data)
+        try:
+            page = document[number]
+            page_pixels = max(*page.get_size(), 1)
+            drawn = page.render(scale=PAGE_PIXELS / page_pixels)
+            return _written(drawn.to_pil().convert("RGB"), lossy=True)
+        finally:
+            document.close()
+    except (pypdfium2.PdfiumError, ValueError, IndexError) as error:
+        message = f"Page {number + 1} of this file cannot be shown as an image: it is damaged or encrypted."
+        raise RequestError(message, param=param) from error
