@@ -4,14 +4,22 @@ Other libraries log by `logging`: their warnings become lines of the same form.
 """
 
 import logging
+import re
 import sys
+from typing import Any
 
 import structlog
-from structlog.typing import EventDict, Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from antiphon.core.errors import AntiphonError
 
 _log = structlog.get_logger(__name__)
+
+_EVENT_WIDTH = 30
+_LEVEL_WIDTH = 9
+_RARE = frozenset({"exc_info", "exception", "stack", "logger", "logger_name"})
+"""What makes a line more than one, or comes from other libraries."""
+_NEEDS_QUOTES = re.compile(r"[\s='\"]")
 
 
 def configure(level: str, form: str = "console") -> None:
@@ -51,7 +59,36 @@ def _without_message(_logger: object, _method: str, event: EventDict) -> EventDi
 
 def _console() -> list[Processor]:
     colors = sys.stderr.isatty()
-    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=colors, pad_event_to=_EVENT_WIDTH, exception_formatter=structlog.dev.plain_traceback
+    )
+    return [renderer] if colors else [_PlainRenderer(renderer)]
+
+
+class _PlainRenderer:
+    """Writes what structlog's renderer for consoles writes without colors, at a tenth of its cost.
+
+    A line for each request was a sixth of what a short answer costs. `renderer` writes what is rare.
+    """
+
+    def __init__(self, renderer: structlog.dev.ConsoleRenderer) -> None:
+        self._renderer = renderer
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
+        """See `Processor`."""
+        if not _RARE.isdisjoint(event) or "timestamp" not in event:
+            return self._renderer(logger, method, event)
+        timestamp, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
+        head = f"{timestamp} [{level:<{_LEVEL_WIDTH}}] {text:<{_EVENT_WIDTH}}"
+        pairs = [f"{name}={_written(value)}" for name, value in sorted(event.items())]
+        return " ".join((head, *pairs)).rstrip(" ")
+
+
+def _written(value: Any) -> str:
+    """A value that is seen as one, whatever a client made it of."""
+    if type(value) is str and value.isprintable() and not _NEEDS_QUOTES.search(value):
+        return value
+    return repr(value)
 
 
 def _json() -> list[Processor]:

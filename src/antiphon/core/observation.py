@@ -90,22 +90,29 @@ class Observation(Struct):
 
     def summary(self) -> dict[str, Any]:
         """What a log line says of it: only what there is to say. Times are in milliseconds."""
-        ends = [generation.end for generation in self.generations]
+        prompt = cached = completion = reasoning = malformed = 0
+        for generation in self.generations:
+            usage = generation.end.usage
+            prompt += generation.prompt_tokens
+            cached += usage.cached_tokens
+            completion += usage.completion_tokens
+            reasoning += usage.reasoning_tokens
+            malformed += generation.malformed
         said = {
             "answer": self.answer,
             "model": self.model,
             "dialect": self.dialect,
-            "prompt_tokens": sum(generation.prompt_tokens for generation in self.generations),
-            "cached_tokens": sum(end.usage.cached_tokens for end in ends),
-            "completion_tokens": sum(end.usage.completion_tokens for end in ends),
-            "reasoning_tokens": sum(end.usage.reasoning_tokens for end in ends),
-            "generations": len(ends) if len(ends) > 1 else None,
+            "prompt_tokens": prompt,
+            "cached_tokens": cached,
+            "completion_tokens": completion,
+            "reasoning_tokens": reasoning,
+            "generations": len(self.generations) if len(self.generations) > 1 else None,
             "tool_calls": len(self.calls),
             "first_ms": None if self.first is None else _milliseconds(self.first - self.started),
             "total_ms": _milliseconds(perf_counter() - self.started),
             "finish": self.finish,
             "failovers": self.failovers,
-            "malformed": sum(generation.malformed for generation in self.generations),
+            "malformed": malformed,
             "unmet": len(self.unmet),
         }
         return {name: value for name, value in said.items() if value}

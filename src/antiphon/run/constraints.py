@@ -6,6 +6,7 @@ checked when the answer is there, and its end reports the violations.
 
 import pickle
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -66,9 +67,9 @@ class Demands(Struct, frozen=True):
 def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
     """The sampling without what changes nothing. Raises RequestError for what this engine cannot do."""
     neutral: dict[str, Any] = {}
-    for name, default in _DEFAULTS.items():
-        value = getattr(sampling, name)
-        if name in capabilities.sampling or value == default:
+    for name in _missing(capabilities.sampling):
+        value, default = getattr(sampling, name), _DEFAULTS[name]
+        if value == default:
             continue
         if value not in _NEUTRAL.get(name, ()):
             wire = WIRE_NAMES.get(name, name)
@@ -80,6 +81,12 @@ def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
 
 
 _DEFAULTS = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
+
+
+@cache
+def _missing(able: frozenset[str]) -> tuple[str, ...]:
+    """What an engine cannot do that is able to do this."""
+    return tuple(name for name in _DEFAULTS if name not in able)
 
 
 def is_free(turn: Turn) -> bool:

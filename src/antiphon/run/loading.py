@@ -103,6 +103,8 @@ class ServedModel:
         self.variables = variables
         self._wanted_adapters = adapters
         self._engine = engine
+        # Asked for by each request, and what is checked of a protocol takes long.
+        self._adapters = engine if isinstance(engine, Adapters) else None
         self._dialect = dialect
         self._chat_template = chat_template
         self._date = date
@@ -177,12 +179,12 @@ class ServedModel:
     @property
     def takes_adapters(self) -> bool:
         """Whether it can have any."""
-        return isinstance(self._engine, Adapters)
+        return self._adapters is not None
 
     @property
     def adapters(self) -> Mapping[str, str]:
         """The path of each adapter by its name."""
-        return self._engine.adapters if isinstance(self._engine, Adapters) else {}
+        return {} if self._adapters is None else self._adapters.adapters
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Load one. Raises RequestError if the engine takes none, or not this one; EngineError."""
@@ -193,8 +195,8 @@ class ServedModel:
         await self._adapting("lora_name").unload_adapter(name)
 
     def _adapting(self, param: str) -> Adapters:
-        if isinstance(self._engine, Adapters):
-            return self._engine
+        if self._adapters is not None:
+            return self._adapters
         raise RequestError("The engine of this model takes no adapters.", param=param)
 
     def _sampling(self, card: ModelCard) -> Mapping[str, Any]:

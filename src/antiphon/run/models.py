@@ -6,9 +6,9 @@ room goes before whoever comes later, whichever model that wants.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from contextvars import ContextVar, Token
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
@@ -183,7 +183,7 @@ class Models:
     @property
     def default_name(self) -> str | None:
         """What a request is for that names no model; None while there is none."""
-        return self.default or next(iter(self._usable()), None)
+        return self.default or next(self._usable(), None)
 
     def entries(self) -> list[ModelEntry]:
         """Names that the key may use, each with what is known of its model. Raises EngineNotReadyError."""
@@ -243,9 +243,9 @@ class Models:
         patterns = (each for served in self._served for each in served.patterns)
         return ", ".join((*self._usable(), *filter(observed().account.may_use, patterns)))
 
-    def _usable(self) -> list[str]:
+    def _usable(self) -> Iterator[str]:
         """Those of the names that the key may use."""
-        return [name for name in self.names if (found := self._lookup(name)) and _may_use(name, *found)]
+        return (name for name in self.names if (found := self._lookup(name)) and _may_use(name, *found))
 
     # Adapters
 
@@ -278,28 +278,21 @@ class Models:
 
     # Memory
 
-    @asynccontextmanager
-    async def hold(self, served: ServedModel) -> AsyncIterator[None]:
+    def hold(self, served: ServedModel) -> AbstractAsyncContextManager[None]:
         """Have the model loaded while the block runs. Raises EngineError if that cannot be done."""
-        if served in _held.get():
-            yield
+        return nullcontext() if served in _held.get() else _Hold(self, served)
+
+    async def take(self, served: ServedModel) -> None:
+        """Have the model loaded until it is released. Raises EngineError if that cannot be done."""
+        if served.loaded and not (self._bringing or served.kept):
+            served.uses += 1  # the common case: there is nothing to wait for
             return
-        token = _held.set((*_held.get(), served))
         try:
             async with asyncio.timeout(self._load_seconds):
                 await self._take(served)
         except TimeoutError as error:
-            _held.reset(token)
             message = "The model could not be loaded in time, because others are used. Try again."
             raise EngineNotReadyError(message) from error
-        except BaseException:
-            _held.reset(token)
-            raise
-        try:
-            yield
-        finally:
-            _held.reset(token)
-            self._release(served)
 
     async def _take(self, served: ServedModel) -> None:
         while served.loaded and served.memory and self._bringing and not served.kept:
@@ -310,7 +303,7 @@ class Models:
             while not served.loaded:
                 await asyncio.shield(self._bring(served))
         except BaseException:
-            self._release(served)
+            self.release(served)
             raise
         if served.kept:
             self._let_go(served)
@@ -323,9 +316,10 @@ class Models:
 
     def _let_go(self, served: ServedModel) -> None:
         served.kept.pop(0).cancel()
-        self._release(served)
+        self.release(served)
 
-    def _release(self, served: ServedModel) -> None:
+    def release(self, served: ServedModel) -> None:
+        """Let go of a model that was taken."""
         served.uses -= 1
         served.last_used = next(self._clock)
         self._freed.set()
@@ -370,10 +364,36 @@ class Models:
         return (served.memory for served in self._served if served.loaded and served.memory)
 
 
+class _Hold:
+    """A model that is held while a block runs. See `Models.hold`."""
+
+    __slots__ = ("_models", "_served", "_token")
+
+    def __init__(self, models: Models, served: ServedModel) -> None:
+        self._models = models
+        self._served = served
+        self._token: Token[tuple[ServedModel, ...]]
+
+    async def __aenter__(self) -> None:
+        self._token = _held.set((*_held.get(), self._served))
+        try:
+            await self._models.take(self._served)
+        except BaseException:
+            _held.reset(self._token)
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        _held.reset(self._token)
+        self._models.release(self._served)
+
+
 def _may_use(name: str, served: ServedModel, adapter: str | None) -> bool:
     """Whether the key of the request is for a model, by this name or by its own."""
+    account = observed().account
+    if not account.rules.models:
+        return True
     canonical = served.names[0] if served.names and adapter is None else name
-    return observed().account.may_use(name, canonical)
+    return account.may_use(name, canonical)
 
 
 def _card(served: ServedModel) -> ModelCard | None:
