@@ -5,13 +5,16 @@ Set ANTIPHON_TEST_CLIENTS=1 for these: they install clients from PyPI and npm.
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from antiphon.engines.engine import Engine
 from antiphon.engines.scripted import ScriptedEngine
 from tests.clients.environments import ENVIRONMENTS, INSTALL_SECONDS, RUN_SECONDS
+from tests.real_engine import real_engine
 from tests.server import running
 
 pytestmark = [
@@ -129,9 +132,16 @@ async def run(
     client: str, *arguments: str, home: Path, script: list[dict[str, Any]] = SCRIPT, model: str = "scripted"
 ) -> Any:
     """What the client's program prints, asked of a server that plays `script`."""
+    return await ask(
+        client, *arguments, home=home, engine=ScriptedEngine(script, name=model, context=LARGE), model=model
+    )
+
+
+async def ask(client: str, *arguments: str, home: Path, engine: Engine, model: str, **options: Any) -> Any:
+    """What the client's program prints, asked of a server with this engine."""
     environment = ENVIRONMENTS[client]
     environment.ready()
-    async with running(ScriptedEngine(script, name=model, context=LARGE), keys=[KEY]) as server:
+    async with running(engine, keys=[KEY], **options) as server:
         program = client.replace("-", "_")
         return await environment.run(program, f"{server.url}/v1", model, *arguments, key=KEY, home=home)
 
@@ -197,3 +207,14 @@ async def test_claude_code_runs_a_command_and_edits_a_file(tmp_path: Path) -> No
     }
     assert second == {"thought": ["Easy."], "used": [], "said": ["It was echo."], "result": "It was echo."}
     assert text == "two"
+
+
+async def test_claude_code_talks_with_a_real_model(tmp_path: Path) -> None:
+    engine = real_engine(context=4096, slots=1)
+    name = "claude-haiku-4-5"
+    first, second = await ask("claude-code", home=tmp_path, engine=engine, model=name, names=("claude-*",))
+
+    for answer in (first, second):
+        assert len(re.findall(r"[A-Za-z]+", answer["result"])) >= 2, answer
+        assert (answer["said"], answer["used"]) == ([answer["result"]], [])
+    assert second["usage"]["cache_read_input_tokens"] > 50  # what changes in its prompts is left out

@@ -43,6 +43,25 @@ def test_a_mark_of_a_page_cites_it(mark: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mark", "quote"),
+    [
+        ("【0†L6】", "more of B"),
+        ("【0†L5-L6】", "B more of B"),
+        ("【0†L5-6】", "B more of B"),
+        ("【0†L8】", "C"),
+        ("【0†L99】", "C"),
+        ("【1†source】", "all"),
+    ],
+)
+def test_what_was_shown_of_the_lines_is_quoted(mark: str, quote: str) -> None:
+    found = Citations()
+    results = (Source("https://b.example/", "B", 5), Source("https://c.example/", "C", 7))
+    found.add(ToolResult("[0] Found\n\nL5: B\nL6: more of B\nL7: C\nL8: ", shown=Shown(0, results)))
+    found.add(ToolResult("L0: all", shown=Shown(1, (HOME,))))
+    assert [cited.quote for cited in found.find(mark)] == [quote]
+
+
+@pytest.mark.parametrize(
     "text",
     ["【0†L4】", "【7†L1】", "【1†its history】", "【1】", "[1†L3]", "【1†L3", "【0:3†a.md】", "【9:0】", ""],
 )

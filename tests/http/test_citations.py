@@ -11,6 +11,7 @@ from antiphon.tools.web.open import open_web_search
 from tests.acting import TakingTurns, harmony_turns, hermes_turns
 from tests.http.api import Api, ask, client, items_of
 from tests.http.chat_api import chatting
+from tests.http.messages_api import asking
 from tests.server import running
 
 CITING = "Two 【0†L5】 choirs, 👍 and more 【1†L3-L4】【9†L1】."
@@ -104,3 +105,18 @@ async def test_chat_completions_have_annotations_streamed_or_whole(family: str, 
     annotations = [it["url_citation"] for it in message["annotations"]]
     assert cited(message["content"], annotations)[-2:] == CITED
     assert message["content"].endswith(CITING)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_messages_have_citations_streamed_or_whole(family: str, pages: str) -> None:
+    tool = open_web_search(pages, None)
+    async with asking(engine(family), tools=[tool], dialect=family) as api:
+        message = await api.ask("Hi", tools=[{"type": "web_search_20250305", "name": "web_search"}])
+
+    first, last = [block for block in message["content"] if block["type"] == "text"]
+    assert first["citations"][0]["cited_text"].startswith("* 【0†Choirs†a.example】")
+    assert last["text"] == CITING
+    assert [(it["type"], it["url"], it["title"]) for it in last["citations"]] == [
+        ("web_search_result_location", "https://a.example/", "Choirs")
+    ] * 2
+    assert last["citations"][1]["cited_text"] == "# Antiphons"

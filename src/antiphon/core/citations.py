@@ -16,13 +16,15 @@ from antiphon.core.containers import paths_in
 from antiphon.core.file_search import FileResult, file_marks
 from antiphon.core.tool_result import FilesSearched, Printed, Shown, ToolResult, WrittenFile
 
-_MARK = re.compile(r"【(\d{1,6})†(?:[Ll](\d{1,7})[^†】\n]{0,100}|source)】")
+_MARK = re.compile(r"【(\d{1,6})†(?:[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?[^†】\n]{0,100}|source)】")
+_END = 10**7  # no page has such a line
+_LINE = re.compile(r"^L(\d+): (.*)$", re.MULTILINE)
 
 
 class Cited(Struct, frozen=True):
     """A mark, from `start` to `end` of a text in characters, and the page or part of a file that it cites.
 
-    A file that was `written` is in a container.
+    A file that was `written` is in a container. `quote` is what was shown of the lines of a page.
     """
 
     start: int
@@ -32,20 +34,21 @@ class Cited(Struct, frozen=True):
     file: FileResult | None = None
     written: WrittenFile | None = None
     container: str = ""
+    quote: str = ""
 
 
 class Citations:
     """What the answer has found and written so far, and may cite."""
 
     def __init__(self) -> None:
-        self._pages: dict[int, Shown] = {}
+        self._pages: dict[int, tuple[Shown, str]] = {}  # and the text, with numbered lines
         self._files: dict[int, tuple[FileResult, ...]] = {}
         self._written: dict[str, tuple[str, WrittenFile]] = {}  # by path: its container, and the file
 
     def add(self, result: ToolResult) -> None:
         """A call was run: what it has shown can be cited from now on."""
         if result.shown is not None:
-            self._pages[result.shown.cursor] = result.shown
+            self._pages[result.shown.cursor] = result.shown, result.text
         if isinstance(details := result.details, FilesSearched):
             self._files[details.number] = details.results
         if isinstance(details, Printed):
@@ -61,13 +64,19 @@ class Citations:
 
     def _pages_in(self, text: str) -> Iterator[Cited]:
         for mark in _MARK.finditer(text):
-            shown = self._pages.get(int(mark[1]))
-            if shown is None:
+            if (page := self._pages.get(int(mark[1]))) is None:
                 continue
+            shown, lines = page
+            first = int(mark[2] or 0)
             # Of results, each begins at a line of its own.
-            at = bisect_right([source.line for source in shown.sources], int(mark[2] or 0)) - 1
+            begins = [source.line for source in shown.sources]
+            at = bisect_right(begins, first) - 1
             if at >= 0:
-                yield Cited(*mark.span(), shown.sources[at].url, shown.sources[at].title)
+                source, end = shown.sources[at], [*begins[at + 1 :], _END][0]
+                # Without lines that say something, it is all of the source that is cited.
+                named = _quote(lines, first, int(mark[3] or first)) if mark[2] else ""
+                quote = named or _quote(lines, source.line, end - 1)
+                yield Cited(*mark.span(), source.url, source.title, quote=quote)
 
     def _files_in(self, text: str) -> Iterator[Cited]:
         for start, end, search, result in file_marks(text):
@@ -80,3 +89,8 @@ class Citations:
             container, file = self._written.get(path, ("", None))
             if file is not None:
                 yield Cited(start, end, written=file, container=container)
+
+
+def _quote(text: str, first: int, last: int) -> str:
+    """What of a text with numbered lines stands in these."""
+    return " ".join(line for number, line in _LINE.findall(text) if first <= int(number) <= last).strip()

@@ -1,4 +1,5 @@
 // Claude Code: a task that needs a command, a new file and an edit, then a question in the same session.
+// Without a file: two questions to a model that is too small for tools, and for Claude Code's own instructions.
 
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -35,9 +36,24 @@ function claude(...command) {
     used: of("tool_use").map((block) => block.name),
     said: of("text").map((block) => block.text),
     result: events.at(-1).result,
+    usage: events.at(-1).usage,
   };
 }
 
-const first = claude("-p", "Run it.");
-const second = claude("--continue", "-p", "What ran?");
-console.log(JSON.stringify([first, second, readFileSync(file, "utf8")]));
+function works() {
+  const first = claude("-p", "Run it.");
+  const second = claude("--continue", "-p", "What ran?");
+  delete first.usage;
+  delete second.usage;
+  return [first, second, readFileSync(file, "utf8")];
+}
+
+function talks() {
+  const small = ["--tools", "", "--system-prompt", "Be brief."];
+  return [
+    claude(...small, "-p", "What is the capital of France?"),
+    claude(...small, "--continue", "-p", "And of Italy?"),
+  ];
+}
+
+console.log(JSON.stringify(file ? works() : talks()));

@@ -50,8 +50,9 @@ class Accepted(Struct, frozen=True):
 def accept(request: CreateMessage, context: Context) -> Accepted:
     """The request as a turn. Raises RequestError."""
     tools = tools_of(request.tools, request.mcp_servers, context.hosts)
+    history = _history(request, context, tools)
     turn = replace(
-        _turn(request, context, tools),
+        _turn(request, context, tools, history.items),
         sampling=shared_sampling(request, max_tokens=request.max_tokens, logprobs=None),
         stop=(*(request.stop_sequences or ()), *stops(request)),
         stop_shown=bool(request.include_stop_str_in_output),
@@ -59,22 +60,30 @@ def accept(request: CreateMessage, context: Context) -> Accepted:
         tool_limit=tools.limit,
     )
     shown = Presentation(
-        _shown(request.thinking), request.max_tokens, tools, bool(request.context_management)
+        _shown(request.thinking),
+        request.max_tokens,
+        tools,
+        bool(request.context_management),
+        tuple(history.citable),
     )
     return Accepted(turn, shown)
 
 
 def prompting(request: CountTokens, context: Context) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
-    return _turn(request, context, tools_of(request.tools, request.mcp_servers, context.hosts))
+    tools = tools_of(request.tools, request.mcp_servers, context.hosts)
+    return _turn(request, context, tools, _history(request, context, tools).items)
 
 
-def _turn(request: CountTokens, context: Context, tools: Tools) -> Turn:
+def _history(request: CountTokens, context: Context, tools: Tools) -> History:
     for name, remedy in REFUSED.items():
         if getattr(request, name):
             raise RequestError(f"'{name}' is not supported. {remedy}", param=name, code=_CODES.get(name))
     check(request)
-    items = History(request.system, request.messages, Reading(context.unseal, tools)).items
+    return History(request.system, request.messages, Reading(context.unseal, tools))
+
+
+def _turn(request: CountTokens, context: Context, tools: Tools, items: Sequence[Item]) -> Turn:
     format_source, form = answer_format(request, *_formats(request))
     return Turn(
         model=request.model,

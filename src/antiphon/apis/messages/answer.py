@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.apis.envelope import Envelope
+from antiphon.apis.messages.citations import Cites
 from antiphon.apis.messages.ids import MCP_TOOL_USE, SERVER_TOOL_USE, TOOL_USE, wire_id
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.resource import (
@@ -52,6 +53,11 @@ class Blocks:
         self._functions = {function.name: function for function in presentation.tools.functions}
         self._running: dict[str, Function] = {}  # id of a call → the function of the server
         self._web = ServerToolUsage()
+        self._cites = Cites(presentation.citable, seal)
+
+    def text(self, text: str) -> TextBlock:
+        """The block of a text that is over, with what it cites."""
+        return TextBlock(text, self._cites.find(text))
 
     def thinking(self, text: str) -> ThinkingBlock | None:
         """The block of reasoning, None if it is hidden."""
@@ -72,6 +78,7 @@ class Blocks:
 
     def result(self, event: ToolResultReceived) -> Block:
         """The block of a result."""
+        self._cites.add(event.result)
         function = self._running.pop(event.call_id)
         block = shown_result(self._server_id(function, event.call_id), function, event.result, self.seal)
         match block:
@@ -122,7 +129,7 @@ class MessageBuilder(BodyProjection):
         for event in events:
             match event:
                 case TextEnded(item=item) if item is not None:
-                    self._content.append(TextBlock(item.text))
+                    self._content.append(self._blocks.text(item.text))
                 case ReasoningEnded(item=item) if item is not None:
                     block = self._blocks.thinking(item.text)
                     self._content += [] if block is None else [block]

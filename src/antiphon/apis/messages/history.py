@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from antiphon.apis.given import Given, given, json_text
 from antiphon.apis.media import at_url, in_base64, stored
+from antiphon.apis.messages.citations import Citable, Document, SearchResult, sentences, shown
 from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.server_tools import RESULTS, read_call, read_result
@@ -49,14 +50,19 @@ class Reading(Struct, frozen=True):
 
 
 class History:
-    """Reads the instructions and messages of a request. `items` are what they say."""
+    """Reads the instructions and messages of a request.
+
+    `items` are what they say, `citable` what of it may be cited.
+    """
 
     def __init__(
         self, system: str | Sequence[Any] | None, messages: Sequence[RequestMessage], reading: Reading
     ) -> None:
         self.items: list[Item] = []
+        self.citable: list[Citable] = []
         self._reading = reading
         self._called: dict[str, str] = {}  # id of a call → the name of its function
+        self._documents = self._search_results = 0  # how many there are so far
         if system:
             self._read(Role.SYSTEM, system, "system", "system")
         for index, message in enumerate(messages):
@@ -111,8 +117,13 @@ class History:
             yield TextPart(text)
 
     def _document(self, block: Given) -> Iterator[Part]:
-        _refuse_citations(block)
+        index, self._documents = self._documents, self._documents + 1
         head = [block.text_or_none(name) for name in ("title", "context")]
+        if _is_cited(block):
+            pieces, blocks = _pieces(block)
+            cited = self._cite(Document(index, head[0], pieces, blocks))
+            yield TextPart(_tagged("document", *head, cited))
+            return
         content = [*_document_parts(block)]
         if all(isinstance(part, TextPart) for part in content):
             yield TextPart(_tagged("document", *head, text_in(content, "\n")))
@@ -122,9 +133,17 @@ class History:
         yield TextPart("</document>")
 
     def _search_result(self, block: Given) -> Iterator[TextPart]:
-        _refuse_citations(block)
+        index, self._search_results = self._search_results, self._search_results + 1
+        title, source = block.text("title"), block.text("source")
         texts = [part.text("text") for part in block.objects("content")]
-        yield TextPart(_tagged("search_result", block.text("title"), block.text("source"), *texts))
+        if _is_cited(block):
+            texts = [self._cite(SearchResult(index, title, source, texts))]
+        yield TextPart(_tagged("search_result", title, source, *texts))
+
+    def _cite(self, citable: Citable) -> str:
+        """What is shown of it."""
+        self.citable.append(citable)
+        return shown(citable.pieces, len(self.citable) - 1)
 
     def _thinking(self, block: Given) -> Iterator[Reasoning]:
         """Reasoning. A signature of this server's holds the text; others are taken for what they say."""
@@ -186,10 +205,21 @@ class History:
         yield FunctionOutput(call_id, (TextPart(text),), self._called.get(call_id))
 
 
-def _refuse_citations(block: Given) -> None:
+def _is_cited(block: Given) -> bool:
+    """Whether it may be cited."""
     citations = block.object_or_none("citations")
-    if citations is not None and citations.flag_or_none("enabled"):
-        raise citations.wrong("enabled", "Answers have no citations here. Leave it out.")
+    return citations is not None and bool(citations.flag_or_none("enabled"))
+
+
+def _pieces(block: Given) -> tuple[list[str], bool]:
+    """The pieces of a document that may be cited, and whether they are its blocks. Raises RequestError."""
+    parts, source = [*_document_parts(block)], block.object_or_none("source")
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    if len(texts) < len(parts):
+        message = "Only texts of the request can be cited: sources of the type 'text', or texts of 'content'."
+        raise Given(block.value["citations"], block.place("citations")).wrong("enabled", message)
+    blocks = source is not None and isinstance(source.value.get("content"), list)
+    return (texts, True) if blocks else (sentences("".join(texts)), False)
 
 
 def _document_parts(block: Given) -> Iterator[Part]:

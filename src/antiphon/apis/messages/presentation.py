@@ -4,6 +4,7 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
+from antiphon.apis.messages.citations import Citable
 from antiphon.apis.messages.tools import Tools
 
 
@@ -19,10 +20,12 @@ class ThinkingShown(Enum):
 class Presentation(Struct, frozen=True):
     """`max_tokens` tells an answer that was cut by the client's limit from one that filled the context.
 
-    `edits_context`: the client wants to be told what was done to the conversation.
+    `edits_context`: the client wants to be told what was done to the conversation. `citable` is what of the
+    request may be cited.
     """
 
     thinking: ThinkingShown = ThinkingShown.ALL
     max_tokens: int = 0
     tools: Tools = Tools()
     edits_context: bool = False
+    citable: tuple[Citable, ...] = ()

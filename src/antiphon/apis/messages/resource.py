@@ -10,11 +10,56 @@ from antiphon.core.hosts import Note
 # Content
 
 
+class CharLocation(Struct, tag_field="type", tag="char_location"):
+    """A part of a document that is one text: `cited_text` is what stands from `start_char_index` on."""
+
+    cited_text: str
+    document_index: int
+    document_title: str | None
+    start_char_index: int
+    end_char_index: int
+    file_id: None = None
+
+
+class BlockLocation(Struct, tag_field="type", tag="content_block_location"):
+    """Blocks of a document that has several."""
+
+    cited_text: str
+    document_index: int
+    document_title: str | None
+    start_block_index: int
+    end_block_index: int
+    file_id: None = None
+
+
+class SearchResultLocation(Struct, tag_field="type", tag="search_result_location"):
+    """Blocks of a search result of the client's."""
+
+    cited_text: str
+    source: str
+    title: str
+    search_result_index: int
+    start_block_index: int
+    end_block_index: int
+
+
+class WebLocation(Struct, tag_field="type", tag="web_search_result_location"):
+    """A part of a page that the server found, or opened. `encrypted_index` is the mark, sealed."""
+
+    cited_text: str
+    url: str
+    title: str
+    encrypted_index: str
+
+
+Citation = CharLocation | BlockLocation | SearchResultLocation | WebLocation
+
+
 class TextBlock(Struct, tag_field="type", tag="text"):
-    """Visible text."""
+    """Visible text, and what it cites."""
 
     text: str
-    citations: tuple[()] = ()
+    citations: tuple[Citation, ...] = ()
 
 
 class ThinkingBlock(Struct, tag_field="type", tag="thinking"):
@@ -215,11 +260,17 @@ class InputJsonDelta(Struct, tag_field="type", tag="input_json_delta"):
     partial_json: str
 
 
+class CitationsDelta(Struct, tag_field="type", tag="citations_delta"):
+    """What the text of a block cites."""
+
+    citation: Citation
+
+
 class BlockDelta(Struct, tag_field="type", tag="content_block_delta"):
     """More of a block."""
 
     index: int
-    delta: TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
+    delta: TextDelta | CitationsDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
 
 
 class BlockStop(Struct, tag_field="type", tag="content_block_stop"):

@@ -64,9 +64,6 @@ def own_settings(tool: Given, kind: str, served: Container[str]) -> Object:
     type_ = next((type_ for type_ in types if type_ in served), types[0])
     if type_ != web_search.TOOL:
         return {"type": type_}
-    citations = tool.object_or_none("citations")
-    if citations is not None and citations.flag_or_none("enabled"):
-        raise citations.wrong("enabled", "Answers have no citations here. Leave it out.")
     names = ("allowed_domains", "blocked_domains")
     filters = {name: tool.value[name] for name in names if tool.value.get(name) is not None}
     settings: Object = {"type": type_}

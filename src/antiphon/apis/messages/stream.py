@@ -26,6 +26,7 @@ from antiphon.apis.messages.resource import (
     BlockDelta,
     BlockStart,
     BlockStop,
+    CitationsDelta,
     DeltaUsage,
     InputJsonDelta,
     Message,
@@ -115,7 +116,9 @@ class MessageStream(StreamProjection):
                 if block is not None:
                     out.append(_event(BlockDelta(self._index, SignatureDelta(block.signature))))
                     self._close(out)
-            case TextEnded():
+            case TextEnded(item=item) if item is not None:
+                cited = map(CitationsDelta, self._blocks.text(item.text).citations)
+                out += [_event(BlockDelta(self._index, delta)) for delta in cited]
                 self._close(out)
             case CallEnded():
                 self._end_call(event, out)
