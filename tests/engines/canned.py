@@ -59,7 +59,8 @@ class Canned(Struct):
         headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in rest if each)}
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         method, path, _ = line.split(" ")
-        self.asked.append(Asked(method, path, headers, json.loads(raw) if raw else None))
+        is_json = "json" in headers.get("content-type", "")
+        self.asked.append(Asked(method, path, headers, json.loads(raw) if is_json else raw or None))
         for piece in self.answers.get(path, [answer(404, {"detail": "Not Found"})]):
             writer.write(piece)
             await writer.drain()

@@ -110,6 +110,14 @@ class ScoreList(Struct, tag_field="object", tag="list"):
     usage: VectorUsage
 
 
+class TranscriptionForm(Struct):
+    """POST /v1/audio/transcriptions: what is read of the form. All other fields are passed on."""
+
+    model: str = ""
+    response_format: str = "json"
+    stream: bool = False
+
+
 def accept_inputs(request: EmbeddingsRequest, limits: Limits) -> EmbeddingRequest:
     """What the request asks of its model. Raises RequestError."""
     if request.normalize is False or request.normalized is False:

@@ -1,7 +1,7 @@
-"""Embeddings, rankings and scores, without HTTP."""
+"""Embeddings, rankings, scores and what is said in sounds, without HTTP."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import chain
 from time import time
 from typing import TypeVar
@@ -23,6 +23,7 @@ from antiphon.core.errors import naming
 from antiphon.core.observation import observed
 from antiphon.core.vectors import Embeddings, Scores
 from antiphon.decode.ids import random_id
+from antiphon.engines.engine import Sound
 
 T = TypeVar("T", Embeddings, Scores)
 
@@ -53,6 +54,15 @@ async def scores(app: App, request: ScoreRequest) -> bytes:
     """The body with the scores of pairs of texts. Raises RequestError, EngineError."""
     found = await _scores(app, request.model, accept_scores(request, app.options.limits), "text_2")
     return scores_body(random_id("score-", 24), int(time()), request.model, found)
+
+
+async def transcribed(app: App, name: str, sound: Sound) -> AsyncIterator[bytes]:
+    """The body with what is said in a sound, in pieces. Raises RequestError, EngineError."""
+    model = await app.models.model(name)
+    account = observed().account
+    with account.answering():
+        async for piece in model.transcribe(sound):
+            yield piece
 
 
 async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: str) -> Scores:

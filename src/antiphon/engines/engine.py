@@ -24,7 +24,8 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
 * of a prompt with `media`, whose kinds the capabilities name, the engine reads each where the prompt has
   its placeholder, and its first chunk says how many tokens they took;
 * an engine whose capabilities name the task `embed` has the methods of `Embedder`, one with `rank` those of
-  `Reranker`: what belongs to an input does not depend on what else is asked for with it;
+  `Reranker`: what belongs to an input does not depend on what else is asked for with it; one with
+  `transcribe` those of `Transcriber`;
 * an engine whose capabilities say `chat` is asked with conversations instead of prompts, and its
   chunks are `ChatChunk`s: it refuses to tokenize, and of tokens it knows no ids;
 * and, of an engine whose capabilities name it: with `logprobs`, a token that has a
@@ -34,7 +35,7 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
   served first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -61,6 +62,8 @@ class Task(StrEnum):
     """It makes vectors of texts."""
     RANK = "rank"
     """It says how well a text answers a query."""
+    TRANSCRIBE = "transcribe"
+    """It writes down what is said in a sound."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -300,6 +303,31 @@ class Reranker(Protocol):
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """The scores of pairs of a query and a document. Raises RequestError, EngineError."""
+        ...
+
+
+class Sound(Struct, frozen=True):
+    """A sound that is to be written down: a file, and what OpenAI's form says of the text.
+
+    `translated`: into English. `fields` are in their order, those of lists under one name.
+    """
+
+    data: bytes
+    name: str
+    media_type: str
+    fields: tuple[tuple[str, str], ...] = ()
+    translated: bool = False
+
+
+@runtime_checkable
+class Transcriber(Protocol):
+    """What an engine that writes down sounds has beside the rest."""
+
+    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+        """The body of the answer, in pieces, in the form that the fields want.
+
+        Raises RequestError or EngineError, before the first piece if the sound cannot be written down.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ see `docs/decisions/0011-upstream-engines.md`.
 import asyncio
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
@@ -105,6 +105,37 @@ class _Whole(Exchange):
             self.response.set_exception(error)
 
 
+class Passing(Exchange):
+    """A response that is passed on as it comes."""
+
+    def __init__(self, request: bytes) -> None:
+        super().__init__(request)
+        self._pieces: asyncio.Queue[bytes | HttpError | None] = asyncio.Queue()
+        self._size = 0
+
+    def on_body(self, data: bytes) -> None:
+        """See `Exchange`."""
+        self._size += len(data)
+        self._pieces.put_nowait(data)
+        if self._size > MAX_BODY:
+            self.abort()
+            self.on_end(HttpError(f"the answer is longer than {MAX_BODY} bytes"))
+
+    def on_end(self, error: HttpError | None) -> None:
+        """See `Exchange`."""
+        self._pieces.put_nowait(error)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The pieces of the body; the connection is closed if the rest is not wanted. Raises HttpError."""
+        try:
+            while (piece := await self._pieces.get()) is not None:
+                if isinstance(piece, HttpError):
+                    raise piece
+                yield piece
+        finally:
+            self.abort()
+
+
 class HttpClient:
     """A client of the server at `url`, whose path, without a `/v1` at its end, comes before all others.
 
@@ -141,12 +172,17 @@ class HttpClient:
         return len(self._connections) > len(self._idle)
 
     def encode(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = NO_HEADERS
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        media_type: str = "application/json",
     ) -> bytes:
         """The request, as an `Exchange` has it. Names and values of `headers` have no line breaks."""
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         if body is not None:
-            more += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            more += f"Content-Type: {media_type}\r\nContent-Length: {len(body)}\r\n"
         return f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}{more}\r\n".encode() + (body or b"")
 
     async def request(self, method: str, path: str, body: Any = None) -> Response:

@@ -207,6 +207,8 @@ class LlamaCppEngine:
         said = _POOLING.get(int(facts.get(f"{facts.get('general.architecture')}.pooling_type", 0)))
         found = Task.GENERATE if said is None else Task.RANK if said == "RANK" else Task.EMBED
         task = self._options.task or found
+        if task is Task.TRANSCRIBE:
+            raise EngineError("llama.cpp writes down no sounds here. Use --upstream with a server that does.")
         if task is Task.GENERATE:
             return task, None
         return task, "RANK" if task is Task.RANK else said if found is Task.EMBED else "MEAN"

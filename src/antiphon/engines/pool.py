@@ -11,7 +11,7 @@ ends with `ReplicaLostError`: the generation asks for the rest of its answer, an
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -36,6 +36,8 @@ from antiphon.engines.engine import (
     Probed,
     Receiver,
     Reranker,
+    Sound,
+    Transcriber,
     Work,
 )
 
@@ -263,6 +265,19 @@ class PoolEngine:
             return await engine.score(pairs)
 
         return await self._first(scored)
+
+    async def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+        """See `Transcriber`: of a replica that gives a first piece."""
+
+        async def begun(engine: Engine) -> tuple[bytes, AsyncIterator[bytes]]:
+            assert isinstance(engine, Transcriber)
+            pieces = engine.transcribe(sound)
+            return await anext(pieces), pieces
+
+        first, rest = await self._first(begun)
+        yield first
+        async for piece in rest:
+            yield piece
 
     async def _first(self, do: Callable[[Engine], Awaitable[T]]) -> T:
         """What the first replica says that answers. Raises AntiphonError."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from cyclopts.types import PositiveInt
 from msgspec.structs import replace
 
@@ -32,6 +33,7 @@ from antiphon.engines.engine import (
     Load,
     ModelCard,
     Receiver,
+    Sound,
     Task,
     Work,
     check_size,
@@ -245,6 +247,22 @@ class ScriptedEngine:
         tokens = sum([len(await self.tokenize(pair)) for pair in pairs])
         async with self._slot():
             return Scores(tuple(len(query & found) / (len(query) or 1) for query, found in words), tokens)
+
+    async def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+        """What the sound is: its name and size, and the prompt, as text, as JSON or as a stream."""
+        given = dict(sound.fields)
+        said = f"{sound.name}: {len(sound.data)} bytes, {given.get('prompt', 'no prompt')}"
+        async with self._slot():
+            if given.get("stream") == "true":
+                events: list[dict[str, str]] = [
+                    {"type": "transcript.text.delta", "delta": word} for word in said.split(" ")
+                ]
+                for event in (*events, {"type": "transcript.text.done", "text": said}):
+                    yield b"data: " + msgspec.json.encode(event) + b"\n\n"
+            elif given.get("response_format") in ("text", "srt", "vtt"):
+                yield said.encode()
+            else:
+                yield msgspec.json.encode({"text": said})
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:

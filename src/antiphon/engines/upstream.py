@@ -6,7 +6,7 @@ before it is asked, because the capabilities of the card do not name it.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Annotated, Any
@@ -29,11 +29,12 @@ from antiphon.engines.engine import (
     Load,
     ModelCard,
     Receiver,
+    Sound,
     Task,
     Work,
     check_size,
 )
-from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines
+from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines, Passing
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang, vectors
 from antiphon.engines.upstreams.kind import (
@@ -104,8 +105,8 @@ class Options:
     """Which of the server's models to use. Without it, the first that it lists."""
 
     task: Task | None = None
-    """What the model is for: generate, embed or rank. Without it, whatever the server does; a model
-    that embeds or ranks needs no chat template."""
+    """What the model is for: generate, embed, rank or transcribe. Without it, whatever the server does;
+    only a model that generates needs a chat template."""
 
     upstream_key: str | None = field(default=None, repr=False)
     """The key that the server asks for. Better in the variable: others see command lines."""
@@ -253,6 +254,33 @@ class UpstreamEngine:
         server = self._running()
         return await vectors.score(self._post, vector_api(server.kind), server.card, pairs)
 
+    async def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+        """See `Transcriber`."""
+        async with self._admission.slot():
+            server = self._running()
+            body, media_type = vectors.form_of(server.card, sound)
+            path = "/v1/audio/translations" if sound.translated else "/v1/audio/transcriptions"
+            passing = Passing(self._client.encode("POST", path, body, observed().trace, media_type))
+            self._client.send(passing)
+            refused = b""
+            try:
+                async for piece in passing.pieces():
+                    if passing.status == 200:
+                        yield piece
+                    else:
+                        refused = (refused + piece)[:MAX_REFUSAL]
+            except HttpError as error:
+                raise unreachable(error) if not passing.status else broken(error) from error
+            if passing.status in NOT_THERE:
+                raise self._not_there()
+            if passing.status != 200:
+                raise self._safe(refusal(passing.status, refused, passing.retry_after))
+
+    @staticmethod
+    def _not_there() -> RequestError:
+        message = "The server of this model does not do this with it. Name another model."
+        return RequestError(message, param="model")
+
     async def _post(self, path: str, body: Any) -> Any:
         """What the server answers when there is a slot for the request. Raises AntiphonError."""
         async with self._admission.slot():
@@ -261,8 +289,7 @@ class UpstreamEngine:
                 return await ask(self._client, path, body)
             except AntiphonError as error:
                 if isinstance(error.__cause__, HttpError) and error.__cause__.status in NOT_THERE:
-                    message = "The server of this model does not do this with it. Name another model."
-                    raise RequestError(message, param="model") from error
+                    raise self._not_there() from error
                 raise self._safe(error) from error.__cause__
 
     def _safe(self, error: AntiphonError) -> AntiphonError:

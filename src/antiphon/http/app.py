@@ -43,7 +43,7 @@ from antiphon.http.openapi import document
 from antiphon.http.page import asset, index, reference
 from antiphon.http.request import body, handler, json_response, paging
 from antiphon.http.socket import converse
-from antiphon.http.vectors import embeddings, ranking, scores
+from antiphon.http.vectors import embeddings, ranking, scores, transcribe
 
 GET, POST, DELETE = ["GET"], ["POST"], ["DELETE"]
 
@@ -109,6 +109,8 @@ ROUTES = [
     Route("/rerank", ranking, methods=POST),
     Route("/v1/score", scores, methods=POST),
     Route("/score", scores, methods=POST),
+    Route("/v1/audio/transcriptions", transcribe, methods=POST),
+    Route("/v1/audio/translations", transcribe, methods=POST),
     Route("/v1/responses", responses.create, methods=POST),
     WebSocketRoute("/v1/responses", converse),
     Route("/v1/responses/input_tokens", responses.count_input_tokens, methods=POST),

@@ -31,12 +31,9 @@ _SERVED = (
     "Antiphon serves /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, /v1/embeddings, "
     "/v1/rerank and /v1/models."
 )
-_HEARING = "send it to a model that hears, in /v1/chat/completions."
 NOT_SERVED: Mapping[str, str] = {
     "/v1/assistants": "Assistants are not served. Use /v1/responses and /v1/conversations.",
     "/v1/audio/speech": f"Speech is not served: answers are text. {_SERVED}",
-    "/v1/audio/transcriptions": f"Sound is not transcribed: {_HEARING}",
-    "/v1/audio/translations": f"Sound is not translated: {_HEARING}",
     "/infill": "Use /v1/completions with a 'suffix'.",
     "/v1/fine_tuning": f"Models are not trained here. {_SERVED}",
     "/v1/images": f"Images are not made here; models may see them. {_SERVED}",

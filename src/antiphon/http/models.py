@@ -128,6 +128,7 @@ def _shown(entry: ModelEntry) -> dict[str, Any]:
         "parent": entry.parent,
         "max_model_len": context,
         "input_modalities": None if entry.card is None else ["text", *sorted(entry.card.capabilities.media)],
+        "tasks": None if entry.card is None else sorted(entry.card.capabilities.tasks),
     }
     anthropic = {
         "type": "model",

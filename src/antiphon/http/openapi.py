@@ -61,6 +61,7 @@ _ITEMS = Operation(answer=response.ItemList, query=PAGED)
 _UNTYPED = Operation()
 _BATCHES = ("after_id", "before_id", "limit")
 _TEXT = "text/plain"
+_SOUND = Operation(form=wire.TranscriptionForm, answer=dict[str, Any], events=True)
 
 OPERATIONS: Mapping[str, Operation] = {
     "POST /v1/chat/completions": Operation(chat.ChatRequest, chat.ChatCompletion, events=True),
@@ -80,6 +81,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /rerank": Operation(wire.RerankRequest, wire.Ranking),
     "POST /v1/score": Operation(wire.ScoreRequest, wire.ScoreList),
     "POST /score": Operation(wire.ScoreRequest, wire.ScoreList),
+    "POST /v1/audio/transcriptions": _SOUND,
+    "POST /v1/audio/translations": _SOUND,
     "POST /v1/responses": Operation(responses.CreateResponse, response.Response, events=True),
     "POST /v1/responses/input_tokens": Operation(responses.CountTokens, response.TokenCounts),
     "POST /v1/responses/compact": Operation(responses.CompactRequest, response.Compaction),

@@ -1,19 +1,35 @@
-"""POST /v1/embeddings, /v1/rerank and /score: vectors of texts, and how well they answer others."""
+"""POST /v1/embeddings, /v1/rerank, /score and /v1/audio/transcriptions: what is no answer of a model.
+
+Vectors of texts, and how well they answer others; what is said in sounds, which takes a form.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+from starlette.datastructures import UploadFile
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest
+from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest, TranscriptionForm
 from antiphon.app import vectors
 from antiphon.app.app import App
+from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
+from antiphon.engines.engine import Sound
+from antiphon.http.files import form_of, name_of, pieces_of
 from antiphon.http.request import Handler, app_of, json_response, read_request
 from antiphon.run.endings import ClientLeftError
+
+T = TypeVar("T")
+
+EVENTS = "text/event-stream"
+_FORMS = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
+
+AHEAD = 16
+"""Pieces of a body that are read before the client has taken them."""
 
 CLIENT_CLOSED = 499
 """The status that nobody gets any more; it is for the log."""
@@ -24,28 +40,94 @@ def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any]) 
 
     async def handle(request: Request) -> Response:
         wire = await read_request(request, type_)
-        work = asyncio.ensure_future(use_case(app_of(request), wire))
-        leaving = asyncio.ensure_future(_left(request))
-        try:
-            await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return json_response(work.result())
-            observed().fail(ClientLeftError())
-            return Response(status_code=CLIENT_CLOSED)
-        finally:
-            for task in (work, leaving):
-                task.cancel()
-            with suppress(asyncio.CancelledError, Exception):  # it was told, or nobody is there to be told
-                await work
+        body = await _unless_left(request, use_case(app_of(request), wire))
+        return Response(status_code=CLIENT_CLOSED) if body is None else json_response(body)
 
     handle.__doc__ = use_case.__doc__
     return handle
+
+
+async def _unless_left(request: Request, working: Awaitable[T]) -> T | None:
+    """What comes of work; None if the client leaves before, which ends the work."""
+    work, leaving = asyncio.ensure_future(working), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        observed().fail(ClientLeftError())
+        return None
+    finally:
+        for task in (work, leaving):
+            task.cancel()
+        with suppress(asyncio.CancelledError, Exception):  # it was told, or nobody is there to be told
+            await work
 
 
 async def _left(request: Request) -> None:
     """Wait until the client is gone. The body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def transcribe(request: Request) -> Response:
+    """What is said in a sound that a form brings, by a model of a server that writes it down."""
+    async with form_of(request) as form:
+        upload = form.get("file")
+        if not isinstance(upload, UploadFile):
+            raise RequestError("Missing required parameter: 'file'. Send it as a file.", param="file")
+        given = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+        data = b"".join([piece async for piece in pieces_of(upload)])
+        translated = request.url.path.endswith("/translations")
+        media_type = upload.content_type or "application/octet-stream"
+        if not media_type.isprintable() or not media_type.isascii():
+            media_type = "application/octet-stream"
+        fields = tuple((name, value) for name, value in given if name != "model")
+        sound = Sound(data, name_of(upload), media_type, fields, translated)
+    wanted = msgspec.convert(dict(given), TranscriptionForm, strict=False)
+    reading = _Reading(vectors.transcribed(app_of(request), wanted.model, sound))
+    first = await _unless_left(request, reading.next())
+    if first is None:
+        reading.stop()
+        return Response(status_code=CLIENT_CLOSED)
+    answer = EVENTS if wanted.stream else _FORMS.get(wanted.response_format, "application/json")
+    return StreamingResponse(reading.all(first), media_type=answer)
+
+
+class _Reading:
+    """Reads pieces in a task of its own: what gives them has to begin and to end in one."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._read: asyncio.Queue[bytes | Exception] = asyncio.Queue(AHEAD)
+        self._task = asyncio.ensure_future(self._run(pieces))
+
+    async def _run(self, pieces: AsyncIterator[bytes]) -> None:
+        try:
+            async for piece in pieces:
+                await self._read.put(piece)
+        except Exception as error:
+            await self._read.put(error)
+        else:
+            await self._read.put(b"")
+
+    async def next(self) -> bytes:
+        """The next piece, empty behind the last. Raises what the pieces raise."""
+        piece = await self._read.get()
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    async def all(self, piece: bytes) -> AsyncIterator[bytes]:
+        """This piece, and all that follow."""
+        try:
+            while piece:
+                yield piece
+                piece = await self.next()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._task.cancel()
 
 
 embeddings = handler(vectors.embeddings, EmbeddingsRequest)

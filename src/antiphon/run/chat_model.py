@@ -5,7 +5,7 @@ else here. Sizes are estimates, until the server says what it counted.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from antiphon.core.turn import Calling, Ending, Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN, ChatDecoder
 from antiphon.decode.ids import ids_by, openai_call_id
-from antiphon.engines.engine import Conversation, Engine, GenerationRequest, Load, ModelCard, Prompt
+from antiphon.engines.engine import Conversation, Engine, GenerationRequest, Load, ModelCard, Prompt, Sound
 from antiphon.engines.upstreams.kind import no_tokens
 from antiphon.render.media import PLAIN, Marks, media_in
 from antiphon.render.messages import TemplateMessage, gather, move_media_of_results
@@ -175,6 +175,10 @@ class ChatModel:
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """See `Model`."""
         return await vectors.score(self.engine, pairs)
+
+    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+        """See `Model`."""
+        return vectors.transcribe(self.engine, sound)
 
 
 _WIRE_NAMES = {"prompt_limit": "truncate_prompt_tokens"}

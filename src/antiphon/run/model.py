@@ -6,7 +6,7 @@ it, and decodes what that writes.
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import NamedTuple, Protocol
@@ -23,7 +23,7 @@ from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
-from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, check_size
+from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, Sound, check_size
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
@@ -112,6 +112,10 @@ class Model(Protocol):
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """How well each document of the pairs answers its query. Raises RequestError, EngineError."""
+        ...
+
+    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+        """What is said in a sound, as the body of an answer. Raises RequestError, EngineError."""
         ...
 
 

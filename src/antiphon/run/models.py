@@ -6,7 +6,7 @@ room goes before whoever comes later, whichever model that wants.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar, Token
 from enum import StrEnum
@@ -29,7 +29,7 @@ from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.engine import Load, ModelCard, Prompt
+from antiphon.engines.engine import Load, ModelCard, Prompt, Sound
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
 from antiphon.tools.tool import Checked, ServerTool
@@ -485,6 +485,12 @@ class NamedModel:
         """See `Model`."""
         async with self.held():
             return await self._model.score(pairs)
+
+    async def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+        """See `Model`."""
+        async with self.held():
+            async for piece in self._model.transcribe(sound):
+                yield piece
 
     def _completed(self, turn: Turn) -> Turn:
         """The turn with the model's defaults where it says nothing."""

@@ -1,7 +1,7 @@
 """A model whose engine continues prompts: how a turn becomes one, and how what is written is decoded."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -25,7 +25,7 @@ from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.detection.foreign import ForeignCalls
 from antiphon.dialects.dialect import TEXT, Dialect
-from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt
+from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, Sound
 from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
@@ -182,6 +182,10 @@ class TokenModel:
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """See `Model`."""
         return await vectors.score(self.engine, pairs)
+
+    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+        """See `Model`."""
+        return vectors.transcribe(self.engine, sound)
 
     async def prompt(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
         """The turn as the model wants to read it: these `ids`, if it was rendered before.

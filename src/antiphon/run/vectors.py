@@ -1,11 +1,11 @@
-"""Vectors and scores of texts: how a model is asked for them, and models that give nothing else.
+"""Vectors and scores of texts, what is said in sounds, and models that give nothing else.
 
 A model that ranks says itself how well a document answers a query. Of one that embeds only, it is the cosine
 of the angle between their vectors.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from operator import mul
 from types import MappingProxyType
@@ -14,7 +14,17 @@ from antiphon.core.errors import RequestError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.engine import Embedder, Engine, Load, ModelCard, Prompt, Reranker, Task
+from antiphon.engines.engine import (
+    Embedder,
+    Engine,
+    Load,
+    ModelCard,
+    Prompt,
+    Reranker,
+    Sound,
+    Task,
+    Transcriber,
+)
 from antiphon.run.model import Prepared, PromptSize
 from antiphon.tools.tool import ServerTool
 
@@ -59,12 +69,21 @@ async def score(engine: Engine, pairs: Sequence[tuple[str, str]]) -> Scores:
     return Scores((*scores,), found.tokens)
 
 
+def transcribe(engine: Engine, sound: Sound) -> AsyncIterator[bytes]:
+    """What is said in a sound, as the body of an answer. Raises RequestError, EngineError."""
+    if Task.TRANSCRIBE not in engine.card.capabilities.tasks or not isinstance(engine, Transcriber):
+        raise _unable(
+            engine.card, "writes down no sounds", "Name one that does, or send it to one that hears"
+        )
+    return engine.transcribe(sound)
+
+
 def _unable(card: ModelCard, what: str, remedy: str) -> RequestError:
     return RequestError(f"The model '{card.name}' {what}. {remedy}.", param="model", code="unsupported_model")
 
 
 class VectorModel:
-    """A model that embeds or ranks, and answers nobody. See `Model`."""
+    """A model that embeds, ranks or writes down sounds, and answers nobody. See `Model`."""
 
     def __init__(self, engine: Engine, limits: Limits = DEFAULTS) -> None:
         self.engine = engine
@@ -120,5 +139,13 @@ class VectorModel:
         """See `Model`."""
         return await score(self.engine, pairs)
 
+    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+        """See `Model`."""
+        return transcribe(self.engine, sound)
+
     def _no_answers(self) -> RequestError:
-        return _unable(self.card, "gives no answers", "Use /v1/embeddings or /v1/rerank, or name another")
+        return _unable(
+            self.card,
+            "gives no answers",
+            "Use /v1/embeddings, /v1/rerank or /v1/audio/transcriptions, or name another",
+        )

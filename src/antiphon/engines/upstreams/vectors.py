@@ -1,4 +1,4 @@
-"""How servers embed and rank: what each kind is asked with, and what it answers.
+"""How servers embed, rank and write down sounds: what each kind is asked with, and what it answers.
 
 Nearly all have OpenAI's `/v1/embeddings`; those that rank have Jina's `/v1/rerank`. Many inputs are asked for
 in several requests, each of which waits for a slot like a generation: so a large one does not keep others
@@ -8,6 +8,7 @@ waiting, and no answer is so large that reading it holds up the event loop.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from secrets import token_hex
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.engine import ModelCard, Task
+from antiphon.engines.engine import ModelCard, Sound, Task
 
 AT_ONCE = 8
 """Requests to the server at a time, for one request of a client."""
@@ -36,7 +37,7 @@ class VectorApi(Struct, frozen=True):
     texts, as `Capabilities.embedding` has it. With `native` it is asked as Ollama is.
     """
 
-    tasks: frozenset[Task] = frozenset({Task.GENERATE, Task.EMBED, Task.RANK})
+    tasks: frozenset[Task] = frozenset(Task)
     batch: int = 32
     fields: frozenset[str] = frozenset({"ids", "dimensions"})
     native: bool = False
@@ -48,7 +49,9 @@ _GENERATES = frozenset({Task.GENERATE})
 VECTOR_APIS: Mapping[str, VectorApi] = MappingProxyType(
     {
         # A slot reads one input at a time. What is too long is cut here, by its tokens.
-        "llama-server": VectorApi(batch=1, fields=frozenset({"ids", "truncate"})),
+        "llama-server": VectorApi(
+            frozenset(Task) - {Task.TRANSCRIBE}, batch=1, fields=frozenset({"ids", "truncate"})
+        ),
         "vllm": VectorApi(fields=frozenset({"ids", "dimensions", "truncate"})),
         "ollama": VectorApi(
             _GENERATES | {Task.EMBED}, fields=frozenset({"dimensions", "truncate"}), native=True
@@ -160,6 +163,23 @@ def _scores(answer: Any, count: int) -> Scores:
     if len(scores) < count:
         raise _unexpected()
     return Scores(scores, tokens)
+
+
+def form_of(card: ModelCard, sound: Sound) -> tuple[bytes, str]:
+    """The form that OpenAI's `/v1/audio/transcriptions` takes, and its media type."""
+    boundary = token_hex(16)
+    fields = [("model", card.known_as[0]), *sound.fields]
+    parts = [f'form-data; name="{_quoted(name)}"\r\n\r\n{value}'.encode() for name, value in fields]
+    head = f'form-data; name="file"; filename="{_quoted(sound.name)}"\r\nContent-Type: {sound.media_type}'
+    parts.append(f"{head}\r\n\r\n".encode() + sound.data)
+    start = f"--{boundary}\r\nContent-Disposition: ".encode()
+    body = b"".join(start + part + b"\r\n" for part in parts) + f"--{boundary}--\r\n".encode()
+    return body, f"multipart/form-data; boundary={boundary}"
+
+
+def _quoted(name: str) -> str:
+    """As browsers write the names of fields and files."""
+    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _cutter(post: Post, card: ModelCard, request: EmbeddingRequest) -> Callable[[Input], Awaitable[Input]]:
