@@ -123,6 +123,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Python("langchain", "langchain-openai==1.7.3"),
         Python("instructor", "instructor==1.17.0"),
         Python("anthropic-python", "anthropic==2.12.0"),
+        Python("anthropic-python-0", "anthropic==0.125.0"),
         Python("llm-comply", "llm-comply==0.5.0", "jsonschema==4.26.0"),
         Node("openai-js", "openai@7.55.0"),
         Node("anthropic-js", "@anthropic-ai/sdk@1.12.0"),

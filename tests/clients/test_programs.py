@@ -119,7 +119,21 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
         "others": OTHERS,
         "image": SEEN,
     },
-    ("anthropic-js", ""): {"create": FULL, "stream": STREAMED},
+    # It speaks the older version of the API.
+    ("anthropic-python-0", ""): {
+        "create": FULL,
+        "stream": STREAMED,
+        "tool_runner": FULL,
+        "parse": PARSED,
+        "others": OTHERS,
+    },
+    ("anthropic-js", ""): {
+        "create": FULL,
+        "stream": STREAMED,
+        "tool_runner": FULL,
+        "parse": PARSED,
+        "others": OTHERS,
+    },
     ("ai-sdk", "anthropic"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
     ("ai-sdk", "openai.chat"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
     ("ai-sdk", "openai-compatible"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
@@ -142,7 +156,7 @@ async def ask(client: str, *arguments: str, home: Path, engine: Engine, model: s
     environment = ENVIRONMENTS[client]
     environment.ready()
     async with running(engine, keys=[KEY], **options) as server:
-        program = client.replace("-", "_")
+        program = client.removesuffix("-0").replace("-", "_")  # an older version runs the same program
         return await environment.run(program, f"{server.url}/v1", model, *arguments, key=KEY, home=home)
 
 

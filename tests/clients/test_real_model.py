@@ -301,7 +301,12 @@ async def test_anthropics_sdk_gets_answers_too(server: Running, model: str) -> N
         counted = await client.messages.count_tokens(
             model=model, system="You are kind. " * 100, messages=user(STORY)
         )
+        begun = [*user("What is the capital of France?"), {"role": "assistant", "content": "The capital of"}]
+        goes_on = await client.messages.create(**(said | {"messages": begun}))
 
+    [block] = goes_on.content
+    assert isinstance(block, TextBlock)
+    assert block.text.startswith(" France is Paris")
     for message in (first, again):
         [block] = message.content
         assert isinstance(block, TextBlock)

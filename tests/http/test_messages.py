@@ -1,6 +1,7 @@
 """POST /v1/messages as a client sees it: answers, tools, reasoning, prefill, errors."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -111,6 +112,56 @@ async def test_stop_sequences_and_limits() -> None:
         " three",
     )
     assert (cut["stop_reason"], cut["usage"]["output_tokens"]) == ("max_tokens", 2)
+
+
+async def test_an_answer_that_fills_the_context_and_one_that_was_filtered() -> None:
+    script = [{"when": "Brood.", "output": "word " * 500}, {"output": "I", "finish": "content_filter"}]
+    async with asking(ScriptedEngine(script, context=200)) as api:
+        full = await api.ask("Brood.", max_tokens=9999)
+        filtered = await api.ask("Hi")
+
+    assert full["stop_reason"] == "model_context_window_exceeded"
+    assert full["usage"]["input_tokens"] + full["usage"]["output_tokens"] == 200
+    assert (filtered["stop_reason"], filtered["stop_details"]["type"]) == ("refusal", "refusal")
+
+
+async def test_a_conversation_of_the_responses_api_goes_on() -> None:
+    async with asking(SCRIPT) as api:
+        asked = {"role": "user", "content": "Weather?"}
+        tool = {"type": "function", "name": "get_weather", "parameters": WEATHER["input_schema"]}
+        response = await api.post(
+            "/v1/responses",
+            {
+                "model": "scripted",
+                "input": [asked],
+                "tools": [tool],
+                "reasoning": {"effort": "low"},
+                "include": ["reasoning.encrypted_content"],
+            },
+        )
+        thought, said, call = response["output"]
+        text, sealed = thought["content"][0]["text"], thought["encrypted_content"]
+        used = {
+            "type": "tool_use",
+            "id": call["call_id"],
+            "name": call["name"],
+            "input": json.loads(call["arguments"]),
+        }
+        blocks = [
+            {"type": "thinking", "thinking": text, "signature": sealed},
+            {"type": "text", "text": said["content"][0]["text"]},
+            used,
+        ]
+        result = {"type": "tool_result", "tool_use_id": call["call_id"], "content": "sunny"}
+        messages = [asked, {"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}]
+        after = await api.ask(messages, tools=[WEATHER])
+        blocks[0] = {"type": "redacted_thinking", "data": sealed}
+        again = await api.ask(messages, tools=[WEATHER])
+        blocks[0] = {"type": "thinking", "thinking": "I was never thought.", "signature": sealed}
+        refused = await api.refused(messages, tools=[WEATHER])
+
+    assert texts(after) == texts(again) == "It is sunny."
+    assert "messages[1].content[0].signature" in refused["message"]  # so it was opened
 
 
 async def test_errors_have_anthropics_shape() -> None:

@@ -250,6 +250,17 @@ def test_what_the_server_ran_is_shown_as_the_model_knows_it(
     assert said[1:] == (FunctionCall("7", name, arguments), FunctionOutput("7", (TextPart(answer),), name))
 
 
+@pytest.mark.parametrize("name", ["text_editor_code_execution", "tool_search"])
+def test_what_tools_did_that_are_not_here_is_shown(name: str) -> None:
+    call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": name, "input": {"a": 1}}
+    result = {"type": f"{name}_tool_result", "tool_use_id": "srvtoolu_1", "content": {"type": "seen", "b": 2}}
+
+    *_, called, seen = items([user(text("?")), assistant(call, result)])
+
+    assert called == FunctionCall("1", name, '{"a":1}')
+    assert seen == FunctionOutput("1", (TextPart('{"type":"seen","b":2}'),), name)
+
+
 def test_what_a_tool_of_an_mcp_server_did_is_shown() -> None:
     use = {"type": "mcp_tool_use", "id": "mcptoolu_7", "name": "roll", "server_name": "casino", "input": {}}
     done = {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_7", "is_error": False, "content": [text("4")]}

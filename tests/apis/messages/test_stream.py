@@ -131,6 +131,8 @@ def test_what_is_said_does_not_depend_on_how_it_was_cut(
         ("Hi", Finished(FinishReason.STOP, Usage(1)), "end_turn", None),
         ("Hi", Finished(FinishReason.STOP, Usage(1), 7), "end_turn", None),
         ("Hi", Finished(FinishReason.STOP, Usage(1), "\n\n"), "stop_sequence", "\n\n"),
+        ("Hi", Finished(FinishReason.CONTENT_FILTER, Usage(1)), "refusal", None),
+        (CALL, Finished(FinishReason.TOOL_LIMIT, Usage(1)), "pause_turn", None),
         ("Hi", Finished(FinishReason.LENGTH, Usage(1000)), "max_tokens", None),
         ("Hi", Finished(FinishReason.LENGTH, Usage(999)), "model_context_window_exceeded", None),
         (CALL, Finished(FinishReason.STOP, Usage(1)), "tool_use", None),
@@ -143,6 +145,8 @@ def test_why_an_answer_ended(text: str, end: Finished, reason: str, sequence: st
     body = check([*said([text])[:-1], end])
 
     assert (body["stop_reason"], body["stop_sequence"]) == (reason, sequence)
+    details = {"type": "refusal", "category": None, "explanation": None}
+    assert body["stop_details"] == (details if reason == "refusal" else None)
 
 
 def test_usage_counts_what_the_engine_had_cached_apart() -> None:

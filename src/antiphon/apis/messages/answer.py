@@ -17,6 +17,7 @@ from antiphon.apis.messages.resource import (
     ContextManagement,
     Message,
     MessageUsage,
+    RefusalDetails,
     ServerToolResultBlock,
     ServerToolUsage,
     TextBlock,
@@ -32,6 +33,7 @@ from antiphon.core.items import object_in
 from antiphon.core.json_scanner import JsonScanner
 from antiphon.core.turn import Function
 
+REFUSAL = "refusal"
 _TOKEN = re.compile(
     r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")
       | (?P<sign>[{}\[\],:])
@@ -88,14 +90,20 @@ class Blocks:
                 self._web.web_fetch_requests += 1
         return block
 
-    def stop(self, end: Finished) -> tuple[str, str | None]:
-        """Why the answer ended, and the stop sequence that it ended with."""
+    def stop(self, end: Finished) -> dict[str, Any]:
+        """The fields that say why the answer ended."""
+        reason, sequence = self._reason(end)
+        details = RefusalDetails() if reason == REFUSAL else None
+        return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": details}
+
+    def _reason(self, end: Finished) -> tuple[str, str | None]:
+        """In one word, and the stop sequence that it ended with."""
         if end.reason is FinishReason.LENGTH:
             # With a stop, it is the server that ended it, not the context.
             cut = end.stop is not None or end.usage.completion_tokens >= self.presentation.max_tokens
             return "max_tokens" if cut else "model_context_window_exceeded", None
         if end.reason is FinishReason.CONTENT_FILTER:
-            return "refusal", None
+            return REFUSAL, None
         if end.reason is FinishReason.TOOL_LIMIT:
             return "pause_turn", None
         if self.calls:
@@ -146,13 +154,11 @@ class MessageBuilder(BodyProjection):
         end, envelope = self._end, self._envelope
         if end is None:
             raise RuntimeError("a message has no body before it is finished")
-        reason, sequence = self._blocks.stop(end)
         message = Message(
             id=envelope.id,
             model=envelope.model,
             content=tuple(self._content),
-            stop_reason=reason,
-            stop_sequence=sequence,
+            **self._blocks.stop(end),
             context_management=self._blocks.context_management,
             usage=MessageUsage(**self._blocks.usage(envelope.prompt_tokens, end)),
             unmet=end.unmet or UNSET,

@@ -192,6 +192,13 @@ class ContextManagement(Struct, frozen=True):
     applied_edits: tuple[()] = ()
 
 
+class RefusalDetails(Struct, frozen=True, tag_field="type", tag="refusal"):
+    """An answer was filtered. Whoever did that does not say why."""
+
+    category: None = None
+    explanation: None = None
+
+
 class Message(Struct, tag_field="type", tag="message", kw_only=True):
     """An answer. `unmet` names the demands that it does not meet, `generations` the usage of each of several.
 
@@ -204,7 +211,7 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
     content: tuple[Block, ...] = ()
     stop_reason: str | None = None
     stop_sequence: str | None = None
-    stop_details: None = None
+    stop_details: RefusalDetails | None = None
     container: None = None
     context_management: ContextManagement | UnsetType = UNSET
     usage: MessageUsage
@@ -284,7 +291,7 @@ class Stop(Struct, kw_only=True):
 
     stop_reason: str
     stop_sequence: str | None
-    stop_details: None = None
+    stop_details: RefusalDetails | None = None
     container: None = None
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[GenerationUsage, ...] | UnsetType = UNSET

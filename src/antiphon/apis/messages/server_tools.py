@@ -53,7 +53,9 @@ _BLOCKS: Mapping[str, Mapping[str | None, str]] = {
     shell.TOOL: {None: "bash_code_execution"},
 }
 """Tool of the server → what the model does with it (None: whatever it is) → the name of the call's block."""
-RESULTS = tuple(f"{name}_tool_result" for names in _BLOCKS.values() for name in names.values())
+_ELSEWHERE = ("text_editor_code_execution", "tool_search")  # in conversations that began at Anthropic
+_NAMES = (*(name for names in _BLOCKS.values() for name in names.values()), *_ELSEWHERE)
+RESULTS = tuple(f"{name}_tool_result" for name in _NAMES)
 """The types of blocks with results."""
 _FAILED = "unavailable"
 

@@ -167,11 +167,9 @@ class MessageStream(StreamProjection):
         end = self._end
         if end is None:
             raise RuntimeError("a message has no end before it is finished")
-        reason, sequence = self._blocks.stop(end)
         delta = MessageDelta(
             delta=Stop(
-                stop_reason=reason,
-                stop_sequence=sequence,
+                **self._blocks.stop(end),
                 unmet=end.unmet or UNSET,
                 generations=end.generations or UNSET,
             ),
