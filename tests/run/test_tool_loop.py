@@ -417,7 +417,7 @@ async def test_a_stop_string_ends_the_answer_and_no_call_before_it_is_run() -> N
 # Failures
 
 
-@pytest.mark.parametrize("arguments", ['{"code": "\\ud800"}', '{"code": 1e999}', "[1]", "7"])
+@pytest.mark.parametrize("arguments", ['{"code": 1e999}', "[1]", "7"])
 async def test_arguments_that_no_tool_reads_are_told_to_the_model(arguments: str) -> None:
     model, engine = await model_of(called("python", arguments), "Sorry.", tool=ActingTool())
     assert fold(await said(asking(), model)).text == "Sorry."

@@ -84,6 +84,24 @@ class Decoder:
     calls in the prompt: events report the whole calls, with the raw text of the answer only.
     """
 
+    # Every token looks some of them up.
+    __slots__ = (
+        "_builder",
+        "_delta",
+        "_origin",
+        "_plain",
+        "_plain_length",
+        "_plain_tokens",
+        "_prefix_left",
+        "_reader",
+        "_table",
+        "_token_map",
+        "around_calls",
+        "calls_start",
+        "state",
+        "stopped",
+    )
+
     def __init__(  # noqa: PLR0913 - all but the table may be left out
         self,
         table: Table,

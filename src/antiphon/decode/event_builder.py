@@ -45,6 +45,33 @@ class EventBuilder:
     their arguments.
     """
 
+    # Every token looks some of them up.
+    __slots__ = (
+        "_broken",
+        "_call_ids",
+        "_calls",
+        "_events",
+        "_held",
+        "_ids",
+        "_kind",
+        "_named",
+        "_open",
+        "_phase",
+        "_provisional",
+        "_provisional_size",
+        "_stop",
+        "_token_map",
+        "_tools",
+        "_writer",
+        "cached_tokens",
+        "completion_tokens",
+        "marker",
+        "media_tokens",
+        "reasoned",
+        "reasoning_tokens",
+        "stopped",
+    )
+
     def __init__(
         self, token_map: TokenMap, ids: CallIds, stop: StopMatcher | None, tools: Mapping[str, Schema]
     ) -> None:

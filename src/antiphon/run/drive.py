@@ -133,6 +133,26 @@ class Client:
 class Driver:
     """Drives one answer; what its source pushes to. Not for reuse."""
 
+    # Every token looks some of them up.
+    __slots__ = (
+        "_begun",
+        "_cancelled",
+        "_client",
+        "_deadline",
+        "_early",
+        "_journal",
+        "_observation",
+        "_opening",
+        "_pauses",
+        "_projection",
+        "_reason",
+        "_source",
+        "_task",
+        "_unopened",
+        "_waiting",
+        "paused",
+    )
+
     def __init__(
         self,
         source: Source,

@@ -104,6 +104,42 @@ class GenerationRun:
     `items` numbers and builds the items of the answer that this generation is part of.
     """
 
+    # Every token looks some of them up; and above 30 attributes Python would give each object a dictionary.
+    __slots__ = (
+        "_before",
+        "_broken",
+        "_calls",
+        "_check",
+        "_choice",
+        "_closings",
+        "_continues",
+        "_decoder",
+        "_emit",
+        "_ended",
+        "_engine",
+        "_failure",
+        "_finished",
+        "_first",
+        "_held",
+        "_hosted",
+        "_items",
+        "_limit",
+        "_lost",
+        "_observation",
+        "_output",
+        "_pieces",
+        "_plan",
+        "_pool",
+        "_repetition",
+        "_replay",
+        "_request",
+        "_started",
+        "_told",
+        "_unfinished",
+        "_verdict",
+        "_work",
+    )
+
     def __init__(
         self,
         engine: Engine,
