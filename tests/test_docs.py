@@ -4,6 +4,7 @@ import dataclasses
 import re
 import runpy
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -202,17 +203,14 @@ def test_other_names_are_in_the_docs() -> None:
 
 
 def test_what_engines_honour_is_in_the_docs() -> None:
-    engines = (llama_request.SUPPORTED, vllm_core.SUPPORTED, scripted.SUPPORTED)
-    field_of = {"use_beam_search": "beam_width"}
-    documented = {
-        field_of.get(name, name): tuple(cells)
-        for name, *cells in rows("parameters.md", "Which engine does what")
-    }
+    written = runpy.run_path(str(ROOT / "scripts" / "parameter_table"))["text"]()
 
-    assert documented == {
-        name: tuple("yes" if name in honoured else "no" for honoured in engines)
-        for name in Sampling.__struct_fields__
-    }
+    assert (ROOT / "docs" / "parameters.md").read_text() == written, "Run scripts/parameter_table."
+
+
+@pytest.mark.parametrize("engine", [llama_request, vllm_core, scripted])
+def test_what_an_engine_does_not_honour_has_a_reason(engine: ModuleType) -> None:
+    assert engine.REFUSED.keys() == {*Sampling.__struct_fields__} - engine.SUPPORTED
 
 
 def test_what_upstreams_honour_is_in_the_docs() -> None:

@@ -20,7 +20,15 @@ from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Engine, GenerationRequest, Load, Prompt, Work
+from antiphon.engines.engine import (
+    BeamSearcher,
+    Engine,
+    GenerationRequest,
+    Load,
+    Prompt,
+    PromptScorer,
+    Work,
+)
 from tests.media import png
 
 PATIENCE = 100.0
@@ -347,6 +355,37 @@ class EngineContract:
         for chunk in await chunks_of(engine, self.prompt, 20, sampling=greedy(engine, logprobs=0)):
             raws = [token.text.encode() if token.raw is None else token.raw for token in chunk.tokens]
             assert b"".join(raws) == chunk.text.encode()
+
+    @pytest.mark.parametrize("most", [0, 2])
+    async def test_a_prompt_is_scored(self, engine: Engine, most: int) -> None:
+        self.needs(engine, "prompt_logprobs")
+        assert isinstance(engine, PromptScorer)
+        request = await request_of(engine, self.prompt, 1, sampling=Sampling(prompt_logprobs=most))
+        first, *others = await engine.score_prompt(request)
+        assert [token.id for token in (first, *others)] == [*request.prompt.ids]
+        assert "".join(token.text for token in (first, *others)) == self.prompt
+        assert (first.logprob, first.top) == (None, ())
+        for token in others:
+            assert token.logprob is not None
+            assert token.logprob <= 0
+            assert len(token.top) == most
+            logprobs = [top.logprob for top in token.top]
+            assert logprobs == sorted(logprobs, reverse=True)
+
+    async def test_beams_are_whole_answers_the_best_first(self, engine: Engine) -> None:
+        self.needs(engine, "beam_width")
+        assert isinstance(engine, BeamSearcher)
+        sampling = Sampling(beam_width=3, logprobs=0, ignore_eos=True)
+        beams = await engine.search(await request_of(engine, self.prompt, 4, sampling=sampling))
+        assert len({tuple(token.id for token in tokens_of([*beam])) for beam in beams}) == len(beams) == 3
+        totals = [sum(token.logprob or 0 for token in tokens_of([*beam])) for beam in beams]
+        assert totals == sorted(totals, reverse=True)
+        for beam in beams:
+            assert finish_of([*beam]) == Finish(FinishReason.LENGTH)
+            assert len(tokens_of([*beam])) == 4
+        one = Sampling(beam_width=1, ignore_eos=True)
+        [greedily] = await engine.search(await request_of(engine, self.prompt, 4, sampling=one))
+        assert text_of([*greedily]) == text_of(await chunks_of(engine, self.prompt, 4))
 
     async def test_a_stop_token_is_the_last_and_hidden(self, engine: Engine) -> None:
         self.needs(engine, "stop_token_ids")

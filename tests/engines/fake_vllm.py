@@ -2,12 +2,13 @@
 
 Names and shapes are those of vLLM 0.32: `engine/arg_utils.py`, `sampling_params.py`, `exceptions.py`,
 `v1/engine/__init__.py` (EngineCoreOutput), `v1/engine/async_llm.py`, `v1/engine/core_client.py`,
-`v1/outputs.py` (LogprobsLists). The tokenizer is a real one, of bytes. In place of a model, each token is the one after
+`v1/outputs.py` (LogprobsLists, LogprobsTensors). The tokenizer is a real one, of bytes. In place of a model, each token is the one after
 the last, in the alphabet. What vLLM makes of its arguments, only the real one can say: `test_vllm_real.py`.
 """
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,9 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 SPECIAL = ("<|im_start|>", "<|im_end|>")
+END = 257
+"""The id of the last of them, which ends answers."""
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -71,7 +75,13 @@ class FakeTokenizer:
 
 class SamplingParams(SimpleNamespace):
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    temperature: float = 1.0
     stop_token_ids: Sequence[int] = ()
+
+    @property
+    def all_stop_token_ids(self) -> set[int]:
+        return {*self.stop_token_ids, END}
 
 
 class LoRARequest(NamedTuple):
@@ -96,11 +106,21 @@ class LogprobsLists(NamedTuple):
     logprobs: Array
 
 
+class LogprobsTensors(NamedTuple):
+    logprob_token_ids: Array
+    logprobs: Array
+
+
 class EngineCoreOutput(SimpleNamespace):
     finish_reason: str | None = None
     stop_reason: int | None = None
     new_logprobs: LogprobsLists | None = None
+    new_prompt_logprobs_tensors: LogprobsTensors | None = None
     prefill_stats: Any = None
+
+
+def structured_outputs_config(value: str) -> SimpleNamespace:
+    return SimpleNamespace(**json.loads(value))
 
 
 class AsyncEngineArgs:
@@ -118,6 +138,7 @@ class AsyncEngineArgs:
         parser.add_argument("--disable-log-stats", action="store_true")
         parser.add_argument("--enable-log-requests", action=argparse.BooleanOptionalAction, default=False)
         parser.add_argument("--allowed-media-domains", nargs="+")
+        parser.add_argument("--structured-outputs-config", type=structured_outputs_config)
         return parser
 
     @classmethod
@@ -136,6 +157,7 @@ class AsyncLLM:
         self.model_config = SimpleNamespace(
             model=args.model,  # type: ignore[attr-defined]
             max_model_len=args.max_model_len or 2048,  # type: ignore[attr-defined]
+            max_logprobs=20,
             hf_config=SimpleNamespace(architectures=["LlamaForCausalLM"], model_type="llama"),
             get_diff_sampling_param=lambda: {"temperature": 0.6, "max_tokens": 9},
         )
@@ -167,6 +189,7 @@ class InputProcessor:
         supported_tasks: Sequence[str],
         priority: int = 0,
         lora_request: Any = None,
+        trace_headers: Mapping[str, str] | None = None,
         data_parallel_rank: int | None = None,
     ) -> SimpleNamespace:
         if params.temperature > 2:
@@ -183,6 +206,7 @@ class InputProcessor:
             sampling_params=params,
             priority=priority,
             lora_request=lora_request,
+            trace_headers=trace_headers,
             data_parallel_rank=data_parallel_rank,
         )
         self.seen.append(request)
@@ -190,7 +214,7 @@ class InputProcessor:
 
 
 class EngineCore:
-    """Yields a token for each request in each step. `script` is played instead, `dies` and `end` end it."""
+    """Yields a token for each request in each step. `script` is played instead, `held` stops it, `dies` and `end` end it."""
 
     def __init__(self, tokenizer: FakeTokenizer) -> None:
         self._next: dict[int, int] = {}
@@ -202,6 +226,7 @@ class EngineCore:
         self.aborted: list[str] = []
         self.adapters: dict[int, str] = {}
         self.dies = False
+        self.held = False
         self.end = os.pipe()
         self.resources = SimpleNamespace(engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]]))
 
@@ -225,7 +250,7 @@ class EngineCore:
 
     async def get_output_async(self) -> SimpleNamespace:
         await asyncio.sleep(0)
-        while not self._requests and not self.dies:
+        while (self.held or not self._requests) and not self.dies:
             await asyncio.sleep(0.001)
         if self.dies:
             raise EngineDeadError
@@ -245,6 +270,10 @@ class EngineCore:
                 most = [token, *(each for each in self._next if each != token)][: params.logprobs]
                 scores = [-0.5, *(-0.5 - place for place in range(len(most)))]
                 output.new_logprobs = LogprobsLists(Array([[token, *most]]), Array([scores]))
+            if params.prompt_logprobs is not None:
+                rows = [[each, *[*self._next][: params.prompt_logprobs]] for each in ids[1:prompt]]
+                scored = [[-0.25 * place for place in range(len(row))] for row in rows]
+                output.new_prompt_logprobs_tensors = LogprobsTensors(Array(rows), Array(scored))
             if len(ids) - prompt == 1:
                 output.prefill_stats = SimpleNamespace(num_cached_tokens=0)
             if token in params.stop_token_ids:

@@ -89,6 +89,11 @@ class OverAntiphon(EngineContract):
 class TestTokens(OverAntiphon):
     kind = "vllm"
 
+    @pytest.fixture(autouse=True)
+    def unlike_vllm(self, request):
+        if "prompt_is_scored" in request.node.name:
+            pytest.skip("the scripted engine behind it scores none")
+
 
 class TestText(OverAntiphon):
     kind = "completions"
@@ -190,6 +195,47 @@ async def test_log_probabilities_name_tokens_whose_text_is_asked_for():
     top = (Candidate(49, " text", -1.2), Candidate(504, " text", -1.6))
     assert chunks[0].tokens == (Token(504, "The", -1.6, top),)
     assert text_of(chunks) == 'The phrase "The'  # what came while it was asked is not lost
+
+
+def scoring(*prompt_logprobs):
+    return {**VLLM, "/v1/completions": [answer(200, {"choices": [{"prompt_logprobs": prompt_logprobs}]})]}
+
+
+ROW = {
+    "42": {"logprob": -7.5, "rank": 90, "decoded_token": " it"},
+    "9": {"logprob": -0.25, "rank": 1, "decoded_token": " is"},
+    "7": {"logprob": -1.5, "rank": 2, "decoded_token": " was"},
+}
+
+
+@pytest.mark.parametrize("most", [0, 2])
+async def test_a_prompt_is_scored(most):
+    sampling = Sampling(prompt_logprobs=most, cache_salt="s")
+    async with canned(scoring(None, ROW if most else {"42": ROW["42"]})) as server:
+        engine = await started(server)
+        first, second = await engine.score_prompt(GenerationRequest(Prompt("", (6004, 42)), 4, sampling))
+        await engine.stop()
+    assert first == Token(6004, " text")
+    top = (Candidate(9, " is", -0.25), Candidate(7, " was", -1.5))
+    assert second == Token(42, " it", -7.5, top if most else ())
+    [asked] = [each for each in server.asked if each.path == "/v1/completions"]
+    assert asked.body == {
+        "model": "smol",
+        "prompt": [6004, 42],
+        "max_tokens": 1,
+        "prompt_logprobs": most,
+        "cache_salt": "s",
+    }
+
+
+@pytest.mark.parametrize("rows", [(None,), (None, {"9": ROW["9"]}), (None, None), (None, {"42": {}})])
+async def test_scores_that_are_none_of_this_prompt_are_an_error(rows):
+    async with canned(scoring(*rows)) as server:
+        engine = await started(server)
+        request = GenerationRequest(Prompt("", (6004, 42)), 4, Sampling(prompt_logprobs=1))
+        with pytest.raises(EngineError, match="does not answer as expected"):
+            await engine.score_prompt(request)
+        await engine.stop()
 
 
 async def test_a_trace_goes_on_to_the_server():

@@ -1,5 +1,6 @@
 """The vLLM engine beside a vLLM that is played, see `fake_vllm.py`: what must be exact, and how it fails."""
 
+import asyncio
 import os
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest_asyncio
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
+from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Adapters, GenerationRequest, Load, Prompt
 from antiphon.engines.vllm import Options
@@ -77,6 +79,7 @@ def test_arguments_are_read_by_vllms_own_parser():
     assert made('allowed_media_domains=["c,d"]', "enforce_eager=false")._args.allowed_media_domains == ["c,d"]
     assert made("enforce_eager=false")._args.enforce_eager is False
     assert made("enforce_eager")._args.enforce_eager is True
+    assert made('structured_outputs_config={"backend": "xgrammar"}')._args.dtype == "bfloat16"
     assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
 
 
@@ -96,6 +99,7 @@ def test_arguments_are_read_by_vllms_own_parser():
         ("enforce_eager=maybe", "enforce_eager is true or false, not 'maybe'"),
         ("model=org/other", "--vllm model is not taken: the model is the argument of `antiphon serve`"),
         ("enable_log_requests=true", "is not taken"),
+        ('structured_outputs_config={"backend": "outlines"}', "the backend outlines is not taken"),
         ("max_model_len=9", "'max_model_len' is given by an option of Antiphon and by --vllm"),
     ],
 )
@@ -235,6 +239,88 @@ async def test_what_is_not_wanted_any_more_is_ended_in_vllm(engine):
     await until(lambda: bool(llm_of(engine).engine_core.aborted))
     await chunks_of(engine, "a", 2)
     assert len(llm_of(engine).engine_core.aborted) == 1  # not what vLLM ended itself
+
+
+async def test_the_trace_of_a_request_goes_on(engine):
+    headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    token = OBSERVATION.set(Observation(trace=headers))
+    assert (await asked(engine)).trace_headers == headers
+    await engine.score_prompt(await request_of(engine, "ab", 3, sampling=Sampling(prompt_logprobs=0)))
+    OBSERVATION.reset(token)
+    assert llm_of(engine).input_processor.seen[-1].trace_headers == headers
+    assert (await asked(engine)).trace_headers is None
+
+
+# Prompts and beams
+
+
+async def test_the_tokens_of_a_prompt_are_scored_with_their_bytes(engine):
+    request = await request_of(engine, "a<|im_end|>é", 3, sampling=Sampling(prompt_logprobs=1))
+    tokens = await engine.score_prompt(request)
+    assert [token.id for token in tokens] == [*request.prompt.ids]
+    assert [token.text for token in tokens] == ["a", "<|im_end|>", "", "é"]
+    assert [token.raw for token in tokens] == [None, None, *(bytes([byte]) for byte in "é".encode())]
+    assert [token.logprob for token in tokens] == [None, 0, 0, 0]
+    assert [[top.text for top in token.top] for token in tokens] == [[], ["a"], ["a"], ["a"]]
+
+
+async def test_beams_are_the_likeliest_answers_the_best_first(engine):
+    request = await request_of(engine, "a", 3, sampling=Sampling(beam_width=3, logprobs=1))
+    beams = await engine.search(request)
+    # The next letter is the likeliest, then the first ones of the alphabet.
+    assert [text_of(beam) for beam in beams] == ["bcd", "bca", "bab"]
+    assert finish_of(beams[0]) == Finish(FinishReason.LENGTH)
+    assert [token.logprob for token in tokens_of(beams[1])] == [-0.5, -0.5, -1.5]
+    assert [len(token.top) for token in tokens_of(beams[1])] == [1, 1, 1]
+    asked_for = llm_of(engine).input_processor.seen[-1].sampling_params
+    assert (asked_for.max_tokens, asked_for.logprobs) == (1, 6)
+    assert engine.load == Load()
+
+
+async def test_a_token_of_the_client_ends_a_beam(engine):
+    [stop] = await engine.tokenize(["c"])
+    request = await request_of(engine, "a", 9, sampling=Sampling(beam_width=1, stop_token_ids=(stop,)))
+    [beam] = await engine.search(request)
+    assert (text_of(beam), finish_of(beam)) == ("b", Finish(FinishReason.STOP, stop))
+    assert [token.logprob for token in tokens_of(beam)] == [None, None]
+
+
+async def test_more_beams_than_vllm_gives_log_probabilities_for_are_refused(engine):
+    request = await request_of(engine, "a", 3, sampling=Sampling(beam_width=11))
+    with pytest.raises(RequestError, match="at most 10 beams") as raised:
+        await engine.search(request)
+    assert raised.value.param == "n"
+
+
+async def test_a_search_ends_with_vllm(engine):
+    work = asyncio.create_task(
+        engine.search(await request_of(engine, "a", 400, sampling=Sampling(beam_width=2)))
+    )
+    await until(lambda: engine.load.running == 1)
+    llm_of(engine).engine_core.dies = True
+    with pytest.raises(EngineError):
+        await work
+    assert engine.load == Load()
+
+
+async def test_a_search_that_is_not_wanted_any_more_is_ended_in_vllm(engine):
+    llm_of(engine).engine_core.held = True
+    work = asyncio.create_task(
+        engine.search(await request_of(engine, "a", 400, sampling=Sampling(beam_width=2)))
+    )
+    await until(lambda: engine.load.running == 1)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    await until(lambda: len(llm_of(engine).engine_core.aborted) == 1)
+    assert engine.load == Load()
+
+
+@pytest.mark.parametrize("method", ["search", "score_prompt"])
+async def test_a_search_that_vllm_gives_up_fails(engine, method):
+    llm_of(engine).engine_core.script = [EngineCoreOutput(new_token_ids=[], finish_reason="error")]
+    with pytest.raises(EngineError):
+        await getattr(engine, method)(await request_of(engine, "a", 3, sampling=Sampling(beam_width=1)))
 
 
 # Adapters

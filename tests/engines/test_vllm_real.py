@@ -142,6 +142,27 @@ async def test_sampling_is_what_was_asked_for(engine):
     assert first == again != other
 
 
+async def test_a_prompt_is_as_likely_as_when_it_was_written(engine):
+    prompt = chat("What is the capital of France?")
+    written = tokens_of(await chunks_of(engine, prompt, 12, sampling=Sampling(temperature=0, logprobs=0)))
+    ids = (*await engine.tokenize([prompt]), *(token.id for token in written))
+    request = GenerationRequest(Prompt("", ids), 1, Sampling(prompt_logprobs=0))
+    read = (await engine.score_prompt(request))[-len(written) :]
+    # It is computed otherwise, and rounds otherwise.
+    assert [token.logprob for token in read] == pytest.approx([token.logprob for token in written], abs=0.3)
+
+
+async def test_a_beam_search_finds_what_is_likelier_than_the_likeliest_next_token(engine):
+    prompt = chat("Write a poem about the sea.")
+
+    async def best(width):
+        sampling = Sampling(beam_width=width, logprobs=0, length_penalty=0)
+        beam, *_ = await engine.search(await request_of(engine, prompt, 12, sampling=sampling))
+        return sum(token.logprob for token in tokens_of(beam))
+
+    assert await best(4) >= await best(1)
+
+
 async def test_the_prompt_cache_is_told_and_kept_apart_by_salt(engine):
     ids = tuple(await engine.tokenize([chat("Tell me about the sea. " * 40)]))
     requests = [

@@ -42,8 +42,9 @@ class Envelope(Struct, frozen=True):
         return sum(len(prompt.ids) for prompt in self.prompts)
 
     def around(self, prompts: Iterable[Any]) -> "Envelope":
-        """The same, with prompts, each of which has a `text` and `ids`."""
-        return replace(self, prompts=tuple(RenderedPrompt(prompt.text, prompt.ids) for prompt in prompts))
+        """The same, with prompts, each of which has a `text`, `ids` and `tokens`."""
+        rendered = (RenderedPrompt(prompt.text, prompt.ids, prompt.tokens) for prompt in prompts)
+        return replace(self, prompts=tuple(rendered))
 
 
 class UsageReports(IntEnum):

@@ -26,6 +26,8 @@ Contract, held by the suite in `tests/contracts/engine.py` for every engine:
 * an engine whose capabilities name the task `embed` has the methods of `Embedder`, one with `rank` those of
   `Reranker`: what belongs to an input does not depend on what else is asked for with it; one with
   `transcribe` those of `Transcriber`;
+* an engine whose `sampling` names `prompt_logprobs` has the method of `PromptScorer`, one with `beam_width`
+  that of `BeamSearcher`; `generate` does not look at these fields;
 * an engine whose capabilities say `chat` is asked with conversations instead of prompts, and its
   chunks are `ChatChunk`s: it refuses to tokenize, and of tokens it knows no ids;
 * and, of an engine whose capabilities name it: with `logprobs`, a token that has a
@@ -41,7 +43,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.core.chunks import Chunk
+from antiphon.core.chunks import Chunk, Token
 from antiphon.core.constraint import Constraint
 from antiphon.core.errors import AntiphonError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
@@ -51,6 +53,12 @@ from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 
 MAX_CHARACTERS_PER_TOKEN = 128
 """No tokenizer that we know has longer tokens; those that long are runs of spaces. See `check_size`."""
+
+
+NOT_VLLM: Mapping[str, str] = dict.fromkeys(
+    ("vllm_xargs", "kv_transfer_params", "data_parallel_rank"), "it is vLLM's own"
+)
+"""Why other engines refuse these fields of `Sampling`."""
 
 
 class Task(StrEnum):
@@ -121,12 +129,14 @@ class Prompt(Struct, frozen=True):
 
     Where `media` stand, both have the placeholders of the model's template. `around` is the text before,
     between and behind the media, without the placeholders, each in the pieces that were tokenized one by one.
+    `tokens` are those of the ids with their log probabilities, where these were asked for.
     """
 
     text: str
     ids: tuple[int, ...]
     media: tuple[MediaPart, ...] = ()
     around: tuple[tuple[str, ...], ...] = ()
+    tokens: tuple[Token, ...] = ()
 
     def continued(self, text: str, ids: tuple[int, ...]) -> "Prompt":
         """The prompt with what the model has written behind it."""
@@ -327,6 +337,31 @@ class Transcriber(Protocol):
         """The body of the answer, in pieces, in the form that the fields want.
 
         Raises RequestError or EngineError, before the first piece if the sound cannot be written down.
+        """
+        ...
+
+
+@runtime_checkable
+class PromptScorer(Protocol):
+    """What an engine that tells how likely a prompt is has beside the rest."""
+
+    async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
+        """The tokens of the prompt, each but the first with its log probability.
+
+        `top` holds as many of the likeliest tokens in its place as the `prompt_logprobs` of the sampling say.
+        Raises RequestError, EngineError.
+        """
+        ...
+
+
+@runtime_checkable
+class BeamSearcher(Protocol):
+    """What an engine that searches the likeliest answers has beside the rest."""
+
+    async def search(self, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
+        """The `beam_width` likeliest answers, the best first, each whole, as `generate` would push it.
+
+        Raises RequestError, EngineError.
         """
         ...
 

@@ -15,7 +15,7 @@ import msgspec
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import GenerationRequest
+from antiphon.engines.engine import NOT_VLLM, GenerationRequest
 
 _SAME = (
     "temperature",
@@ -60,12 +60,19 @@ SUPPORTED = frozenset(
 )
 """The fields of `Sampling` that are supported. Penalties look at the last 64 tokens, the prompt's too,
 unless `repeat_last_n` says otherwise.
-
-Not here: `min_tokens`, because a bias against the end cannot be lifted later;
-`bad_words`, because tokens can be banned, but not words of several; `cache_salt`,
-because llama.cpp gives a prompt whatever slot is most like it; `prompt_logprobs`,
-beams and their `length_penalty`, which it does not have.
 """
+
+REFUSED: Mapping[str, str] = {
+    "min_tokens": "a bias against the end cannot be lifted later",
+    "bad_words": "it bans tokens, and no words of several",
+    "cache_salt": "it gives a prompt whatever slot is most like it",
+    "prompt_logprobs": "it tells none",
+    "beam_width": "it searches no beams",
+    "length_penalty": "it searches no beams",
+    "allowed_token_ids": "each other token of the vocabulary would need a bias",
+    **NOT_VLLM,
+}
+"""Why the other fields are not."""
 
 GRAMMAR_PARAM = "structured_outputs.grammar"
 """The parameter to blame for a grammar: those that we write ourselves are valid."""

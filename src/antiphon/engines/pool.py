@@ -19,6 +19,7 @@ from typing import TypeVar
 import structlog
 from msgspec.structs import replace
 
+from antiphon.core.chunks import Token
 from antiphon.core.errors import (
     AntiphonError,
     EngineBusyError,
@@ -34,6 +35,7 @@ from antiphon.engines.engine import (
     Load,
     ModelCard,
     Probed,
+    PromptScorer,
     Receiver,
     Reranker,
     Sound,
@@ -278,6 +280,15 @@ class PoolEngine:
         yield first
         async for piece in rest:
             yield piece
+
+    async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
+        """See `PromptScorer`."""
+
+        async def scored(engine: Engine) -> tuple[Token, ...]:
+            assert isinstance(engine, PromptScorer)
+            return await engine.score_prompt(request)
+
+        return await self._first(scored)
 
     async def _first(self, do: Callable[[Engine], Awaitable[T]]) -> T:
         """What the first replica says that answers. Raises AntiphonError."""

@@ -28,6 +28,7 @@ from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
+    NOT_VLLM,
     Capabilities,
     GenerationRequest,
     Load,
@@ -77,16 +78,17 @@ TEMPLATE = """\
 """
 """ChatML with Hermes-style tools. With `enable_thinking` true the prompt ends in `<think>`."""
 
-SUPPORTED = frozenset(Sampling.__struct_fields__) - {
-    "bad_words",
-    "prompt_logprobs",
-    "beam_width",
-    "length_penalty",
-    "vllm_xargs",
-    "kv_transfer_params",
-    "data_parallel_rank",
+REFUSED: Mapping[str, str] = {
+    "bad_words": "a script is played as it is",
+    "prompt_logprobs": "it reads no prompts",
+    "beam_width": "a script is played as it is",
+    "length_penalty": "a script is played as it is",
+    **NOT_VLLM,
 }
-"""The fields of `Sampling` that are taken.
+"""The fields of `Sampling` that are not taken, and why."""
+
+SUPPORTED = frozenset(Sampling.__struct_fields__) - REFUSED.keys()
+"""The fields of `Sampling` that are taken, but for those of `REFUSED`.
 
 Before `min_tokens`, and with `ignore_eos`, a line begins again where it would end. What says how
 tokens are drawn changes nothing: a script draws none, and has no cache.

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
 from msgspec import structs
 
-from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
@@ -41,6 +41,7 @@ from antiphon.engines.upstreams.kind import (
     PROBES,
     Answers,
     Missing,
+    PromptScoringServer,
     Reader,
     Recognise,
     Server,
@@ -280,6 +281,12 @@ class UpstreamEngine:
     def _not_there() -> RequestError:
         message = "The server of this model does not do this with it. Name another model."
         return RequestError(message, param="model")
+
+    async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
+        """See `PromptScorer`."""
+        server = self._running()
+        assert isinstance(server, PromptScoringServer)
+        return await server.score_prompt(self._post, request)
 
     async def _post(self, path: str, body: Any) -> Any:
         """What the server answers when there is a slot for the request. Raises AntiphonError."""

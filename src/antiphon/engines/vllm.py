@@ -6,7 +6,7 @@ let go of a request at any time; there are never more in it than it works on, so
 here, and in fair shares.
 
 Not known here: chat, tools, stop strings. `vllm_core` is the binding, `vllm_stream` makes chunks of its
-outputs.
+outputs, `vllm_beams` searches.
 """
 
 import asyncio
@@ -22,11 +22,12 @@ import structlog
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
-from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
+from antiphon.core.observation import observed
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
     Capabilities,
@@ -38,8 +39,9 @@ from antiphon.engines.engine import (
     check_size,
 )
 from antiphon.engines.models import response_template
-from antiphon.engines.vllm_core import SUPPORTED, VllmCore, engine_args
-from antiphon.engines.vllm_stream import OutputReader
+from antiphon.engines.vllm_beams import Beam, Row, search
+from antiphon.engines.vllm_core import SUPPORTED, Around, VllmCore, engine_args
+from antiphon.engines.vllm_stream import OutputReader, next_row, prompt_tokens
 
 log = structlog.get_logger()
 
@@ -82,7 +84,7 @@ class VllmEngine:
         self._limits = limits
         self._admission = Admission(1, limits)
         self._waiting: dict[_Generation, None] = {}
-        self._running: dict[str, _Generation] = {}
+        self._running: dict[str, _Generation | _Single] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: as vLLM knows it
@@ -207,22 +209,26 @@ class VllmEngine:
             if request.max_tokens < 1:  # vLLM would refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             generation = _Generation(self, receiver, OutputReader(core.vocabulary, request))
+            trace = observed().trace
             generation.ticket = self._admission.enter(
-                lambda: self._spawn(self._begin(core, generation, request)), request.sampling.priority or 0
+                lambda: self._spawn(self._begin(core, generation, request, trace)),
+                request.sampling.priority or 0,
             )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
         self._waiting[generation] = None
         return generation
 
-    async def _begin(self, core: VllmCore, generation: "_Generation", request: GenerationRequest) -> None:
+    async def _begin(
+        self, core: VllmCore, generation: "_Generation", request: GenerationRequest, trace: Mapping[str, str]
+    ) -> None:
         """There is a slot: ask vLLM for it."""
         try:
-            adapter = self._adapter(request.adapter)
+            around = Around(self._adapter(request.adapter), trace)
             if request.constraint is None:
-                made = core.request(request, adapter)
+                made = core.request(request, around)
             else:  # it compiles the grammar to check it
-                made = await asyncio.to_thread(core.request, request, adapter)
+                made = await asyncio.to_thread(core.request, request, around)
             if generation.over:
                 return
             self._waiting.pop(generation, None)
@@ -231,6 +237,47 @@ class VllmEngine:
             await core.add(made)
         except Exception as error:
             generation.fail(_public(error))
+
+    async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
+        """See `PromptScorer`. vLLM computes the whole prompt for it; the generation finds that cached."""
+        async with self._admission.slot(request.sampling.priority or 0):
+            core = self._alive()
+            made = core.scoring(request, self._around(request))
+            [output] = await self._outputs(core, [made])
+            return await asyncio.to_thread(prompt_tokens, core.vocabulary, request.prompt.ids, output)
+
+    async def search(self, request: GenerationRequest) -> list[list[Chunk]]:
+        """See `BeamSearcher`. It has one slot, whatever its width: its requests are for one token each."""
+        async with self._admission.slot(request.sampling.priority or 0):
+            core, around = self._alive(), self._around(request)
+
+            async def rows(beams: Sequence[Beam]) -> list[Row]:
+                made = [core.step(request, beam.ids, around) for beam in beams]
+                return [next_row(output) for output in await self._outputs(core, made)]
+
+            wanted = core.searched(request, core.step(request, (), around))
+            found = await search(wanted, rows)
+            return [OutputReader(core.vocabulary, request).whole(beam) for beam in found]
+
+    def _around(self, request: GenerationRequest) -> Around:
+        return Around(self._adapter(request.adapter), observed().trace)
+
+    async def _outputs(self, core: VllmCore, made: Sequence[Any]) -> list[Any]:
+        """The outputs to requests for one token. Raises EngineError."""
+        waiting = [_Single(each.request_id) for each in made]
+        self._running |= {each.id: each for each in waiting}
+        try:
+            for each in made:
+                await core.add(each)
+            outputs = [await each.output for each in waiting]
+        except Exception as error:
+            raise _public(error) from error
+        finally:
+            for single in waiting:
+                self.leave(single)
+        if None in outputs:
+            raise EngineError
+        return outputs
 
     async def _read(self, core: VllmCore) -> None:
         """Hand over what vLLM yields, until it is stopped or dies."""
@@ -259,9 +306,10 @@ class VllmEngine:
         for generation in [*self._running.values(), *self._waiting]:
             generation.fail(error())
 
-    def leave(self, generation: "_Generation") -> None:
+    def leave(self, generation: "_Generation | _Single") -> None:
         """A generation is over, whether vLLM has ended it or not."""
-        self._waiting.pop(generation, None)
+        if isinstance(generation, _Generation):
+            self._waiting.pop(generation, None)
         if self._running.pop(generation.id, None) is not None and not generation.ended:
             core = self._core
             if core is not None:
@@ -312,6 +360,25 @@ class _Generation:
             self.over = True
             self._engine.leave(self)
             self.ticket.leave()
+
+
+class _Single:
+    """A request for one token: its one output is awaited, None if there will be none."""
+
+    def __init__(self, request_id: str) -> None:
+        self.id = request_id
+        self.ended = False
+        self.output: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def take(self, output: Any) -> None:
+        """This is it."""
+        self.ended = True
+        if not self.output.done():
+            self.output.set_result(output)
+
+    def fail(self, error: AntiphonError) -> None:
+        """There will be none, because vLLM is not there any more."""
+        self.take(None)
 
 
 def _card(core: VllmCore) -> ModelCard:

@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
 
+from msgspec import Struct
+
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, RequestError, install_extra
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest
+from antiphon.engines.vllm_beams import Wanted
 from antiphon.engines.vllm_stream import Vocabulary
 
 _ENVIRONMENT = {
@@ -39,6 +42,9 @@ NOT_TAKEN: Mapping[str, str] = {
     "skip_tokenizer_init": "the tokenizer is needed",
 }
 """Engine arguments of vLLM's that mean nothing here, and why."""
+
+READ_TAGS = ("auto", "xgrammar")
+"""The backends of vLLM's structured output that read structural tags of all kinds."""
 
 _SAME = (
     "temperature",
@@ -62,6 +68,9 @@ SUPPORTED = frozenset(
         "logit_bias",
         "banned_tokens",
         "seed",
+        "prompt_logprobs",
+        "beam_width",
+        "length_penalty",
         "max_tokens",
         "cache_salt",
         "priority",
@@ -70,11 +79,21 @@ SUPPORTED = frozenset(
         "data_parallel_rank",
     }
 )
-"""The fields of `Sampling` that are supported.
+"""The fields of `Sampling` that are supported."""
 
-Not here: beams and their `length_penalty`. vLLM's own server searches by asking the core for one token of
-each beam at a time: that is no generation, and nothing of it is known before the end.
-"""
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            *("typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"),
+            *("dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta"),
+            *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+            "dry_sequence_breakers",
+        ),
+        "it has no such sampler",
+    ),
+    "repeat_last_n": "its penalties look at all tokens",
+}
+"""Why the other fields are not."""
 
 _NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """What vLLM does where neither the request nor the model's generation_config says otherwise."""
@@ -114,9 +133,21 @@ def engine_args(model: str, given: Sequence[str], own: Mapping[str, int | None])
         words += _words(actions[key], value)
     words += [f"--{key.replace('_', '-')}={number}" for key, number in own.items() if number is not None]
     try:
-        return arguments.from_cli_args(parser.parse_args(words))
+        args = arguments.from_cli_args(parser.parse_args(words))
     except (ValueError, OSError) as error:  # it looks for the model on the hub
         raise _unloadable(model, error) from error
+    _check_backend(getattr(args, "structured_outputs_config", None))
+    return args
+
+
+def _check_backend(config: Any) -> None:
+    """Raise EngineError for a library of structured output that reads no structural tags."""
+    backend = getattr(config, "backend", "auto")
+    if backend not in READ_TAGS:
+        raise EngineError(
+            f"--vllm structured_outputs_config with the backend {backend} is not taken: it reads no "
+            f"structural tags, by which answers are held. Use {' or '.join(READ_TAGS)}, or leave it out."
+        )
 
 
 def _parser(arguments: Any) -> Any:
@@ -155,6 +186,16 @@ def _words(action: Any, value: str) -> list[str]:
 def _unloadable(model: str, error: Exception) -> EngineError:
     why = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return EngineError(f"vLLM cannot load {model}: {why}")
+
+
+class Around(Struct, frozen=True):
+    """What a request to the core has beside its prompt and its sampling.
+
+    An adapter as `load_adapter` gives it, and the headers of the trace that the request is part of.
+    """
+
+    adapter: Any = None
+    trace: Mapping[str, str] = {}
 
 
 class VllmCore:
@@ -206,19 +247,61 @@ class VllmCore:
         """Where the model's files are, if it is a folder."""
         return Path(self._config.model)
 
-    def request(self, request: GenerationRequest, adapter: Any = None) -> Any:
+    def request(self, request: GenerationRequest, around: Around) -> Any:
         """The request to the core; its `request_id` is what outputs name. Raises RequestError."""
+        made = self._made(request, request.prompt.ids, self._sampling(request), around)
+        made.reasoning_ended = (
+            True if request.constraint is not None else None
+        )  # it holds from the first token on
+        return made
+
+    def scoring(self, request: GenerationRequest, around: Around) -> Any:
+        """The request for the log probabilities of a prompt. Raises RequestError."""
+        params = self._params.SamplingParams(
+            max_tokens=1, prompt_logprobs=request.sampling.prompt_logprobs, skip_clone=True
+        )
+        return self._made(request, request.prompt.ids, params, around)
+
+    def step(self, request: GenerationRequest, written: Sequence[int], around: Around) -> Any:
+        """The request for what may follow in a beam search, behind what is `written`. Raises RequestError.
+
+        As many tokens are asked for as vLLM's own server asks for.
+        """
+        width = request.sampling.beam_width or 1
+        if 2 * width > self._config.max_logprobs >= 0:
+            message = (
+                f"vLLM searches with at most {self._config.max_logprobs // 2} beams here. Ask for fewer, or "
+                "start it with a greater --vllm max_logprobs=…, which is two for each beam."
+            )
+            raise RequestError(message, param="n")
+        params = self._params.SamplingParams(max_tokens=1, logprobs=2 * width, skip_clone=True)
+        return self._made(request, (*request.prompt.ids, *written), params, around)
+
+    def searched(self, request: GenerationRequest, step: Any) -> Wanted:
+        """What a beam search looks for; `step` is a request of it, which knows how the model ends answers."""
+        sampling, own = request.sampling, step.sampling_params.all_stop_token_ids
+        return Wanted(
+            sampling.beam_width or 1,
+            request.max_tokens,
+            len(request.prompt.ids),
+            {*sampling.stop_token_ids, *(() if sampling.ignore_eos else own)},
+            sampling.stop_token_ids,
+            1.0 if sampling.length_penalty is None else sampling.length_penalty,
+        )
+
+    def _made(self, request: GenerationRequest, ids: Sequence[int], params: Any, around: Around) -> Any:
         sampling = request.sampling
-        prompt = {"type": "token", "prompt_token_ids": [*request.prompt.ids]}
+        prompt = {"type": "token", "prompt_token_ids": [*ids]}
         if sampling.cache_salt is not None:
             prompt["cache_salt"] = sampling.cache_salt
         try:
             made = self._llm.input_processor.process_inputs(
                 uuid4().hex,
                 prompt,
-                self._sampling(request),
+                params,
                 supported_tasks=("generate",),
-                lora_request=adapter,
+                lora_request=around.adapter,
+                trace_headers=around.trace or None,
                 priority=sampling.priority or 0,
                 data_parallel_rank=sampling.data_parallel_rank,
             )
@@ -226,9 +309,6 @@ class VllmCore:
             message = f"vLLM refuses this: {str(error.args[0] if error.args else error).rstrip('.')}."
             raise RequestError(message, param=getattr(error, "parameter", None)) from error
         made.external_req_id = made.request_id
-        made.reasoning_ended = (
-            True if request.constraint is not None else None
-        )  # it holds from the first token on
         return made
 
     def _sampling(self, request: GenerationRequest) -> Any:

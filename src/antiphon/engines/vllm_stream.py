@@ -10,10 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest
+from antiphon.engines.vllm_beams import Beam, Row
 
 PRIMING = 5
 """Tokens of the prompt that stand before the first text, as vLLM itself has it."""
@@ -90,6 +93,20 @@ class Vocabulary:
         values = [_BYTES.get(letter) for letter in name]
         return None if None in values else bytes(value for value in values if value is not None)
 
+    def candidates(self, ids: Sequence[int], logprobs: Sequence[float]) -> tuple[Candidate, ...]:
+        """Tokens with their log probabilities."""
+        return tuple(
+            Candidate(token, self.text(token), logprob, self.raw(token))
+            for token, logprob in zip(ids, logprobs, strict=True)
+        )
+
+    def written(self, ids: Sequence[int]) -> Iterator[str]:
+        """What each of these tokens adds to their text, special ones written out."""
+        step = self.stream().step
+        for token in ids:
+            text = self._special.get(token)
+            yield (step(token) or "") if text is None else text
+
     def _shown(self, preserve: frozenset[str]) -> Mapping[int, str]:
         """What is seen of each special token, where only these are."""
         return {token: text if text in preserve else "" for token, text in self._special.items()}
@@ -151,6 +168,7 @@ class OutputReader:
         self._step = vocabulary.stream(request.prompt.ids).step
         self._stops = frozenset(sampling.stop_token_ids)
         self._scored = sampling.logprobs is not None
+        self._most = sampling.logprobs or 0
         self._begun: list[Token] = []  # of a character that is not complete
 
     def read(self, output: Any) -> Chunk | None:
@@ -166,18 +184,25 @@ class OutputReader:
             self._begun.append(Token(token, ""))
             return Chunk("", (), None, cached) if cached else None
         finish = None if output.finish_reason is None else self._finish(output)
-        tokens = [*self._tokens(output, finish)]
+        ended = finish is not None and finish.reason is FinishReason.STOP
+        tokens = [*self._tokens(ids, _rows(output.new_logprobs), ended=ended)]
         if finish is not None:
             tokens += self._taken()
         elif not tokens and not cached:
             return None
         return Chunk("".join(token.text for token in tokens), tuple(tokens), finish, cached)
 
-    def _tokens(self, output: Any, finish: Finish | None) -> Iterator[Token]:
-        """The new tokens whose text is complete."""
-        ended = finish is not None and finish.reason is FinishReason.STOP
-        scores = _scores(output.new_logprobs)
-        for left, token in enumerate(output.new_token_ids, 1 - len(output.new_token_ids)):
+    def whole(self, beam: Beam) -> list[Chunk]:
+        """The chunks of a whole answer."""
+        finish = beam.finish or Finish(FinishReason.LENGTH)
+        rows = beam.rows if self._scored else ()
+        tokens = [*self._tokens(beam.ids, rows, ended=beam.finish is not None), *self._taken()]
+        return [*(Chunk(token.text, (token,)) for token in tokens), Chunk("", (), finish)]
+
+    def _tokens(self, ids: Sequence[int], rows: Sequence[Row], *, ended: bool) -> Iterator[Token]:
+        """The new tokens whose text is complete. The last may have `ended` the answer."""
+        scores = iter(rows)
+        for left, token in enumerate(ids, 1 - len(ids)):
             self._begun.append(self._score(token, next(scores, None)))
             text = self._ending(token) if ended and left == 0 else self._shown.get(token)
             if text is None:
@@ -212,14 +237,12 @@ class OutputReader:
         begun, self._begun = self._begun, []
         return begun
 
-    def _score(self, token: int, row: tuple[list[int], list[float]] | None) -> Token:
+    def _score(self, token: int, row: Row | None) -> Token:
         if row is None:
             return Token(token, "")
         ids, logprobs = row
-        return Token(token, "", logprobs[0], tuple(map(self._candidate, ids[1:], logprobs[1:])))
-
-    def _candidate(self, token: int, logprob: float) -> Candidate:
-        return Candidate(token, self._vocabulary.text(token), logprob, self._vocabulary.raw(token))
+        most = self._most + 1
+        return Token(token, "", logprobs[0], self._vocabulary.candidates(ids[1:most], logprobs[1:most]))
 
     def _finish(self, output: Any) -> Finish:
         reason = _FINISHES.get(str(output.finish_reason))
@@ -229,11 +252,33 @@ class OutputReader:
         return Finish(reason, stop)
 
 
-def _scores(lists: Any) -> Iterator[tuple[list[int], list[float]]]:
-    """For each new token, itself and the most likely ones: their ids, and their log probabilities."""
+def _rows(lists: Any) -> Sequence[Row]:
+    """For each position, its token and the most likely ones: their ids, and their log probabilities."""
     if lists is None:
-        return iter(())
-    return zip(lists.logprob_token_ids.tolist(), lists.logprobs.tolist(), strict=True)
+        return ()
+    return [*zip(lists.logprob_token_ids.tolist(), lists.logprobs.tolist(), strict=True)]
+
+
+def next_row(output: Any) -> Row:
+    """What may follow, of an output for one token. Raises EngineError if vLLM gave up."""
+    if output.new_logprobs is None:
+        raise EngineError from RuntimeError(f"vLLM: finish_reason {output.finish_reason}")
+    [row] = _rows(output.new_logprobs)
+    return row
+
+
+def prompt_tokens(vocabulary: Vocabulary, ids: Sequence[int], output: Any) -> tuple[Token, ...]:
+    """The tokens of a prompt with their log probabilities. Raises EngineError if vLLM gave up."""
+    if output.new_prompt_logprobs_tensors is None:
+        raise EngineError from RuntimeError(f"vLLM: finish_reason {output.finish_reason}")
+    texts = vocabulary.written(ids)
+    tokens = [
+        Token(token, text, None, (), vocabulary.raw(token)) for token, text in zip(ids, texts, strict=True)
+    ]
+    for place, (found, logprobs) in enumerate(_rows(output.new_prompt_logprobs_tensors), start=1):
+        top = vocabulary.candidates(found[1:], logprobs[1:])
+        tokens[place] = structs.replace(tokens[place], logprob=logprobs[0], top=top)
+    return tuple(tokens)
 
 
 def _special_tokens(tokenizer: Any) -> Mapping[int, str]:

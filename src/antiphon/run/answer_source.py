@@ -5,21 +5,25 @@ loop where the model may call tools of the server.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
-from antiphon.core.errors import EngineError, naming, public_error
+from antiphon.core.errors import EngineError, RequestError, naming, public_error
 from antiphon.core.events import Event, Finished
 from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
+from antiphon.engines.engine import BeamSearcher, Prompt, PromptScorer
 from antiphon.run.drive import Driver
 from antiphon.run.endings import ClientLeftError
 from antiphon.run.generation import GenerationRun
 from antiphon.run.model import Model, Prepared
-from antiphon.run.replay import ReplayContext
+from antiphon.run.replay import ReplayContext, ReplayLog
 from antiphon.run.tool_loop import ApprovedCalls, ToolLoop, hosts_tools
+
+T = TypeVar("T")
 
 Choice = GenerationRun | ToolLoop
 """What generates one choice of an answer."""
@@ -59,9 +63,11 @@ class AnswerSource:
             return
         prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
         _reserve(prepared)
-        output.prompted([each.prompt for each in prepared])
+        output.prompted(await _each(prepared, _scored))
         choosing = [
-            _choice(each, index, self._context) for each in prepared for index in range(each.turn.choices)
+            _choice(each, index, context)
+            for each, contexts in zip(prepared, await _each(prepared, self._contexts), strict=True)
+            for index, context in enumerate(contexts)
         ]
         self._choices = choosing
         if len(choosing) == 1:
@@ -81,6 +87,14 @@ class AnswerSource:
         if len(failures) == len(tasks):
             raise failures[0]
         self._tell(output, failures)
+
+    async def _contexts(self, prepared: Prepared) -> list[ReplayContext]:
+        """What the choices of a turn begin with: what a beam search has found is played."""
+        if prepared.request.sampling.beam_width is None:
+            return [self._context] * prepared.turn.choices
+        _check_searched(prepared)
+        assert isinstance(prepared.engine, BeamSearcher)
+        return [ReplayContext(ReplayLog(answer)) for answer in await prepared.engine.search(prepared.request)]
 
     async def _run_approved(self, output: Driver) -> None:
         """Run what the client has approved, then answer. There is one turn, with one choice."""
@@ -104,6 +118,40 @@ class AnswerSource:
         for index, choice in enumerate(self._choices):
             if events := choice.abandon():
                 yield index, events
+
+
+async def _each(prepared: Sequence[Prepared], work: Callable[[Prepared], Coroutine[Any, Any, T]]) -> list[T]:
+    """What comes of each of them. A failure ends them all."""
+    if len(prepared) == 1:
+        return [await work(prepared[0])]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work(each)) for each in prepared]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _scored(prepared: Prepared) -> Prompt:
+    """The prompt, with the log probabilities of its tokens if these are wanted."""
+    if prepared.request.sampling.prompt_logprobs is None:
+        return prepared.prompt
+    assert isinstance(prepared.engine, PromptScorer)
+    return replace(prepared.prompt, tokens=await prepared.engine.score_prompt(prepared.request))
+
+
+def _check_searched(prepared: Prepared) -> None:
+    """Refuse what a beam search cannot do. Raises RequestError."""
+    turn = prepared.turn
+    for what, wanted in (
+        ("tools or a form that the answer is held to", prepared.request.constraint is not None),
+        ("tools of the server", hosts_tools(turn)),
+        ("a limit of reasoning", turn.reasoning_limit is not None),
+        ("another number of answers than beams", turn.choices != turn.sampling.beam_width),
+    ):
+        if wanted:
+            message = f"A beam search cannot be combined with {what}. Leave one of them out."
+            raise RequestError(message, param="use_beam_search")
 
 
 def _reserve(prepared: Iterable[Prepared]) -> None:

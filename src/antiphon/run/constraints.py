@@ -41,6 +41,15 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Values that change nothing: an engine may leave them out."""
 
+_SEARCHED = frozenset(
+    {
+        *("beam_width", "length_penalty", "max_tokens", "stop_token_ids", "ignore_eos"),
+        *("logprobs", "prompt_logprobs", "priority", "cache_salt", "data_parallel_rank"),
+        *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed"),
+    }
+)
+"""What may be asked for beside a beam search. The last say how tokens are drawn, and it draws none."""
+
 WIRE_NAMES = {"beam_width": "use_beam_search"}
 """The parameters that clients know under another name."""
 
@@ -66,16 +75,20 @@ class Demands(Struct, frozen=True):
 
 def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
     """The sampling without what changes nothing. Raises RequestError for what this engine cannot do."""
-    neutral: dict[str, Any] = {}
-    for name in _missing(capabilities.sampling):
+    able, neutral = capabilities.sampling, dict[str, Any]()
+    searched = sampling.beam_width is not None and "beam_width" in able
+    for name in _missing(able & _SEARCHED if searched else able):
         value, default = getattr(sampling, name), _DEFAULTS[name]
         if value == default:
             continue
         if value not in _NEUTRAL.get(name, ()):
             wire = WIRE_NAMES.get(name, name)
-            raise RequestError(
-                f"'{wire}' is not supported by the engine of this model. Leave it out.", param=wire
+            why = (
+                "has no effect on a beam search"
+                if searched
+                else "is not supported by the engine of this model"
             )
+            raise RequestError(f"'{wire}' {why}. Leave it out.", param=wire)
         neutral[name] = default
     return replace(sampling, **neutral) if neutral else sampling
 

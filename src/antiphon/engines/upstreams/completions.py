@@ -22,10 +22,12 @@ from antiphon.engines.models import tokenizer_folder
 from antiphon.engines.upstreams.kind import (
     Answers,
     Lookups,
+    Post,
     Recognise,
     Wanted,
     error_status,
     refusal,
+    unexpected,
     unreachable,
 )
 from antiphon.engines.upstreams.tokenizers import (
@@ -57,11 +59,12 @@ _VLLM = _OPENAI | {
     "allowed_token_ids",
     "vllm_xargs",
     "logprobs",
+    "prompt_logprobs",
     "cache_salt",
 }
-"""Not here: `prompt_logprobs` and beams, which it does not stream."""
+"""Not here: beams, which it does not stream."""
 
-_OURS = frozenset({"priority", "max_tokens", "logprobs"})
+_OURS = frozenset({"priority", "max_tokens", "logprobs", "prompt_logprobs"})
 """Not sent as they are: whoever waits waits here; the others have a line of their own."""
 
 
@@ -140,6 +143,30 @@ class _Event(Struct, frozen=True, gc=False):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
+class _InPlace(Struct, frozen=True, gc=False):
+    """A token that may stand in a place of the prompt; the likeliest has the rank 1."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+class _ScoredChoice(Struct, frozen=True, gc=False):
+    prompt_logprobs: list[dict[int, _InPlace] | None]
+
+
+class _ScoredAnswer(Struct, frozen=True, gc=False):
+    choices: list[_ScoredChoice]
+
+
+def _scored_token(token: int, row: dict[int, _InPlace] | None, most: int) -> Token:
+    """A token of a prompt, with so many of the likeliest in its place. Raises KeyError if it is not there."""
+    row = row or {}
+    likeliest = sorted((place.rank, each) for each, place in row.items() if place.rank <= most)
+    top = (Candidate(each, row[each].decoded_token, row[each].logprob) for _, each in likeliest)
+    return Token(token, row[token].decoded_token, row[token].logprob, tuple(top))
+
+
 class CompletionsServer:
     """A server of some flavour, and its model `name`."""
 
@@ -188,6 +215,22 @@ class CompletionsServer:
         if isinstance(request.constraint, StructuralTag):
             body["structured_outputs"] = {"structural_tag": request.constraint.text}
         return msgspec.json.encode(body)
+
+    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
+        """See `PromptScoringServer`: vLLM tells log probabilities of a prompt where it does not stream."""
+        ids, sampling = request.prompt.ids, request.sampling
+        most = sampling.prompt_logprobs or 0
+        body = {"model": self._fixed["model"], "prompt": ids, "max_tokens": 1, "prompt_logprobs": most}
+        if sampling.cache_salt is not None:
+            body["cache_salt"] = sampling.cache_salt
+        answer = await post(self.path, body)
+        try:
+            [choice] = msgspec.convert(answer, _ScoredAnswer, strict=False).choices
+            _, *rows = choice.prompt_logprobs
+            scored = [_scored_token(token, row, most) for token, row in zip(ids[1:], rows, strict=True)]
+        except (msgspec.ValidationError, ValueError, KeyError) as error:
+            raise unexpected() from error
+        return Token(ids[0], await self.detokenize(ids[:1])), *scored
 
     def reader(self, request: GenerationRequest) -> "CompletionsReader":
         """See `Server`."""

@@ -7,12 +7,12 @@ chunks. A reader that needs to know more, such as the text of a token that is on
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 
-from antiphon.core.chunks import Chunk
+from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import (
     AntiphonError,
     EngineBusyError,
@@ -32,6 +32,9 @@ REMEMBERED = 65_536
 
 Answers = Mapping[str, Any]
 """What a server answers to the probes, as JSON: of those that it has."""
+
+Post = Callable[[str, Any], Awaitable[Any]]
+"""Asks the server at a path, with a body that is written as JSON; gives the answer, read."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -150,6 +153,15 @@ def no_tokens(param: str) -> RequestError:
     return RequestError(message, param=param, code="conversations_only")
 
 
+@runtime_checkable
+class PromptScoringServer(Protocol):
+    """What a server whose card names `prompt_logprobs` has beside the rest."""
+
+    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
+        """See `PromptScorer`."""
+        ...
+
+
 Recognise = Callable[[HttpClient, Answers, Wanted], Awaitable[Server | None]]
 
 
@@ -165,6 +177,11 @@ async def ask(client: HttpClient, path: str, body: Any) -> Any:
         return msgspec.json.decode(response.body)
     except msgspec.DecodeError as error:
         raise EngineError("The server of the model does not answer in JSON.") from error
+
+
+def unexpected() -> EngineError:
+    """What clients are told of an answer that is none."""
+    return EngineError("The server of the model does not answer as expected. See the log of this server.")
 
 
 def unreachable(error: HttpError) -> AntiphonError:

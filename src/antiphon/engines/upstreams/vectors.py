@@ -14,15 +14,13 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.errors import RequestError
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import ModelCard, Sound, Task
+from antiphon.engines.upstreams.kind import Post, unexpected
 
 AT_ONCE = 8
 """Requests to the server at a time, for one request of a client."""
-
-Post = Callable[[str, Any], Awaitable[Any]]
-"""Asks the server at a path, with a body that is written as JSON; gives the answer, read."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -98,10 +96,10 @@ def _embeddings(answer: Any, count: int) -> Embeddings:
             found[each.get("index", place)] = [*map(float, each["embedding"])]
         tokens = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise _unexpected() from error
+        raise unexpected() from error
     vectors = tuple(vector for vector in found if vector)
     if len(vectors) < count:
-        raise _unexpected()
+        raise unexpected()
     return Embeddings(vectors, tokens)
 
 
@@ -119,9 +117,9 @@ def _native(answer: Any, count: int) -> Embeddings:
         vectors = tuple([*map(float, vector)] for vector in answer["embeddings"])
         tokens = int(answer.get("prompt_eval_count") or 0)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unexpected() from error
+        raise unexpected() from error
     if len(vectors) != count:
-        raise _unexpected()
+        raise unexpected()
     return Embeddings(vectors, tokens)
 
 
@@ -158,10 +156,10 @@ def _scores(answer: Any, count: int) -> Scores:
             found[each["index"]] = float(each[name])
         tokens = int(usage.get("prompt_tokens") or usage.get("total_tokens") or 0)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise _unexpected() from error
+        raise unexpected() from error
     scores = tuple(each for each in found if each is not None)
     if len(scores) < count:
-        raise _unexpected()
+        raise unexpected()
     return Scores(scores, tokens)
 
 
@@ -225,7 +223,3 @@ async def _in_turn(asked: Sequence[T], ask: Callable[[T], Awaitable[U]]) -> list
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [answers[place] for place in range(len(asked))]
-
-
-def _unexpected() -> EngineError:
-    return EngineError("The server of the model does not answer as expected. See the log of this server.")

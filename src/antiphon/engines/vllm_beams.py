@@ -1,0 +1,74 @@
+"""Beam search: of several answers that are written side by side, the likeliest go on, token by token.
+
+vLLM's core draws tokens, and searches nothing. So it is asked for one token of each beam at a time, with the
+likeliest others beside it, as vLLM's own server does it, whose scores and order these are. Nothing of an
+answer is known before the end.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from heapq import nlargest
+
+from msgspec import Struct
+
+from antiphon.core.chunks import Finish, FinishReason
+
+Row = tuple[list[int], list[float]]
+"""Of one position: tokens and their log probabilities. The first is the one that was drawn."""
+
+
+class Beam(Struct, frozen=True):
+    """The beginning of an answer, `total` is its log probability. `finish` is there if it has ended."""
+
+    ids: tuple[int, ...] = ()
+    rows: tuple[Row, ...] = ()
+    total: float = 0.0
+    finish: Finish | None = None
+
+    def score(self, prompt: int, penalty: float) -> float:
+        """By what beams are ordered: per token, the prompt's among them, but for the one that ends it."""
+        length = max(prompt + len(self.ids) - (self.finish is not None), 1)
+        return self.total / math.pow(length, penalty)
+
+
+class Wanted(Struct, frozen=True):
+    """So many beams, of at most so many tokens, behind a prompt of so many.
+
+    `ends` are the tokens that end an answer, `stops` those of them that the client named. `penalty` is the
+    exponent of the length that log probabilities are divided by.
+    """
+
+    width: int
+    tokens: int
+    prompt: int
+    ends: Collection[int]
+    stops: Collection[int] = ()
+    penalty: float = 1.0
+
+
+async def search(wanted: Wanted, rows: Callable[[Sequence[Beam]], Awaitable[Sequence[Row]]]) -> list[Beam]:
+    """The likeliest answers, the best first; `rows` has of each beam what may follow it."""
+    beams, ended = [Beam()], list[Beam]()
+    for _ in range(wanted.tokens):
+        following = await rows(beams)
+        found = [
+            _after(beam, row, token, logprob, wanted)
+            for beam, row in zip(beams, following, strict=True)
+            for token, logprob in dict(zip(*row, strict=True)).items()
+        ]
+        ended += [beam for beam in found if beam.finish is not None]
+        going_on = (beam for beam in found if beam.finish is None)
+        beams = nlargest(wanted.width, going_on, key=lambda beam: beam.total)
+        if not beams:
+            break
+    return nlargest(wanted.width, ended + beams, key=lambda beam: beam.score(wanted.prompt, wanted.penalty))
+
+
+def _after(beam: Beam, row: Row, token: int, logprob: float, wanted: Wanted) -> Beam:
+    """The beam with this token behind it, which may end it."""
+    ids, logprobs = row
+    row = [token, *ids[1:]], [logprob, *logprobs[1:]]
+    finish = None
+    if token in wanted.ends:
+        finish = Finish(FinishReason.STOP, token if token in wanted.stops else None)
+    return Beam((*beam.ids, token), (*beam.rows, row), beam.total + logprob, finish)
