@@ -18,7 +18,13 @@ from antiphon.constrain.grammar_ir import GrammarIR, sequence
 from antiphon.core.accumulator import Accumulator, Output
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import Gbnf
-from antiphon.core.errors import EngineBusyError, EngineError, ReplicaLostError, RequestError
+from antiphon.core.errors import (
+    EngineBusyError,
+    EngineError,
+    EngineNotReadyError,
+    ReplicaLostError,
+    RequestError,
+)
 from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
 from antiphon.decode.decoder import Decoder
@@ -27,12 +33,12 @@ from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
 from antiphon.engines.engine import Engine, GenerationRequest, Load, Prompt, Receiver, Work
 from antiphon.engines.models import resolve
-from antiphon.engines.pool import BLOCK, PoolEngine
+from antiphon.engines.pool import BLOCK, PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options
 from antiphon.run.constraints import ConstraintPlan, Demands, plan_of
 from antiphon.run.generation import GenerationRun, Interceptors
-from tests.contracts.engine import Collected, EngineContract, request_of, until
+from tests.contracts.engine import Collected, EngineContract, generated, request_of, running, until
 from tests.engines import llama_http
 from tests.run.support import Handheld, Heard, fold
 
@@ -101,6 +107,11 @@ async def pool_of(*engines: Engine) -> PoolEngine:
     pool = PoolEngine([(f"replica {number}", engine) for number, engine in enumerate(engines)])
     await pool.start()
     return pool
+
+
+def up(pool: PoolEngine) -> list[bool]:
+    """Which of the replicas get requests."""
+    return [replica.status is ReplicaStatus.UP for replica in pool.replicas]
 
 
 class TestContract(EngineContract):
@@ -245,7 +256,7 @@ async def test_what_is_refused_is_no_failure_of_a_replica() -> None:
     pool.generate(GenerationRequest(Prompt("Hi", (1, 2)), 5), collected)
     with pytest.raises(RequestError, match="No"):
         await collected.whole()
-    assert all(pool.replicas.values())
+    assert up(pool) == [True, True]
     await pool.stop()
 
 
@@ -264,7 +275,7 @@ async def test_a_replica_that_has_too_many_rests_while_others_answer() -> None:
         await first.whole()
     pool.generate(asked, second)
     assert (len(busy.asked), len(free.asked)) == (1, 1)
-    assert all(pool.replicas.values())
+    assert up(pool) == [True, True]
     await pool.stop()
 
 
@@ -323,6 +334,49 @@ async def test_prompts_that_share_no_cache_share_no_replica() -> None:
     await pool.stop()
 
 
+# Draining
+
+
+async def test_a_drained_replica_gets_no_requests_and_goes_on_with_what_it_has() -> None:
+    engines = [Dying([{"output": "again ", "tokens": 10**9}]) for _ in range(2)]
+    pool = await pool_of(*engines)
+    async with running(pool, await request_of(pool, "one", 10**6)) as (_, receiver):
+        [busy] = [number for number, engine in enumerate(engines) if engine.load.running]
+        assert pool.drain(f"replica {busy}", drained=True)
+        for _ in range(3):
+            await generated(pool, await request_of(pool, "one", 2))
+        assert [len(engine.asked) for engine in engines][busy] == 1
+        assert pool.replicas[busy] == ReplicaState(f"replica {busy}", ReplicaStatus.DRAINED, 1, 0)
+        seen = len(receiver.batches)
+        await until(lambda: len(receiver.batches) > seen)
+    pool.drain(f"replica {busy}", drained=False)
+    pool.drain(f"replica {1 - busy}", drained=True)
+    await generated(pool, await request_of(pool, "two", 2))
+    assert len(engines[busy].asked) == 2
+    assert not pool.drain("replica 2", drained=True)
+    await pool.stop()
+
+
+async def test_an_answer_does_not_go_on_at_a_replica_that_is_drained() -> None:
+    pool = await pool_of(Dying([{"output": STORY}], [3]), Dying([{"output": STORY}]))
+    pool.drain("replica 1", drained=True)
+    receiver = Collected()
+    pool.generate(await request_of(pool, "one", 20), receiver)
+    with pytest.raises(EngineError, match="It died"):
+        await receiver.whole()
+    assert not isinstance(receiver.error, ReplicaLostError)
+    await pool.stop()
+
+
+async def test_where_all_are_drained_there_is_none() -> None:
+    pool = await pool_of(Dying([{"output": STORY}]))
+    pool.drain("replica 0", drained=True)
+    assert not pool.up
+    with pytest.raises(EngineNotReadyError):
+        await generated(pool, await request_of(pool, "one", 2))
+    await pool.stop()
+
+
 # Health
 
 
@@ -330,9 +384,9 @@ async def test_a_pool_starts_with_those_that_are_there_and_finds_the_others() ->
     there, away = Dying([{"output": STORY}]), Dying([{"output": STORY}])
     away.away = True
     pool = await pool_of(there, away)
-    assert pool.replicas == {"replica 0": True, "replica 1": False}
+    assert up(pool) == [True, False]
     away.away = False
-    await until(lambda: all(pool.replicas.values()))
+    await until(lambda: up(pool) == [True, True])
     await pool.stop()
 
 
@@ -358,10 +412,10 @@ async def test_a_replica_that_failed_comes_back() -> None:
     pool.generate(await request_of(pool, "Hi", 50), collected)
     with pytest.raises(ReplicaLostError):
         await collected.whole()
-    assert pool.replicas == {"replica 0": False, "replica 1": True}
+    assert up(pool) == [False, True]
     assert await pool.detokenize(await pool.tokenize(["Hi"])) == "Hi"
     first.away = False
-    await until(lambda: all(pool.replicas.values()))
+    await until(lambda: up(pool) == [True, True])
     assert first.probes >= 1
     await pool.stop()
 
@@ -373,7 +427,7 @@ async def test_what_is_asked_of_any_replica_is_asked_of_the_next_if_it_fails() -
 
     pool = await pool_of(Mute(), Handheld())
     assert await pool.tokenize(["ab"]) == [97, 98]
-    assert pool.replicas == {"replica 0": False, "replica 1": True}
+    assert up(pool) == [False, True]
     await pool.stop()
 
 

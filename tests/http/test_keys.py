@@ -108,7 +108,13 @@ def test_every_route_has_a_scope() -> None:
         methods = (route.methods or set()) - {"HEAD"} if isinstance(route, Route) else {"POST"}
         for method in methods:
             scopes.setdefault(scope_of(method, route.path), set()).add(f"{method} {route.path}")
-    assert scopes["admin"] == {"POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter"}
+    assert scopes["admin"] == {
+        "POST /v1/load_lora_adapter",
+        "POST /v1/unload_lora_adapter",
+        "GET /v1/replicas",
+        "POST /v1/replicas/drain",
+        "POST /v1/replicas/resume",
+    }
     assert scopes["metrics"] == {"GET /metrics"}
     kept = {f"POST /v1/{each}" for each in ("conversations", "containers", "files", "vector_stores")}
     assert {each for each in scopes["stored"] if each.startswith("POST") and "{" not in each} == kept

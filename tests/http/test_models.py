@@ -111,6 +111,36 @@ async def test_health_counts_replicas() -> None:
         }
 
 
+async def test_the_administrator_drains_a_replica_and_uses_it_again() -> None:
+    pool = PoolEngine([(name, ScriptedEngine([{"output": "Hi"}])) for name in ("one", "two")])
+    async with (
+        running(pool, keys=("client",), admin_keys=("admin",)) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+
+        async def told(action: str, replica: str) -> tuple[int, Any]:
+            url = f"/v1/replicas/{action}"
+            answer = await client.post(url, json={"replica": replica}, headers=ADMIN)
+            return answer.status_code, answer.json()
+
+        refused = await client.post(
+            "/v1/replicas/drain", json={"replica": "one"}, headers={"authorization": "Bearer client"}
+        )
+        drained, missing = await told("drain", "one"), await told("drain", "three")
+        listed = (await client.get("/v1/replicas", headers=ADMIN)).json()
+        state = (await healths(server.url))[0][1]["models"]
+        resumed = await told("resume", "one")
+
+    assert refused.status_code == 403
+    one = {"id": "one", "model": "scripted", "running": 0, "waiting": 0, "object": "replica"}
+    assert drained == (200, {"object": "list", "data": [{**one, "status": "drained"}]})
+    assert listed["data"] == [{**one, "status": "drained"}, {**one, "id": "two", "status": "up"}]
+    assert state == {"scripted": {"status": "ready", "up": 1, "replicas": 2}}
+    assert resumed == (200, {"object": "list", "data": [{**one, "status": "up"}]})
+    assert (missing[0], missing[1]["error"]["param"]) == (404, "replica")
+    assert "There are: one, two." in missing[1]["error"]["message"]
+
+
 async def test_a_server_without_its_store_is_up_but_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running([{"output": "Hi"}]) as server:
         with monkeypatch.context() as patch:

@@ -4,6 +4,7 @@ A request goes where the least is to be done for it: the blocks of its prompt th
 before, and what it works on already. What a replica has read is remembered here, by chained hashes of
 its blocks, and needs nothing of the server.
 
+A replica that is drained gets no requests, and goes on with those that it has.
 A replica that fails gets no requests until it answers a probe again. Probes go to all of them every few
 seconds, so that most failures are seen before a request meets them. What a failed replica was working on
 ends with `ReplicaLostError`: the generation asks for the rest of its answer, and that goes to another one
@@ -13,10 +14,12 @@ ends with `ReplicaLostError`: the generation asks for the rest of its answer, an
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.chunks import Token
@@ -63,6 +66,25 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
+class ReplicaStatus(StrEnum):
+    """Whether a replica gets requests."""
+
+    UP = "up"
+    AWAY = "away"
+    """It does not answer."""
+    DRAINED = "drained"
+    """The operator has said so."""
+
+
+class ReplicaState(Struct, frozen=True):
+    """How a replica is: its name, and how many generations it works on, or has waiting."""
+
+    name: str
+    status: ReplicaStatus
+    running: int = 0
+    waiting: int = 0
+
+
 class Replica:
     """One of the engines, and what is known of it."""
 
@@ -71,6 +93,7 @@ class Replica:
         self.name = name
         self.started = False
         self.up = False
+        self.drained = False
         self.failures = 0
         """In a row."""
         self._rested = 0.0  # until when
@@ -80,6 +103,20 @@ class Replica:
     def resting(self) -> bool:
         """It has refused a request for having too many, a moment ago."""
         return asyncio.get_running_loop().time() < self._rested
+
+    @property
+    def usable(self) -> bool:
+        """It may get requests now."""
+        return self.up and not self.drained
+
+    @property
+    def state(self) -> ReplicaState:
+        """How it is."""
+        load = self.engine.load if self.started else Load()
+        status = ReplicaStatus.UP if self.up else ReplicaStatus.AWAY
+        return ReplicaState(
+            self.name, ReplicaStatus.DRAINED if self.drained else status, load.running, load.waiting
+        )
 
     def rest(self) -> None:
         """It has too many requests."""
@@ -146,14 +183,25 @@ class PoolEngine:
         return sum(replica.engine.memory for replica in self._replicas)
 
     @property
-    def replicas(self) -> dict[str, bool]:
-        """Which replicas there are, and whether they answer."""
-        return {replica.name: replica.up for replica in self._replicas}
+    def replicas(self) -> list[ReplicaState]:
+        """Which replicas there are, and how they are."""
+        return [replica.state for replica in self._replicas]
+
+    def drain(self, name: str, *, drained: bool) -> bool:
+        """Give the replica of this name no more requests, or give it some again; whether there is one.
+
+        What it works on goes on.
+        """
+        found = [replica for replica in self._replicas if replica.name == name]
+        for replica in found:
+            replica.drained = drained
+            log.info("a replica is drained" if drained else "a replica is used again", replica=name)
+        return bool(found)
 
     @property
     def up(self) -> bool:
         """See `Monitored`."""
-        return any(replica.up for replica in self._replicas)
+        return any(replica.usable for replica in self._replicas)
 
     async def start(self) -> None:
         """Start all replicas: one at least has to be there, and all that are have to run the same model.
@@ -232,7 +280,7 @@ class PoolEngine:
 
     def _available(self) -> list[Replica]:
         """The replicas that answer and are not too busy; where there are none, all that may be so again."""
-        started = [replica for replica in self._replicas if replica.started]
+        started = [replica for replica in self._replicas if replica.started and not replica.drained]
         up = [replica for replica in started if replica.up] or started
         return [replica for replica in up if not replica.resting] or up
 
@@ -321,7 +369,7 @@ class PoolEngine:
             replica.rest()
         else:
             self._failed(replica, error)
-        if not any(each.up and not each.resting for each in self._replicas):
+        if not any(each.usable and not each.resting for each in self._replicas):
             return error
         lost = ReplicaLostError()
         lost.__cause__ = error

@@ -23,7 +23,12 @@ POLICY_VIOLATION = 1008
 _OPEN = frozenset({"/health", "/ready", "/version", "/", "/docs", "/openapi.json"})
 _PAGE = "/page/"
 """The page asks for a key itself, and sends it with what it requests."""
-_ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+_ADMIN = frozenset(
+    {
+        *("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+        *("/v1/replicas", "/v1/replicas/drain", "/v1/replicas/resume"),
+    }
+)
 _STORED = ("/v1/conversations", "/v1/files", "/v1/vector_stores", "/v1/containers", "/v1/debug")
 """The beginning of paths that do nothing but keep things."""
 _ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")

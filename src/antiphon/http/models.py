@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}, adapters, HEAD /, /health, /ready, /version."""
+"""GET /v1/models and /v1/models/{id}, adapters, replicas, HEAD /, /health, /ready, /version."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from antiphon import __version__
 from antiphon.app.app import App
+from antiphon.engines.pool import ReplicaStatus
 from antiphon.http.request import Query, app_of, read_body
 from antiphon.run.loading import ModelStatus
 from antiphon.run.models import Health, ModelEntry
@@ -115,6 +116,61 @@ async def unload_adapter(request: Request) -> PlainTextResponse:
     wire = await read_body(request, UnloadAdapter, "small_body_bytes")
     await app_of(request).models.unload_adapter(wire.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{wire.lora_name}' removed successfully.")
+
+
+class DrainReplica(Struct):
+    """The body of a request about a replica: its URL, or the name that /v1/replicas tells."""
+
+    replica: Annotated[str, Meta(min_length=1)]
+
+
+class ReplicaBody(Struct):
+    """A replica of a model."""
+
+    id: str
+    model: str
+    status: ReplicaStatus
+    running: int
+    waiting: int
+    object: str = "replica"
+
+
+class ReplicaList(Struct):
+    """All replicas of all models."""
+
+    data: list[ReplicaBody]
+    object: str = "list"
+
+
+async def list_replicas(request: Request) -> JSONResponse:
+    """The replicas of all models, and how they are."""
+    return _replicas(app_of(request))
+
+
+async def drain_replica(request: Request) -> JSONResponse:
+    """Give a replica no more requests. Answers that it gives are not cut off."""
+    return await _drained(request, drained=True)
+
+
+async def resume_replica(request: Request) -> JSONResponse:
+    """Give it requests again."""
+    return await _drained(request, drained=False)
+
+
+async def _drained(request: Request, *, drained: bool) -> JSONResponse:
+    wire = await read_body(request, DrainReplica, "small_body_bytes")
+    app = app_of(request)
+    app.models.drain(wire.replica, drained=drained)
+    return _replicas(app, wire.replica)
+
+
+def _replicas(app: App, name: str | None = None) -> JSONResponse:
+    found = [
+        ReplicaBody(state.name, model, state.status, state.running, state.waiting)
+        for model, state in app.models.replicas
+        if name in (None, state.name)
+    ]
+    return JSONResponse(to_builtins(ReplicaList(found)))
 
 
 def _shown(entry: ModelEntry) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from antiphon.apis.tokens import (
     TokenizeTextRequest,
 )
 from antiphon.apis.vector_stores import schema as vectors
-from antiphon.http.models import LoadAdapter, UnloadAdapter
+from antiphon.http.models import DrainReplica, LoadAdapter, ReplicaList, UnloadAdapter
 
 JSON = "application/json"
 PAGED = ("order", "limit", "after", "before")
@@ -157,6 +157,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/models/{model}": Operation(answer=dict[str, Any]),
     "POST /v1/load_lora_adapter": Operation(LoadAdapter, media_type=_TEXT),
     "POST /v1/unload_lora_adapter": Operation(UnloadAdapter, media_type=_TEXT),
+    "GET /v1/replicas": Operation(answer=ReplicaList),
+    "POST /v1/replicas/drain": Operation(DrainReplica, ReplicaList),
+    "POST /v1/replicas/resume": Operation(DrainReplica, ReplicaList),
     "HEAD /": Operation(media_type=_TEXT),
     "GET /health": Operation(answer=dict[str, Any]),
     "GET /ready": Operation(answer=dict[str, Any]),

@@ -6,7 +6,7 @@ dialect and a renderer, which are chosen here.
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, ch
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import check
 from antiphon.engines.engine import Adapters, Engine, Load, ModelCard, Monitored, Probed, Task
-from antiphon.engines.pool import PoolEngine
+from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.chat_model import ChatModel
 from antiphon.run.model import Model
@@ -158,8 +158,8 @@ class ServedModel:
         if not self.loaded:
             return ModelState(ModelStatus.UNLOADED)
         if isinstance(engine, PoolEngine):
-            replicas = [*engine.replicas.values()]
-            return ModelState(_status(engine.up), sum(replicas), len(replicas))
+            there = [replica for replica in engine.replicas if replica.status is ReplicaStatus.UP]
+            return ModelState(_status(engine.up), len(there), len(engine.replicas))
         up = engine.up if isinstance(engine, Monitored) else True
         if up and isinstance(engine, Probed):
             try:
@@ -173,6 +173,17 @@ class ServedModel:
     def memory(self) -> int:
         """Bytes that it takes while it is loaded. Raises EngineError if its file cannot be read."""
         return self._engine.memory
+
+    # Replicas
+
+    @property
+    def replicas(self) -> Sequence[ReplicaState]:
+        """How its replicas are; none if its engine is one only."""
+        return self._engine.replicas if isinstance(self._engine, PoolEngine) else ()
+
+    def drain(self, replica: str, *, drained: bool) -> bool:
+        """Give the replica no more requests, or some again; whether there is one of this name."""
+        return isinstance(self._engine, PoolEngine) and self._engine.drain(replica, drained=drained)
 
     # Adapters
 

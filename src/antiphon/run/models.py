@@ -30,6 +30,7 @@ from antiphon.core.observation import observed
 from antiphon.core.turn import Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, Sound
+from antiphon.engines.pool import ReplicaState
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
 from antiphon.tools.tool import Checked, ServerTool
@@ -246,6 +247,24 @@ class Models:
     def _usable(self) -> Iterator[str]:
         """Those of the names that the key may use."""
         return (name for name in self.names if (found := self._lookup(name)) and _may_use(name, *found))
+
+    # Replicas
+
+    @property
+    def replicas(self) -> list[tuple[str, ReplicaState]]:
+        """How the replicas of all models are, each with the canonical name of its model."""
+        return [(served.names[0], replica) for served in self._served for replica in served.replicas]
+
+    def drain(self, replica: str, *, drained: bool) -> None:
+        """Give the replica of this name no more requests, or some again, in all models.
+
+        Raises NotFoundError if there is none.
+        """
+        found = [served.drain(replica, drained=drained) for served in self._served]
+        if not any(found):
+            names = ", ".join(dict.fromkeys(state.name for _, state in self.replicas)) or "none"
+            message = f"There is no replica '{replica}'. There are: {names}."
+            raise NotFoundError(message, param="replica")
 
     # Adapters
 
