@@ -223,7 +223,7 @@ def test_what_upstreams_honour_is_in_the_docs() -> None:
     providers = {provider.name: {*provider.sampling, "priority"} for provider in chat.PROVIDERS}
     providers[anthropic.NAME] = {*anthropic.SAMPLING, "priority"}
     of_providers = {
-        kind: set(named(cell)) for kind, *_, cell in rows("engines.md", "Conversations only")[-7:]
+        kind: set(named(cell)) for kind, *_, cell in rows("engines.md", "Conversations only")[-8:]
     }
     assert of_providers == providers
     assert {llama_server.NAME, *kinds, *providers} == upstream.KINDS.keys()

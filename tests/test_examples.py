@@ -11,6 +11,7 @@ import pytest
 from antiphon.core.limits import DEFAULTS
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.tools.code_interpreter import CodeInterpreter
@@ -115,7 +116,7 @@ async def test_the_example_with_containers() -> None:
 
 
 def test_every_example_is_tested() -> None:
-    tested = {*PRINTED, "several_models.py", "replicas.py"}
+    tested = {*PRINTED, "several_models.py", "replicas.py", "provider.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
 
 
@@ -134,6 +135,14 @@ async def test_replicas() -> None:
     async with running(pool) as server:
         printed = await run(str(ROOT / "examples/replicas.py"), "a story", url=server.url)
     assert printed == "Once upon a time it rained.\nscripted: ready, 2 of 2 servers are up\n"
+
+
+async def test_a_provider() -> None:
+    async with running([{"when": "What was my", "output": "How much it is."}, *SCRIPT]) as provider:
+        engine = UpstreamEngine(Options(provider.url, upstream_kind="chat"))
+        async with running(engine, dialect=None, tools=[CodeInterpreter()]) as server:
+            printed = await run(str(ROOT / "examples/provider.py"), url=server.url)
+    assert printed == f"{PRINTED['server_tools.py']}How much it is.\n"
 
 
 async def test_the_python_of_the_readme() -> None:

@@ -71,6 +71,8 @@ LISTS = {
         None,
     ),
     "deepseek": (listing({"id": "deepseek-chat", "object": "model", "owned_by": "deepseek"}), None),
+    # https://ai.google.dev/gemini-api/docs/openai
+    "google": (listing({"id": "models/gemini-3-flash", "object": "model", "owned_by": "google"}), None),
     "chat": (listing({"id": "m", "owned_by": "somebody"}), None),
 }
 
@@ -610,6 +612,53 @@ BEGIN: dict[str, Any] = {
 END: dict[str, Any] = {"type": "message_stop"}
 
 
+SIGNED = {"google": {"thought_signature": "EqQB"}}
+
+
+class TestGoogle:
+    """See https://ai.google.dev/gemini-api/docs/openai and …/docs/thought-signatures."""
+
+    BASE = "/v1beta/openai"
+
+    async def test_a_version_may_have_another_name(self) -> None:
+        answers = {
+            f"{self.BASE}/models": LISTS["google"][0],
+            f"{self.BASE}/chat/completions": stream(delta("stop", content="Hi"), DONE),
+        }
+        async with canned(answers) as server:
+            engine = UpstreamEngine(
+                Options(f"{server.url}{self.BASE}/", upstream_model="gemini-3-flash", upstream_key="k")
+            )
+            await engine.start()
+            assert said(await generated(engine, asked())) == [text("Hi")]
+            await engine.stop()
+            assert server.asked[-1].body["model"] == "gemini-3-flash"
+
+    async def test_a_server_that_lists_nothing_is_asked_as_before(self) -> None:
+        async with canned(
+            {"/there/v1/chat/completions": stream(delta("stop", content="Hi"), DONE)}
+        ) as server:
+            engine = UpstreamEngine(
+                Options(f"{server.url}/there", upstream_kind="chat", upstream_model="m", context=9)
+            )
+            await engine.start()
+            assert said(await generated(engine, asked())) == [text("Hi")]
+            await engine.stop()
+
+    async def test_the_signature_of_a_call_goes_back_with_it(self) -> None:
+        called = {"id": "call_1", "extra_content": SIGNED, "function": {"name": "f", "arguments": "{}"}}
+        events = stream(delta("tool_calls", tool_calls=[called]), DONE)
+        async with canned({"/v1/models": LISTS["google"][0], CHAT: events}) as server:
+            engine = await started(server)
+            await generated(engine, asked())
+            await generated(engine, asked())
+            await engine.stop()
+        first, second = (each.body["messages"][2]["tool_calls"] for each in server.asked if each.path == CHAT)
+        [unknown], [known] = first, second
+        assert unknown["extra_content"]["google"]["thought_signature"] == "skip_thought_signature_validator"
+        assert known["extra_content"] == SIGNED
+
+
 class TestAnthropic:
     async def heard(self, *events: dict[str, Any], **turn: Any) -> tuple[list[Chunk], Any]:
         """The chunks of an answer with these events, and what was asked."""
@@ -669,6 +718,55 @@ class TestAnthropic:
         ]
         assert finish_of(chunks) == Finish(FinishReason.STOP, None, 89, 0, 25)
         assert chunks[-1].cached_tokens == 5
+
+    async def thinking_again(self, *blocks: dict[str, Any]) -> tuple[Any, Any]:
+        """What is asked behind a call, before and after an answer with these blocks came."""
+        lines = [
+            f"data: {json.dumps(each)}\n\n".encode()
+            for each in (BEGIN, *blocks, self.stopped("tool_use"), END)
+        ]
+        async with canned({"/v1/models": ANTHROPIC, "/v1/messages": stream(*lines)}) as server:
+            engine = await started(server, upstream_kind="anthropic")
+            for _ in range(2):
+                await generated(engine, asked(variables={"enable_thinking": True}))
+            await generated(engine, asked())
+            await engine.stop()
+            before, after, without = (each.body for each in server.asked if each.path == "/v1/messages")
+        assert without["messages"] == before["messages"]
+        return before, after
+
+    @pytest.mark.parametrize("hidden", [False, True])
+    async def test_thinking_goes_back_with_its_signature(self, hidden: bool) -> None:
+        redacted = self.block(1, "redacted_thinking", data="xyz") if hidden else []
+        before, after = await self.thinking_again(
+            *self.block(
+                0,
+                "thinking",
+                {"type": "thinking_delta", "thinking": "H"},
+                {"type": "thinking_delta", "thinking": "m."},
+                {"type": "signature_delta", "signature": "EqQB"},
+                thinking="",
+                signature="",
+            ),
+            *redacted,
+            *self.block(2, "tool_use", id="toolu_1", name="f", input={}),
+        )
+        called = {"type": "tool_use", "id": "call_1", "name": "f", "input": {}}
+        assert (before["messages"][1]["content"], "thinking" in before) == ([called], False)
+        assert after["thinking"] == {"type": "adaptive"}
+        signed = {"type": "thinking", "thinking": "Hm.", "signature": "EqQB"}
+        kept = [{"type": "redacted_thinking", "data": "xyz"}] if hidden else []
+        assert after["messages"][1]["content"] == [signed, *kept, called]
+
+    async def test_what_was_thought_behind_text_is_another_thought(self) -> None:
+        _, after = await self.thinking_again(
+            *self.block(0, "thinking", {"type": "signature_delta", "signature": "a"}, thinking="Oh, "),
+            *self.block(1, "text", {"type": "text_delta", "text": "Okay"}, text=""),
+            *self.block(2, "thinking", {"type": "thinking_delta", "thinking": "Hm."}, thinking=""),
+            *self.block(3, "thinking", {"type": "signature_delta", "signature": "b"}, thinking=""),
+        )
+        blocks = after["messages"][1]["content"]
+        assert [block.get("signature") for block in blocks] == ["b", None]
 
     async def test_what_it_is_asked(self) -> None:
         _, body = await self.heard(

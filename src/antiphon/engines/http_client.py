@@ -139,6 +139,7 @@ class Passing(Exchange):
 class HttpClient:
     """A client of the server at `url`, whose path, without a `/v1` at its end, comes before all others.
 
+    `version` is what its paths have in place of the `/v1` at their beginning.
     `headers` are sent with every request, and `key` as a bearer token. A connection has to be there within
     `connect_seconds`, and none is waited for that is silent for `idle_seconds`. Raises ValueError, for
     people, if `url` is none.
@@ -156,6 +157,7 @@ class HttpClient:
         self._address = _address(url)
         self._tls = ssl.create_default_context() if self._address.scheme == "https" else None
         self._path = self._address.path.rstrip("/").removesuffix("/v1")
+        self.version = "/v1"
         self._head = (
             f"Host: {self._address.netloc}\r\nUser-Agent: antiphon/{__version__}\r\nAccept: */*\r\n"
             + (f"Authorization: Bearer {key}\r\n" if key else "")
@@ -165,6 +167,11 @@ class HttpClient:
         self.idle_seconds = idle_seconds
         self._idle: list[_Connection] = []
         self._connections: set[_Connection] = set()
+
+    @property
+    def mounted(self) -> bool:
+        """The server is at a path of its machine."""
+        return bool(self._path)
 
     @property
     def busy(self) -> bool:
@@ -183,6 +190,8 @@ class HttpClient:
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         if body is not None:
             more += f"Content-Type: {media_type}\r\nContent-Length: {len(body)}\r\n"
+        if self.version != "/v1" and path.startswith("/v1/"):
+            path = self.version + path.removeprefix("/v1")
         return f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}{more}\r\n".encode() + (body or b"")
 
     async def request(self, method: str, path: str, body: Any = None) -> Response:

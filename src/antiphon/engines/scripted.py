@@ -87,7 +87,7 @@ REFUSED: Mapping[str, str] = {
 }
 """The fields of `Sampling` that are not taken, and why."""
 
-SUPPORTED = frozenset(Sampling.__struct_fields__) - REFUSED.keys()
+SUPPORTED = frozenset(Sampling.__struct_fields__).difference(REFUSED)
 """The fields of `Sampling` that are taken, but for those of `REFUSED`.
 
 Before `min_tokens`, and with `ignore_eos`, a line begins again where it would end. What says how

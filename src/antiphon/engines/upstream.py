@@ -38,6 +38,7 @@ from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines,
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang, vectors
 from antiphon.engines.upstreams.kind import (
+    MODELS,
     PROBES,
     Answers,
     Missing,
@@ -497,6 +498,11 @@ async def found_at(options: Options, client: HttpClient) -> Server:
 async def _probe(options: Options, client: HttpClient) -> Answers:
     try:
         responses = await asyncio.gather(*(client.request("GET", path) for path in PROBES))
+        found = {path: response.json() for path, response in zip(PROBES, responses, strict=True)}
+        if found[MODELS] is None and client.mounted:  # the version may be in the URL, under another name
+            client.version = ""
+            found[MODELS] = (await client.request("GET", MODELS)).json()
+            client.version = "/v1" if found[MODELS] is None else ""
     except HttpError as error:
         raise EngineError(f"No server can be reached at {options.model}: {error}. Check the URL.") from error
     # Proxies forbid paths that they do not pass on, which says nothing of a key.
@@ -504,7 +510,6 @@ async def _probe(options: Options, client: HttpClient) -> Answers:
         raise EngineError(
             f"The server at {options.model} asks for a key, or for another one: set ANTIPHON_UPSTREAM_KEY."
         )
-    found = {path: response.json() for path, response in zip(PROBES, responses, strict=True)}
     return {path: answer for path, answer in found.items() if answer is not None}
 
 

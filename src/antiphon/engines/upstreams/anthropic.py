@@ -1,13 +1,15 @@
 """Servers with Anthropic's Messages, which take conversations only. See `chat.py` for the others.
 
-Blocks of thinking are not sent back: they are worth nothing without a signature, which only their server
-makes. It wants them before calls, if it shall think; so it is not asked to think behind the results of tools.
+Thinking is sent back with the signature that only its server makes, without which it is worth nothing. The
+signatures are remembered here, by what was thought. The server wants them before calls, if it shall think; so
+where they are not known any more, it is not asked to think behind the results of tools.
 """
 
 import re
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from antiphon.core.turn import Calling, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.upstreams.chat import DEFAULT_SLOTS, chosen, listed
-from antiphon.engines.upstreams.kind import Answers, ChatServer, Wanted, refusal
+from antiphon.engines.upstreams.kind import SIGNATURES, Answers, ChatServer, Remembered, Wanted, refusal
 
 NAME = "anthropic"
 
@@ -57,7 +59,7 @@ _PASSED: Mapping[str, str | None] = {
     "thinking": 'as {"thinking":{"type":"adaptive"}}',
     "thinking_token_budget": "as thinking.budget_tokens",
     "verbosity": None,
-    "earlier reasoning": "not sent; no thinking behind the results of tools",
+    "earlier reasoning": "sent with its signature, while that is remembered",
 }
 
 
@@ -74,13 +76,18 @@ class MessagesServer(ChatServer):
     def __init__(self, card: ModelCard, slots: int, most: int) -> None:
         super().__init__(NAME, card, slots, _PASSED)
         self._most = most
+        self._thoughts: Thoughts = Remembered(SIGNATURES)
 
     def body(self, request: GenerationRequest) -> bytes:
         """See `Server`. Stop strings are not sent: the decoder above looks for them."""
         conversation, sampling = request.conversation, request.sampling
         assert conversation is not None
         turn = conversation.turn
-        system, messages = _messages(conversation.messages, iter(request.prompt.media))
+        system, messages = _messages(conversation.messages, iter(request.prompt.media), self._thoughts)
+        thinking = _thinking(turn)
+        if not thinking or _unsigned(messages):
+            thinking = {}
+            messages = [message for each in messages if (message := _without_thoughts(each))["content"]]
         body = {
             "model": self.card.name,
             "messages": messages,
@@ -89,18 +96,18 @@ class MessagesServer(ChatServer):
             **{name: value for name in SAMPLING if (value := getattr(sampling, name)) is not None},
             **_tools(turn),
             **_output(turn),
-            **_thinking(turn, after_tool=conversation.messages[-1]["role"] == "tool"),
+            **thinking,
         }
         body.setdefault("max_tokens", min(self._most, request.max_tokens))
         return msgspec.json.encode(body)
 
     def reader(self, request: GenerationRequest) -> "MessagesReader":
         """See `Server`."""
-        return MessagesReader()
+        return MessagesReader(self._thoughts)
 
 
 def _messages(
-    messages: Sequence[Mapping[str, Any]], media: Iterator[MediaPart]
+    messages: Sequence[Mapping[str, Any]], media: Iterator[MediaPart], thoughts: "Thoughts"
 ) -> tuple[str, list[dict[str, Any]]]:
     """The instructions before the first message, and the messages, whose roles take turns."""
     system: list[str] = []
@@ -113,8 +120,39 @@ def _messages(
         role = "assistant" if message["role"] == "assistant" else "user"
         if not sent or sent[-1]["role"] != role:
             sent.append({"role": role, "content": []})
+        sent[-1]["content"] += _thought(message, thoughts)
         sent[-1]["content"] += _blocks(message, media)
     return "\n\n".join(system), [message for message in sent if message["content"]]
+
+
+def _thought(message: Mapping[str, Any], thoughts: "Thoughts") -> Iterator[dict[str, Any]]:
+    """The blocks of thinking that a message begins with, as they came."""
+    text = message.get("reasoning_content", "")
+    for size, signature in thoughts.get(_key(text), ()):
+        if size is None:
+            yield {"type": "redacted_thinking", "data": signature}
+        else:
+            yield {"type": "thinking", "thinking": text[:size], "signature": signature}
+            text = text[size:]
+
+
+def _key(thought: str) -> bytes:
+    return sha256(thought.encode()).digest()
+
+
+_THOUGHTS = ("thinking", "redacted_thinking")
+
+
+def _unsigned(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """There are results of calls at the end, and no thinking before the calls."""
+    *before, last = messages or [{"content": []}]
+    if not any(block["type"] == "tool_result" for block in last["content"]):
+        return False
+    return not before or before[-1]["content"][0]["type"] not in _THOUGHTS
+
+
+def _without_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {**message, "content": [block for block in message["content"] if block["type"] not in _THOUGHTS]}
 
 
 def _blocks(message: Mapping[str, Any], media: Iterator[MediaPart]) -> Iterator[dict[str, Any]]:
@@ -181,7 +219,7 @@ def _output(turn: Turn) -> dict[str, Any]:
     return {"output_config": config} if config else {}
 
 
-def _thinking(turn: Turn, *, after_tool: bool) -> dict[str, Any]:
+def _thinking(turn: Turn) -> dict[str, Any]:
     """Whether to think, and how much. Raises RequestError for variables that mean nothing here."""
     given = {**turn.variables}
     effort = given.pop("reasoning_effort", None)
@@ -191,8 +229,6 @@ def _thinking(turn: Turn, *, after_tool: bool) -> dict[str, Any]:
             f"The server of this model has no chat template that takes {', '.join(given)}. Leave it out."
         )
         raise RequestError(message, param="chat_template_kwargs")
-    if after_tool:
-        return {}
     if turn.reasoning_limit is not None:
         return {"thinking": {"type": "enabled", "budget_tokens": turn.reasoning_limit}}
     thinks = any(reasons) or effort not in (None, "none")
@@ -208,11 +244,13 @@ class _Block(Struct, frozen=True, gc=False):
     name: str = ""
     text: str | None = None
     thinking: str | None = None
+    data: str | None = None
 
 
 class _Delta(Struct, frozen=True, gc=False):
     text: str | None = None
     thinking: str | None = None
+    signature: str | None = None
     partial_json: str | None = None
     stop_reason: str | None = None
 
@@ -246,12 +284,23 @@ class _Event(Struct, frozen=True, gc=False):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
+Signature = tuple[int | None, str]
+"""Of a block of thinking: how many characters it has, None if they are hidden, and what signs it."""
+
+Thoughts = Remembered[bytes, tuple[Signature, ...]]
+"""What signs a piece of reasoning, block by block, by its hash."""
+
+
 class MessagesReader:
-    """Reads the events of a stream."""
+    """Reads the events of a stream. What signs a piece of reasoning is put into `thoughts`."""
 
     complete = False
 
-    def __init__(self) -> None:
+    def __init__(self, thoughts: Thoughts) -> None:
+        self._thoughts = thoughts
+        self._thought: list[str] = []  # since something else was written
+        self._signed: list[Signature] = []
+        self._size = 0  # of the block
         self._reason: FinishReason | None = None
         self._usage: dict[str, int] = {}  # the latest number of each kind
 
@@ -274,7 +323,27 @@ class MessagesReader:
             if self._reason is None:
                 raise EngineError from RuntimeError(f"stop_reason {event.delta.stop_reason}")
         piece = _piece(event)
+        self._remember(event, piece)
         return None if piece is None else ChatChunk(pieces=(piece,))
+
+    def _remember(self, event: _Event, piece: Piece | None) -> None:
+        """Note what is thought, and what signs it. Behind a block of another type begins another thought."""
+        block, delta = event.content_block, event.delta
+        if block is not None:
+            self._size = 0
+            if block.type not in _THOUGHTS:
+                self._thought, self._signed = [], []
+        if piece is not None and piece.kind is PieceKind.REASONING:
+            self._thought.append(piece.text)
+            self._size += len(piece.text)
+        if delta is not None and delta.signature:
+            self._signed.append((self._size, delta.signature))
+        elif block is not None and block.data:
+            self._signed.append((None, block.data))
+        else:
+            return
+        if self._thought:
+            self._thoughts.put(_key("".join(self._thought)), (*self._signed,))
 
     def _count(self, usage: _Usage) -> None:
         thought = usage.output_tokens_details and usage.output_tokens_details.thinking_tokens

@@ -6,7 +6,7 @@ What a provider can do, and what it calls it, is a `Provider`: an entry of a tab
 
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
@@ -22,9 +22,11 @@ from antiphon.core.turn import Calling, Sampling, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.upstreams.kind import (
+    SIGNATURES,
     Answers,
     ChatServer,
     Recognise,
+    Remembered,
     Wanted,
     error_status,
     refusal,
@@ -64,6 +66,7 @@ class Provider(Struct, frozen=True):
     `schemas`: it takes JSON Schemas for answers. `required` is the tool choice that demands a call.
     `usage`: it has to be asked for usage. `call_id` makes ids of calls that it accepts. `media` are the kinds
     that a model counts as taking of which its list says nothing: what it then does not take, it refuses.
+    `unsigned` stands for the signature of a call whose own is not known, of those that want it back.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Provider(Struct, frozen=True):
     usage: bool = True
     call_id: Callable[[str], str] = str
     media: frozenset[MediaKind] = frozenset()
+    unsigned: Mapping[str, Any] | None = None
 
 
 def _effort(effort: str) -> Mapping[str, Any]:
@@ -133,6 +137,14 @@ DEEPSEEK = Provider(
     thinking=lambda reasons: {"thinking": {"type": "enabled" if reasons else "disabled"}},
     schemas=False,
 )
+GOOGLE = Provider(
+    "google",
+    lambda model: str(model.get("id")).startswith("models/"),
+    {name: theirs for name, theirs in _OPENAI.items() if name not in ("seed", "logprobs")},
+    effort=_effort,
+    media=frozenset({MediaKind.IMAGE}),
+    unsigned={"google": {"thought_signature": "skip_thought_signature_validator"}},
+)
 ANY = Provider(
     "chat",
     lambda _: True,
@@ -141,7 +153,7 @@ ANY = Provider(
     media=frozenset({MediaKind.IMAGE}),
 )
 
-PROVIDERS = (OPENROUTER, GROQ, MISTRAL, DEEPSEEK, OPENAI, ANY)
+PROVIDERS = (OPENROUTER, GROQ, MISTRAL, DEEPSEEK, GOOGLE, OPENAI, ANY)
 """In this order: others have OpenAI's models, too."""
 
 _REASONS = {
@@ -168,6 +180,7 @@ class ProviderServer(ChatServer):
     def __init__(self, provider: Provider, card: ModelCard, slots: int) -> None:
         super().__init__(provider.name, card, slots, _passed(provider))
         self._provider = provider
+        self._signatures: Remembered[str, Any] = Remembered(SIGNATURES)  # by the ids of calls
 
     def body(self, request: GenerationRequest) -> bytes:
         """See `Server`. Stop strings are not sent: the decoder above has to say which one it was."""
@@ -199,9 +212,20 @@ class ProviderServer(ChatServer):
         if sent["role"] == "tool":
             sent["tool_call_id"] = provider.call_id(sent["tool_call_id"])
         if calls := sent.get("tool_calls"):
-            sent["tool_calls"] = [{**call, "id": provider.call_id(call["id"])} for call in calls]
+            sent["tool_calls"] = [*self._calls(calls)]
             sent["content"] = sent["content"] or None
         return sent
+
+    def _calls(self, calls: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The calls of a message, with what signs them: of several, one is enough."""
+        signed = {
+            call["id"]: self._signatures[call["id"]] for call in calls if call["id"] in self._signatures
+        }
+        if not signed and self._provider.unsigned is not None:
+            signed = {calls[0]["id"]: self._provider.unsigned}
+        for call in calls:
+            extra = {"extra_content": signed[call["id"]]} if call["id"] in signed else {}
+            yield {**call, "id": self._provider.call_id(call["id"]), **extra}
 
     def _sampling(self, sampling: Sampling) -> dict[str, Any]:
         sent: dict[str, Any] = {}
@@ -289,7 +313,7 @@ class ProviderServer(ChatServer):
 
     def reader(self, request: GenerationRequest) -> "ChatReader":
         """See `Server`."""
-        return ChatReader()
+        return ChatReader(self._signatures.put)
 
 
 def _medium(part: MediaPart) -> dict[str, Any]:
@@ -350,6 +374,7 @@ class _Call(Struct, frozen=True, gc=False):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
+    extra_content: Any = None
 
 
 class _Delta(Struct, frozen=True, gc=False):
@@ -392,11 +417,15 @@ _NOTHING = _Details()
 
 
 class ChatReader:
-    """Reads the events of a stream. The end is kept until the usage behind it has come."""
+    """Reads the events of a stream. The end is kept until the usage behind it has come.
+
+    `sign` is told of calls what has to come back with them, by their ids.
+    """
 
     complete = False
 
-    def __init__(self) -> None:
+    def __init__(self, sign: Callable[[str, Any], None] = lambda _id, _content: None) -> None:
+        self._sign = sign
         self._reason: FinishReason | None = None
         self._usage: _Usage | None = None
         self._last_call = 0  # the number of the call that is being read
@@ -448,6 +477,8 @@ class ChatReader:
         elif call.id and self._last_id and call.id != self._last_id:
             self._last_call += 1
         self._last_id = call.id or self._last_id
+        if call.id and call.extra_content is not None:
+            self._sign(call.id, call.extra_content)
         function = call.function or _Function()
         arguments = function.arguments
         if not isinstance(arguments, str):
@@ -582,8 +613,8 @@ def chosen(models: Mapping[str, Mapping[str, Any]], wanted: Wanted) -> tuple[str
         have = f"The server has {len(models)} models: {some}." if models else "The server lists no models."
         raise EngineError(f"{have} Name one with --upstream-model.")
     name = name or next(iter(models))
-    # OpenRouter's have variants, which are not listed: org/model:nitro.
-    model = models.get(name) or models.get(name.partition(":")[0])
+    # OpenRouter's have variants, which are not listed: org/model:nitro. Google lists models/NAME.
+    model = models.get(name) or models.get(name.partition(":")[0]) or models.get(f"models/{name}")
     if models and model is None:
         close = [each for each in models if name.rpartition("/")[2] in each][:20] or [*models][:20]
         raise EngineError(f"The server has no model '{name}'. It has {', '.join(close)}.")

@@ -24,11 +24,15 @@ from antiphon.engines.engine import GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import GRAMMAR_PARAM
 
-PROBES = ("/v1/models", "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags")
+MODELS = "/v1/models"
+PROBES = (MODELS, "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags")
 """Paths whose answers tell one kind of server from another, and what it serves."""
 
 REMEMBERED = 65_536
 """Answers of a server to lookups that are remembered."""
+
+SIGNATURES = 4096
+"""Signatures of reasoning that are remembered of a server, each of some KB at most."""
 
 Answers = Mapping[str, Any]
 """What a server answers to the probes, as JSON: of those that it has."""
@@ -57,19 +61,30 @@ class Missing(Exception):
         self.fetch = fetch
 
 
-class Lookups(dict[Key, Value]):
+class Remembered(dict[Key, Value]):
+    """The last of what is put here."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def put(self, key: Key, value: Value) -> None:
+        """Remember it, in place of the oldest if there is no room."""
+        while len(self) >= self._most:
+            del self[next(iter(self))]
+        self[key] = value
+
+
+class Lookups(Remembered[Key, Value]):
     """Answers that are remembered; what is not among them is `Missing` until it was asked for."""
 
     def __init__(self, ask: Callable[[Key], Awaitable[Value]]) -> None:
-        super().__init__()
+        super().__init__(REMEMBERED)
         self._ask = ask
 
     def __missing__(self, key: Key) -> Value:
         async def fetch() -> None:
-            found = await self._ask(key)
-            while len(self) >= REMEMBERED:
-                del self[next(iter(self))]
-            self[key] = found
+            self.put(key, await self._ask(key))
 
         raise Missing(fetch)
 
