@@ -1,6 +1,6 @@
 """Runs simulations, and says how a law was broken.
 
-    python -m simulation                     # a thousand seeds from 0 on
+    python -m simulation                     # a thousand seeds from 0 on, on all processors
     python -m simulation --from 5000 --seeds 200
     python -m simulation --new --seconds 60  # seeds that nobody has tried
     python -m simulation --seed 582          # one, exactly as it was
@@ -10,16 +10,23 @@ The same seed makes the same simulation, on any machine. Exits with 1 if a law w
 
 import argparse
 import logging
+import os
 import secrets
 import sys
 import time
 import traceback
 from collections.abc import Iterator
-from itertools import count
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import count, islice
+from multiprocessing import get_context
+from resource import RUSAGE_CHILDREN, getrusage
 
 import structlog
 
 from simulation.world import Report, simulate
+
+SHARE = 5
+"""Seeds that a process is given at a time."""
 
 
 def main() -> int:
@@ -32,6 +39,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=None, help="how many (1000, or as --seconds allows)")
     parser.add_argument("--seconds", type=float, default=None, help="begin no more after so long")
     parser.add_argument("--new", action="store_true", help="begin with a seed by chance")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     _silence()
     if arguments.seed is not None:
@@ -40,31 +48,50 @@ def main() -> int:
     first = secrets.randbelow(2**40) if arguments.new else arguments.first
     most = arguments.seeds or (1000 if arguments.seconds is None else None)
     seeds = iter(range(first, first + most)) if most is not None else count(first)
-    return _run(seeds, arguments.seconds)
+    return _run(seeds, arguments.seconds, arguments.processes)
 
 
-def _run(seeds: Iterator[int], seconds: float | None) -> int:
-    began, used = time.monotonic(), time.process_time()
+def _run(seeds: Iterator[int], seconds: float | None, processes: int) -> int:
+    began = time.monotonic()
     reports: list[Report] = []
-    for seed in seeds:
-        if seconds is not None and time.monotonic() - began > seconds:
-            break
-        try:
-            reports.append(simulate(seed))
-        except Exception as error:
-            traceback.print_exc(limit=-4)
-            print(f"seed {seed}: {error}\nto see it again: python -m simulation --seed {seed}")
-            return 1
-    seconds, used = time.monotonic() - began, time.process_time() - used
-    number = len(reports)
+    running: set[Future[list[Report | str]]] = set()
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        while True:
+            late = seconds is not None and time.monotonic() - began > seconds
+            while not late and len(running) < processes and (share := [*islice(seeds, SHARE)]):
+                running.add(pool.submit(_simulate_all, share))
+            if not running:
+                break
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for result in (result for future in done for result in future.result()):
+                if isinstance(result, str):
+                    print(result)
+                    return 1
+                reports.append(result)
+    used, number = getrusage(RUSAGE_CHILDREN), max(1, len(reports))
     print(
-        f"{number} simulations in {seconds:.1f} s ({used / max(1, number) * 1000:.0f} ms of processor each):"
+        f"{len(reports)} simulations in {time.monotonic() - began:.1f} s"
+        f" ({(used.ru_utime + used.ru_stime) / number * 1000:.0f} ms of processor each):"
         f" {sum(report.seconds for report in reports) / 3600:.1f} hours,"
         f" {sum(report.responses for report in reports)} responses,"
         f" {sum(report.events for report in reports)} events,"
         f" {sum(report.transactions for report in reports)} transactions."
     )
     return 0
+
+
+def _simulate_all(seeds: list[int]) -> list[Report | str]:
+    """The reports, up to the first law that is broken: then what is to be said of it."""
+    reports: list[Report | str] = []
+    for seed in seeds:
+        try:
+            reports.append(simulate(seed))
+        except Exception as error:
+            where = "".join(traceback.format_exception(error, limit=-4))
+            again = f"to see it again: python -m simulation --seed {seed}"
+            reports.append(f"{where}seed {seed}: {error}\n{again}")
+            break
+    return reports
 
 
 def _silence() -> None:

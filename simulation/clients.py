@@ -41,9 +41,9 @@ def script(names: tuple[str, ...]) -> list[Line]:
 
 KINDS: dict[str, tuple[int, int, int | None]] = {
     "short": (5, 0, None),
-    "steady": (25, 20, None),
-    "slow": (20, 150, None),
-    "breaks": (12, 30, 5),
+    "steady": (15, 30, None),
+    "slow": (12, 200, None),
+    "breaks": (10, 30, 5),
     "never": (3, 10, 0),
 }
 """Kinds of answers: words, milliseconds between them, and after how many the engine fails."""
@@ -149,7 +149,7 @@ class Client:
     async def run(self) -> None:
         """Do a few things, one after the other."""
         await asyncio.sleep(self._rng.random() * 3)
-        for _ in range(self._rng.randint(1, 3)):
+        for _ in range(self._rng.randint(1, 2)):
             await self._rng.choice(_ACTIONS)(self)
             await asyncio.sleep(self._rng.random())
 

@@ -87,6 +87,8 @@ class SharedDatabase:
         self.transactions = 0
         self._changes = memory.changes
         self._servers: dict[Notifier, Process] = {}
+        self._news: set[Notifier] = set()
+        """Of servers that will notice within `NEWS`: they look from time to time."""
 
     def store(self, process: Process, weather: Weather) -> SqlStore:
         """The store, as the server in this process sees it."""
@@ -119,9 +121,16 @@ class SharedDatabase:
         except LawError as error:  # the server would take it for a failure of its database
             self.loop.call_exception_handler({"message": str(error), "exception": error})
         for notifier, other in self._servers.items():
-            if other is not process and other.alive:
-                self.loop.call_later(self.rng.random() * NEWS, notifier.wake_all, context=other.context())
+            if other is not process and other.alive and notifier not in self._news:
+                self._news.add(notifier)
+                self.loop.call_later(
+                    self.rng.random() * NEWS, self._notice, notifier, context=other.context()
+                )
         return result, list(transaction.topics)
+
+    def _notice(self, notifier: Notifier) -> None:
+        self._news.discard(notifier)
+        notifier.wake_all()
 
 
 class _Connection:

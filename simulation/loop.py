@@ -13,7 +13,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Coroutine
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any
 
@@ -37,7 +37,7 @@ class Process:
         self.skew = skew
         self.alive = True
         self.held_until = 0.0
-        self.waiting: list[asyncio.Handle] = []
+        self.waiting: list[_Handle] = []
         """What it does when it is held no more, or would do if it were not dead."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """Those that have not ended, in the order of their beginning."""
@@ -56,14 +56,27 @@ class StuckError(AssertionError):
     """Somebody waits for what never comes."""
 
 
+class _Handle(asyncio.TimerHandle):
+    """A callback that waits for its turn. Simulations make thousands: it does no more than it must."""
+
+    __slots__ = ()
+
+    def __init__(self, when: float, callback: Any, args: Any, context: Context | None) -> None:
+        self._when, self._callback, self._args, self._cancelled = when, callback, args, False
+        self._context = copy_context() if context is None else context
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """Runs callbacks in an order that depends on `rng` alone."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._now = 0.0
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.Handle]] = []
+        self._ready: deque[_Handle] = deque()
+        self._timers: list[tuple[float, int, _Handle]] = []
         self._made = 0
         self.rounds = 0
         self.failures: list[dict[str, Any]] = []
@@ -75,7 +88,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # What asyncio asks of a loop
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(self._now, callback, args, context)
         self._ready.append(handle)
         return handle
 
@@ -89,16 +102,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = _Handle(when, callback, args, context)
         self._wait(when, handle)
         return handle
 
-    def _wait(self, when: float, handle: asyncio.Handle) -> None:
+    def _wait(self, when: float, handle: _Handle) -> None:
         self._made += 1  # what is due at the same time keeps its order
         heapq.heappush(self._timers, (when, self._made, handle))
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """See `asyncio.TimerHandle`. It is left where it is, and not run."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -172,13 +182,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _skip(self) -> None:
         """Nothing is left to do now."""
-        while self._timers and self._timers[0][2].cancelled():
+        while self._timers and self._timers[0][2]._cancelled:
             heapq.heappop(self._timers)
         if not self._timers:
             raise StuckError("everybody waits for somebody else")
         self._now = max(self._now, self._timers[0][0])
 
-    def _shuffled(self, batch: deque[asyncio.Handle]) -> list[asyncio.Handle]:
+    def _shuffled(self, batch: deque[_Handle]) -> list[_Handle]:
         """The same callbacks, with the tasks among them in any order."""
         handles = [*batch]
         places = [place for place, handle in enumerate(handles) if _is_task(handle)]
@@ -190,10 +200,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 handles[place] = handle
         return handles
 
-    def _run(self, handle: asyncio.Handle) -> None:
-        if handle.cancelled():
+    def _run(self, handle: _Handle) -> None:
+        if handle._cancelled:
             return
-        process: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+        process: Process | None = handle._context.get(PROCESS)
         if process is not None:
             if not process.alive:
                 process.waiting.append(handle)
@@ -201,9 +211,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if process.held_until > self._now or process.waiting:
                 self._hold(process, handle)
                 return
-        handle._run()
+        try:
+            handle._context.run(handle._callback, *handle._args)
+        except Exception as error:
+            self.failures.append({"message": "a callback failed", "exception": error})
 
-    def _hold(self, process: Process, handle: asyncio.Handle) -> None:
+    def _hold(self, process: Process, handle: _Handle) -> None:
         """Keep what a process would do, in order, until it goes on."""
         process.waiting.append(handle)
         if len(process.waiting) == 1:
@@ -225,8 +238,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             process.waiting.clear()
 
 
-def _is_task(handle: asyncio.Handle) -> bool:
-    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
+def _is_task(handle: _Handle) -> bool:
+    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
 
 
 def simulated_time() -> float:

@@ -12,7 +12,7 @@ from antiphon.store.records import Heartbeat, Lease, ResponseRecord, ResponseSta
 from antiphon.store.responses import record_of
 from antiphon.store.schema import RUNNING, responses
 from antiphon.store.store import JOBS, cancel_of
-from antiphon.store.transaction import Transaction
+from antiphon.store.transaction import Transaction, Values
 
 Condition = ColumnElement[bool] | TextClause
 
@@ -31,6 +31,12 @@ def _free(*which: Condition) -> Select[Any]:
 # Servers ask for these again and again, mostly for nothing: they are compiled once.
 _JOBS = _free(responses.c.background, func.coalesce(responses.c.lease_until, 0.0) <= bindparam("now"))
 _ABANDONED = _free(~responses.c.background, responses.c.lease_until <= bindparam("now"))
+_HELD = and_(
+    responses.c.id.in_(bindparam("ids", expanding=True)), RUNNING, responses.c.worker == bindparam("holder")
+)
+_RENEW = update(responses).where(_HELD).values(lease_until=bindparam("until"))
+_KEPT = select(responses.c.id, responses.c.cancel_requested).where(_HELD)
+_RELEASE = update(responses).where(_HELD).values(worker=None, lease_until=bindparam("until"))
 
 
 class _Claim(Struct, frozen=True):
@@ -42,6 +48,11 @@ class _Claim(Struct, frozen=True):
 class _Holding(Struct, frozen=True):
     lease: Lease
     ids: frozenset[str]
+
+    @property
+    def held(self) -> Values:
+        """What `_HELD` leaves open."""
+        return {"ids": [*self.ids], "holder": self.lease.worker}
 
 
 def _take(transaction: Transaction, claim: _Claim, free: Select[Any]) -> list[ResponseRecord]:
@@ -68,24 +79,17 @@ def _claim_abandoned(transaction: Transaction, claim: _Claim) -> list[ResponseRe
     return _take(transaction, claim, _ABANDONED)
 
 
-def _held(holding: _Holding) -> Condition:
-    mine = responses.c.worker == holding.lease.worker
-    return and_(responses.c.id.in_(holding.ids), RUNNING, mine)
-
-
 @one_by_one
 def _heartbeat(transaction: Transaction, holding: _Holding) -> Heartbeat:
-    transaction.execute(update(responses).where(_held(holding)).values(lease_until=holding.lease.until))
-    kept = select(responses.c.id, responses.c.cancel_requested).where(_held(holding))
-    wanted = {row.id: row.cancel_requested for row in transaction.execute(kept)}
+    transaction.execute(_RENEW, {**holding.held, "until": holding.lease.until})
+    wanted = {row.id: row.cancel_requested for row in transaction.execute(_KEPT, holding.held)}
     cancelled = frozenset(response_id for response_id, cancel in wanted.items() if cancel)
     return Heartbeat(holding.ids.difference(wanted), cancelled)
 
 
 @one_by_one
 def _release(transaction: Transaction, holding: _Holding) -> None:
-    free: dict[str, Any] = {"worker": None, "lease_until": holding.lease.until}
-    transaction.execute(update(responses).where(_held(holding)).values(free))
+    transaction.execute(_RELEASE, {**holding.held, "until": holding.lease.until})
     transaction.wake(JOBS)
 
 

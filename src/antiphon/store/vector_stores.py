@@ -316,18 +316,23 @@ def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> Vect
 # Indexing
 
 
+# Servers ask for it again and again, mostly for nothing: it is compiled once.
+_WAITING = (
+    select(*_FILE)
+    .where(
+        vector_store_files.c.status == IndexStatus.IN_PROGRESS,
+        func.coalesce(vector_store_files.c.lease_until, 0.0) <= bindparam("now"),
+    )
+    .order_by(vector_store_files.c.created_at, vector_store_files.c.id)
+    .limit(1)
+    .with_for_update(skip_locked=True)
+)
+
+
 @one_by_one
 def _claim(transaction: Transaction, claim: tuple[Lease, float]) -> IndexedFile | None:
     lease, now = claim
-    free = func.coalesce(vector_store_files.c.lease_until, 0.0) <= now
-    wanted = (
-        select(*_FILE)
-        .where(vector_store_files.c.status == IndexStatus.IN_PROGRESS, free)
-        .order_by(vector_store_files.c.created_at, vector_store_files.c.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    )
-    row = transaction.execute(wanted).first()
+    row = transaction.execute(_WAITING, {"now": now}).first()
     if row is None:
         return None
     record = _indexed(row)
