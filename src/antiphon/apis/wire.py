@@ -1,6 +1,8 @@
 """Reads JSON bodies into wire types; what does not fit becomes a 400 that names the parameter."""
 
 import re
+from array import array
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +16,9 @@ T = TypeVar("T")
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`")
-_LONG_NUMBER = re.compile(rb"\d{19}")
+_DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
+_LONG = b"0" * 19
+"""As long as the greatest number of 64 bits, in a body that `_DIGITS` has made zeros and nothing else of."""
 _UNNAMED = (Raw(b"null"), Raw(b'""'))
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
@@ -53,7 +57,7 @@ def decode(body: bytes, type_: type[T], limits: Limits = DEFAULTS) -> T:
     try:
         decoded = msgspec.json.decode(body, type=type_)
         check_body(decoded, limits)
-        if _LONG_NUMBER.search(body):
+        if _LONG in body.translate(_DIGITS):  # a regular expression takes twenty times as long
             _check_numbers(msgspec.json.decode(body), "")
     except msgspec.ValidationError as error:
         raise invalid(str(error)) from error
@@ -72,6 +76,9 @@ def _check_numbers(value: Any, where: str) -> None:
         for name, part in value.items():
             _check_numbers(part, f"{where}.{name}".lstrip("."))
     elif isinstance(value, list):
+        with suppress(TypeError, OverflowError):
+            array("q", value)
+            return  # there may be millions
         for index, part in enumerate(value):
             _check_numbers(part, f"{where}[{index}]")
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:

@@ -197,7 +197,9 @@ class ScriptedEngine:
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The pieces with these ids."""
-        return [*map(self._pieces.text, ids)]
+        if len(ids) < LONG:
+            return [*map(self._pieces.text, ids)]
+        return await asyncio.to_thread(lambda: [*map(self._pieces.text, ids)])
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The pieces with these ids: those of the script, and those that were tokenized not too long ago.

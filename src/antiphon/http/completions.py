@@ -31,7 +31,7 @@ async def create(request: Request) -> EventStream | FullAnswer:
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, or of a conversation as the model reads it."""
     body = await read_json(request)
-    wire = decode_body(request, body, tokenize_type(body))
+    wire = await decode_body(request, body, tokenize_type(body))
     tokens = await completions.tokenize(app_of(request), wire, owner_of(request))
     return json_response(msgspec.json.encode(tokens))
 

@@ -4,6 +4,7 @@ What does not fit becomes a 400 that names the parameter. A use case that needs 
 no handler of its own: `handler` makes one, in the table of routes.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, TypeVar, cast
 
@@ -31,6 +32,8 @@ REQUEST_ID = "x-request-id"
 """The header with the id of a request."""
 MOST_ON_PAGE = 100
 """The most entries of a list that one request gets, as OpenAI has it."""
+LONG_BODY = 64 * 1024
+"""Bytes from which on a body is decoded beside the event loop."""
 MOST_DIGITS = 18
 """Digits of a number that every database holds."""
 
@@ -85,7 +88,13 @@ def paging(order: Order = "desc") -> Reader:
 
 async def read_body(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
     """A body that is no request for an answer, which may have so many bytes. Raises RequestError."""
-    return decode(await read_json(request, limit), type_, app_of(request).options.limits)
+    body, limits = await read_json(request, limit), app_of(request).options.limits
+    return await _decoded(body, lambda: decode(body, type_, limits))
+
+
+async def _decoded(body: bytes, work: Callable[[], T]) -> T:
+    """What is decoded of a body: of a long one beside the event loop, so that others need not wait."""
+    return work() if len(body) < LONG_BODY else await asyncio.to_thread(work)
 
 
 async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
@@ -115,10 +124,10 @@ def too_large(limit: str, most: int) -> BodyTooLargeError:
 
 async def read_request(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
     """The body as a request for an answer, which may have so many bytes. Raises RequestError."""
-    return decode_body(request, await read_json(request, limit), type_)
+    return await decode_body(request, await read_json(request, limit), type_)
 
 
-def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
+async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
     """A request for an answer; what it has that means nothing is logged. Raises RequestError.
 
     `connection.state.names` is what it calls its parameters, for errors.
@@ -126,7 +135,10 @@ def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
     connection.state.names = names = ParameterNames()
     app = app_of(connection)
     models = app.models
-    wire = decode_request(body, type_, names, models.default_name, models.default, app.options.limits)
+    wire = await _decoded(
+        body,
+        lambda: decode_request(body, type_, names, models.default_name, models.default, app.options.limits),
+    )
     observed().model = getattr(wire, "model", None)
     if names.ignored:
         log.info("unknown parameters ignored", names=names.ignored)

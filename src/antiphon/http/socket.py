@@ -186,7 +186,7 @@ class _Conversation:
             observation = observe(self._app, self._socket.headers, WEBSOCKET)
             observation.account = account_of(self._socket)
             try:
-                await self._turn(decode_body(self._socket, message, Create))
+                await self._turn(await decode_body(self._socket, message, Create))
             except Exception as error:
                 observation.fail(error)
                 log_failure(error)

@@ -1,10 +1,12 @@
 """The events of completions → the body of the full answer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import accumulate
 from statistics import fmean
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw, Struct
 
 from antiphon.apis.completion_body import ChoiceError, finish_reason, total
 from antiphon.apis.completions.accept import Shape
@@ -18,6 +20,18 @@ from antiphon.core.events import Event
 _NO_PROMPT = RenderedPrompt("", ())
 
 
+class ShownToken(Struct, frozen=True, gc=False):
+    """A token as the lists of log probabilities have it, its alternatives encoded, and its characters.
+
+    A full answer has them made as they come: all of them at its end would be long work at once.
+    """
+
+    name: str
+    logprob: float | None
+    top: Raw | None
+    characters: int
+
+
 class CompletionBuilder(BodyProjection):
     """Builds the full answer of the events of all choices; `body` is there once all are finished."""
 
@@ -27,8 +41,9 @@ class CompletionBuilder(BodyProjection):
         super().__init__(envelope)
         self._shape = shape
         self._presentation = presentation
-        self._choices: list[ChoiceResult[Token]] = [
-            ChoiceResult(tuple) for _ in range(shape.prompts * shape.tried)
+        shown = partial(shown_tokens, presentation=presentation)
+        self._choices: list[ChoiceResult[ShownToken]] = [
+            ChoiceResult(shown) for _ in range(shape.prompts * shape.tried)
         ]
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
@@ -54,7 +69,7 @@ class CompletionBuilder(BodyProjection):
         )
         return msgspec.json.encode(completion)
 
-    def _best(self, prompt: int) -> list[tuple[ChoiceResult[Token], RenderedPrompt]]:
+    def _best(self, prompt: int) -> list[tuple[ChoiceResult[ShownToken], RenderedPrompt]]:
         """The completions of a prompt that are shown, the most likely first if there was a choice."""
         tried, shown = self._shape.tried, self._shape.shown
         states = self._choices[prompt * tried : (prompt + 1) * tried]
@@ -62,7 +77,9 @@ class CompletionBuilder(BodyProjection):
             states.sort(key=_score, reverse=True)
         return [(state, self._envelope.prompts[prompt]) for state in states[:shown]]
 
-    def _choice(self, index: int, state: ChoiceResult[Token], prompt: RenderedPrompt) -> CompletionChoice:
+    def _choice(
+        self, index: int, state: ChoiceResult[ShownToken], prompt: RenderedPrompt
+    ) -> CompletionChoice:
         presentation, output = self._presentation, state.output
         echoed = prompt if self._shape.echo else _NO_PROMPT
         choice = CompletionChoice(
@@ -74,7 +91,9 @@ class CompletionBuilder(BodyProjection):
             unmet=output.unmet or UNSET,
         )
         if presentation.logprobs is not None:
-            choice.logprobs = completion_logprobs((*echoed.tokens, *state.tokens), presentation, 0)
+            choice.logprobs = completion_logprobs(
+                [*shown_tokens(echoed.tokens, presentation), *state.tokens], 0
+            )
         if presentation.prompt_logprobs:
             choice.prompt_logprobs = prompt_logprobs(prompt.tokens)
         if presentation.token_ids:
@@ -82,30 +101,35 @@ class CompletionBuilder(BodyProjection):
         return choice
 
 
-def _score(choice: ChoiceResult[Token]) -> float:
+def _score(choice: ChoiceResult[ShownToken]) -> float:
     """How likely the text is, token by token."""
-    return fmean(map(logprob_of, choice.tokens)) if choice.tokens else LEAST_LOGPROB
+    scores = [LEAST_LOGPROB if token.logprob is None else token.logprob for token in choice.tokens]
+    return fmean(scores) if scores else LEAST_LOGPROB
 
 
-def completion_logprobs(
-    tokens: Iterable[Token], presentation: PresentationOptions, offset: int
-) -> CompletionLogprobs:
+def completion_logprobs(tokens: list[ShownToken], offset: int) -> CompletionLogprobs:
     """The lists for these tokens, the first of which stands behind `offset` characters."""
+    ends = accumulate((token.characters for token in tokens), initial=offset)
+    return CompletionLogprobs(
+        [token.name for token in tokens],
+        [token.logprob for token in tokens],
+        [token.top for token in tokens],
+        [*ends][: len(tokens)],
+    )
+
+
+def shown_tokens(tokens: Iterable[Token], presentation: PresentationOptions) -> Iterator[ShownToken]:
+    """The tokens as `completion_logprobs` takes them."""
     name = namer(presentation)
-    lists = CompletionLogprobs([], [], [], [])
     for token in tokens:
-        lists.tokens.append(name(token))
-        lists.token_logprobs.append(None if token.logprob is None else logprob_of(token))
-        lists.top_logprobs.append(_top(token, presentation))
-        lists.text_offset.append(offset)
-        offset += len(token.text)
-    return lists
+        logprob = None if token.logprob is None else logprob_of(token)
+        yield ShownToken(name(token), logprob, _top(token, presentation), len(token.text))
 
 
-def _top(token: Token, presentation: PresentationOptions) -> dict[str, float] | None:
+def _top(token: Token, presentation: PresentationOptions) -> Raw | None:
     """The most likely tokens, and the one that was drawn if it is not among them."""
     if token.logprob is None or not presentation.logprobs:
         return None
     name = namer(presentation)
     top = {name(other): logprob_of(other) for other in token.top[: presentation.logprobs]}
-    return {name(token): logprob_of(token)} | top
+    return Raw(msgspec.json.encode({name(token): logprob_of(token)} | top))

@@ -6,7 +6,7 @@ Names and meanings are those of OpenAI's OpenAPI document
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLogprobs
 from antiphon.apis.request import Alternatives, Choices, Count, Request
@@ -26,13 +26,13 @@ class CompletionRequest(Request, kw_only=True):
 class CompletionLogprobs(Struct):
     """The log probabilities of a text's tokens, as lists side by side.
 
-    `text_offset` counts the characters before each token. The first token of an echoed prompt has
-    no log probability.
+    Each of `top_logprobs` is an encoded object: log probabilities by token. `text_offset` counts the
+    characters before each token. The first token of an echoed prompt has no log probability.
     """
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
+    top_logprobs: list[Raw | None]
     text_offset: list[int]
 
 

@@ -5,7 +5,7 @@ from msgspec import UNSET, Struct
 from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.completions.accept import Shape
-from antiphon.apis.completions.answer import completion_logprobs
+from antiphon.apis.completions.answer import completion_logprobs, shown_tokens
 from antiphon.apis.completions.schema import Completion, CompletionChoice
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.projection import StreamProjection
@@ -46,7 +46,7 @@ class _CompletionChunkFactory:
 
     def add_logprobs(self, part: CompletionChoice, tokens: Tokens) -> None:
         offset = self._offsets.get(part.index, 0)
-        part.logprobs = completion_logprobs(tokens, self._presentation, offset)
+        part.logprobs = completion_logprobs([*shown_tokens(tokens, self._presentation)], offset)
         # Not by the text of the part: its last characters may come with the next one.
         self._offsets[part.index] = offset + sum(len(token.text) for token in tokens)
 
