@@ -5,6 +5,7 @@ import io
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
+from functools import partial
 from typing import Any
 
 import httpx2 as httpx
@@ -18,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 
+from antiphon.app.metrics import LoopDelay, Metrics
 from antiphon.app.tracing import OpenTelemetryTracing
 from antiphon.core.observation import NoTracing, Observation
 from antiphon.log import configure
@@ -258,6 +260,37 @@ async def test_histograms_count_what_is_below_each_bound(http: httpx.AsyncClient
     buckets = {sample.labels["le"]: sample.value for sample in family.samples if "le" in sample.labels}
     [total] = [sample.value for sample in family.samples if sample.name.endswith("_count")]
     assert 0 <= buckets["1.0"] < buckets["2.0"] <= buckets["+Inf"] == total
+
+
+class HeldLoop:
+    """A loop that comes to its timers as late as it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Any]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Any, *args: Any) -> None:
+        self.timers.append((when, partial(callback, *args)))
+
+    def go_on(self, late: float) -> None:
+        when, callback = self.timers.pop()
+        self.now = when + late
+        callback()
+
+
+async def test_how_long_the_event_loop_was_held_is_known_for_a_while() -> None:
+    loop, metrics = HeldLoop(), Metrics()
+    metrics.delay.watch(loop)  # type: ignore[arg-type]
+    for late in (0.001, 0.25, 0.002):
+        loop.go_on(late)
+    text, _ = metrics.text("text/plain", {}, 0)
+    assert b"\nantiphon:loop_delay_seconds 0.25\n" in text
+    for _ in range(round(2 * LoopDelay.WINDOW / LoopDelay.STEP) + 2):
+        loop.go_on(0.0)
+    assert metrics.delay.seconds == 0
 
 
 async def test_metrics_come_as_openmetrics_to_who_wants_them(http: httpx.AsyncClient) -> None:

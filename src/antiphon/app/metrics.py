@@ -9,6 +9,7 @@ Counters are plain numbers and histograms plain lists, because they are written 
 `prometheus_client` puts them into its text format when they are read, in a thread of its own.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -126,6 +127,38 @@ _COUNTED = {
 }
 
 
+class LoopDelay:
+    """How long the event loop was held: how late its timers came at worst, in the last one to two minutes."""
+
+    STEP = 0.025
+    """Seconds between two timers."""
+    WINDOW = 60.0
+
+    def __init__(self) -> None:
+        self._longest = self._before = self._until = 0.0
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at this loop for as long as it runs."""
+        self._until = loop.time() + self.WINDOW
+        self._wait(loop)
+
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        due = loop.time() + self.STEP
+        loop.call_at(due, self._look, loop, due)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        now = loop.time()
+        if now > self._until:
+            self._before, self._longest, self._until = self._longest, 0.0, now + self.WINDOW
+        self._longest = max(self._longest, now - due)
+        self._wait(loop)
+
+    @property
+    def seconds(self) -> float:
+        """The longest delay."""
+        return max(self._longest, self._before)
+
+
 class Metrics:
     """The counts of one server."""
 
@@ -142,6 +175,7 @@ class Metrics:
         self._failovers = 0
         self.background = 0
         """Background responses that are being worked on here."""
+        self.delay = LoopDelay()
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or given up."""
@@ -207,6 +241,11 @@ class Metrics:
             "antiphon:background_running", "Background responses under way.", self.background
         )
         yield GaugeMetricFamily("antiphon:tasks", "Tasks of the event loop.", tasks)
+        yield GaugeMetricFamily(
+            "antiphon:loop_delay_seconds",
+            "Longest time that the event loop was held in the last one to two minutes.",
+            self.delay.seconds,
+        )
 
     def _families(self) -> Iterator[Metric]:
         # Copies: the event loop goes on counting.

@@ -7,6 +7,7 @@ them, too. SIGHUP reads the file of keys again.
 """
 
 import asyncio
+import ctypes
 import errno
 import gc
 import shlex
@@ -14,7 +15,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -40,10 +41,15 @@ BACKLOG = 2048
 """Connections that may wait to be accepted."""
 GC_THRESHOLD = 50_000
 """Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
+LARGE_BUFFER = 256 * 1024
+"""Bytes of a buffer from which on its memory goes back to the system when it is freed."""
+ARENAS = 2
+"""Heaps of the C library: each keeps memory of its own, and Python's threads take turns anyway."""
 SIGNAL_SECONDS = 0.1
 """How long a second Ctrl-C may go unnoticed."""
 _PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
 """What keeps a server from listening on a port; the rest is wrong with the host."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # in malloc.h
 LAST_EVENTS_SECONDS = 1
 """How long answers that were stopped may take to send their last events."""
 
@@ -57,6 +63,7 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
 
     Without a `greeting` the lines say where it listens, and a command to try.
     """
+    _tune_malloc()
     configure(settings.log_level, settings.log_format)
     for warning in unread_variables(settings):
         log.warning(warning)
@@ -106,6 +113,7 @@ async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) 
         if not server.should_exit:
             _tune_gc()
             warm()
+            runtime.app.metrics.delay.watch(loop)
             print(*greeting(_url(listener, server.config.is_ssl)), sep="\n", flush=True)
         await serving
     finally:
@@ -184,6 +192,15 @@ class Server(uvicorn.Server):
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+
+
+def _tune_malloc() -> None:
+    """Have glibc give back the memory of large buffers at once, rather than keep it for the next."""
+    with suppress(AttributeError, OSError):  # another libc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, LARGE_BUFFER)
+        mallopt(_TRIM_THRESHOLD, LARGE_BUFFER)
+        mallopt(_ARENA_MAX, ARENAS)
 
 
 def _tune_gc() -> None:
