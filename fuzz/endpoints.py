@@ -1,10 +1,9 @@
-"""Sends every endpoint bodies that are made from its own types, and spoiled.
+"""Sends every endpoint requests that are made from its own types, and spoiled.
 
     python fuzz/endpoints.py --cases 100000 --seed 1
 
-Starts `antiphon serve` with the scripted engine, as a user would. A body that is answered with 500 or above,
-or not at all, is printed with its path; then the exit status is 1. `tests/http/test_fuzz.py` is the short
-form.
+Starts `antiphon serve` with the scripted engine, as a user would. A request that is answered with 500 or
+above, or not at all, is printed; then the exit status is 1. `tests/http/test_fuzz.py` is the short form.
 """
 
 import argparse
@@ -17,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from attacks import started
 
-from tests.wire_cases import cases
+from tests.wire_cases import MADE, cases
 
 BATCH = 1000
-"""Bodies of one seed."""
+"""Requests of one seed."""
 CONNECTIONS = 4
 
 
@@ -33,15 +32,20 @@ def main() -> int:
     arguments = parser.parse_args()
     answers, failures = Counter[str](), 0
     with started() as server, ThreadPoolExecutor(CONNECTIONS) as pool:
+        ids = {name: server.created(path, body)["id"] for name, (path, body) in MADE.items()}
         for number in range(0, arguments.cases, BATCH):
-            batch = cases(arguments.seed + number // BATCH, min(BATCH, arguments.cases - number))
-            for (path, body), answer in zip(
-                batch, pool.map(lambda case: server.post(*case), batch), strict=True
+            batch = cases(arguments.seed + number // BATCH, min(BATCH, arguments.cases - number), ids)
+            for case, answer in zip(
+                batch,
+                pool.map(
+                    lambda case: server.request(case.method, case.path, case.body, case.content_type), batch
+                ),
+                strict=True,
             ):
                 answers[answer] += 1
                 if not answer.startswith(("2", "4")):
                     failures += 1
-                    print(f"{answer}: {path} {body!r}", flush=True)
+                    print(f"{answer}: {case}", flush=True)
         print(f"{server.memory():.0f} MB", dict(answers))
     return int(bool(failures))
 

@@ -1,11 +1,14 @@
-"""Bodies made from the wire types of every endpoint, and spoiled: the same ones for the same seed."""
+"""Requests made from the wire types of every endpoint, and spoiled: the same ones for the same seed."""
 
 import json
+from collections.abc import Mapping
 from copy import deepcopy
 from random import Random
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from msgspec import Struct, inspect
+from starlette.routing import Route
 
 from antiphon.apis.chat.schema import BatchRequest, ChatRequest
 from antiphon.apis.chat.stored import UpdateRequest
@@ -19,6 +22,7 @@ from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateRe
 from antiphon.apis.tokens import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 from antiphon.apis.vector_stores import schema as vector_stores
 from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest
+from antiphon.http.app import ROUTES
 from antiphon.http.models import LoadAdapter, UnloadAdapter
 
 ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
@@ -58,6 +62,32 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
 }
 """Every endpoint that takes a body, with the types that it may have."""
 
+IDS = {
+    "conv_1": "conversation_id",
+    "chatcmpl-1": "completion_id",
+    "cntr_1": "container_id",
+    "vs_1": "vector_store_id",
+    "file_1": "file_id",
+    "resp_1": "response_id",
+}
+"""The ids in paths."""
+HELLO = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}
+MADE = {
+    "conv_1": ("/v1/conversations", {}),
+    "chatcmpl-1": ("/v1/chat/completions", {**HELLO, "store": True}),
+    "vs_1": ("/v1/vector_stores", {}),
+    "resp_1": ("/v1/responses", {"model": "scripted", "input": "Hi"}),
+}
+"""What is there to be asked for, so that not everything is refused as unknown: how it is made."""
+FORMS = ("/v1/files", "/v1/containers/cntr_1/files")
+READ = [
+    route.path
+    for route in ROUTES
+    if isinstance(route, Route) and "GET" in (route.methods or ()) and route.path.startswith("/v1/")
+]
+QUERIES = ("limit", "order", "after", "before", "include", "include[]", "purpose", "filter", "name", "model")
+QUERIES += ("stream", "starting_after", "include_obfuscation", "metadata[a]", "metadata[", "\ud800")
+
 TEXTS = ["", "a", "Hi", "\0", "\ud800", "\u202e", "\U0001d4b3" * 3, "e\u0301", "<|im_end|>"]
 TEXTS += ["user", "assistant", "auto", "x" * 3000]
 NUMBERS = [
@@ -90,16 +120,94 @@ ANYTHING: list[Any] = [
     {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]},
     {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
     {"type": "json_schema", "name": "n", "schema": SCHEMA},
+    {"type": "mcp", "server_label": "a", "server_url": "http://127.0.0.1:1/mcp", "require_approval": "never"},
+    {"type": "mcp_list_tools", "server_label": "a", "tools": [{"name": "f", "input_schema": SCHEMA}]},
+    {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "a", "name": "f", "arguments": "{}"},
+    {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+    {"type": "mcp_call", "id": "mcp_1", "server_label": "a", "name": "f", "arguments": "{}", "output": "1"},
+    {"type": "file_search", "vector_store_ids": ["vs_1"], "filters": {"type": "eq", "key": "a", "value": 1}},
+    {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file_1"]}},
+    {"type": "web_search", "filters": {"allowed_domains": ["a.example"]}},
+    {"type": "shell", "environment": {"type": "container_auto"}},
+    {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "auto"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+    {"type": "input_file", "file_id": "file_1"},
+    {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}},
+    {"type": "compaction", "encrypted_content": "x"},
+    {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+    {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "1"}]},
+    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Hi"}},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+    {"type": "thinking", "thinking": "Well", "signature": "x"},
     {"required": True, "prefixItems": True, "enum": 1, "$ref": "#"},
 ]
 """What stands where the wire types say nothing: items, tools, formats, and a schema that is none."""
 
 
-class Cases:
-    """Makes bodies."""
+class Case(Struct, frozen=True):
+    """A request."""
 
-    def __init__(self, seed: int) -> None:
+    path: str
+    body: bytes = b""
+    method: str = "POST"
+    content_type: str = "application/json"
+
+
+class Cases:
+    """Makes requests. What the paths call `conv_1` and the like has these ids."""
+
+    def __init__(self, seed: int, ids: Mapping[str, str]) -> None:
         self._rng = Random(seed)
+        self._ids = ids
+
+    def case(self) -> Case:
+        """A request."""
+        rng = self._rng
+        match rng.randrange(12):
+            case 0:
+                return self._reading()
+            case 1:
+                return self._form()
+        path = rng.choice([*ENDPOINTS])
+        return Case(self._named(path), self.body(rng.choice(ENDPOINTS[path])))
+
+    def _named(self, path: str) -> str:
+        for name, id_ in self._ids.items():
+            path = path.replace(name, id_)
+        return path
+
+    def _reading(self) -> Case:
+        """One for what is there, with parameters in its URL."""
+        rng, path = self._rng, self._rng.choice(READ)
+        for name, field in IDS.items():
+            known = rng.random() < 0.8
+            path = path.replace(f"{{{field}}}", name if known else self._quoted(rng.choice(TEXTS[1:-1])))
+        values = [*TEXTS, *map(str, NUMBERS), "true", "desc", *self._ids.values()]
+        query = {rng.choice(QUERIES): rng.choice(values) for _ in range(rng.choice((0, 1, 2, 4)))}
+        return Case(f"{self._named(path)}?{urlencode(query, errors='surrogatepass')}", method="GET")
+
+    @staticmethod
+    def _quoted(text: str) -> str:
+        return quote(text, safe="", errors="surrogatepass")
+
+    def _form(self) -> Case:
+        """One with a file, and with what it should have beside it, or not."""
+        rng, edge = self._rng, "edge"
+        lines = []
+        for _ in range(rng.choice((0, 1, 2, 3, 120))):
+            name = rng.choice(("purpose", "file", "expires_after[anchor]", "expires_after[seconds]", "x"))
+            value = rng.choice((*TEXTS, "user_data", "assistants", "created_at", "3600"))
+            lines.append(f'--{edge}\r\ncontent-disposition: form-data; name="{name}"\r\n\r\n{value}\r\n')
+        for _ in range(rng.choice((0, 1, 1, 1, 2))):
+            name = rng.choice(("a.txt", "", "../a", "\u202ea", "x" * 3000))
+            head = f'content-disposition: form-data; name="file"; filename="{name}"'
+            lines.insert(rng.randrange(len(lines) + 1), f"--{edge}\r\n{head}\r\n\r\n{rng.choice(TEXTS)}\r\n")
+        data = ("".join(lines) + f"--{edge}--\r\n").encode(errors="surrogatepass")
+        if rng.random() < 0.3:
+            data = data[: rng.randrange(len(data) + 1)]
+        said = rng.choice((edge, edge, edge, "", "other"))
+        content_type = f"multipart/form-data; boundary={said}"
+        return Case(self._named(rng.choice(FORMS)), data, content_type=content_type)
 
     def body(self, type_: type[Struct]) -> bytes:
         """A body of the type, or what is left of one."""
@@ -195,8 +303,7 @@ class Cases:
         )
 
 
-def cases(seed: int, number: int) -> list[tuple[str, bytes]]:
-    """So many bodies, with the paths that they are sent to."""
-    made, rng = Cases(seed), Random(seed)
-    paths = [*ENDPOINTS]
-    return [(path, made.body(rng.choice(ENDPOINTS[path]))) for path in rng.choices(paths, k=number)]
+def cases(seed: int, number: int, ids: Mapping[str, str]) -> list[Case]:
+    """So many requests; `ids` are those of what is there, see `MADE`."""
+    made = Cases(seed, ids)
+    return [made.case() for _ in range(number)]

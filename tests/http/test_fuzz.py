@@ -8,18 +8,10 @@ from starlette.routing import Route
 
 from antiphon.http.app import ROUTES
 from tests.server import NO_TLS, running
-from tests.wire_cases import ENDPOINTS, cases
+from tests.wire_cases import ENDPOINTS, IDS, MADE, cases
 
 SCRIPT = [{"output": 'Hello!\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'}]
 NUMBER = 500
-IDS = {
-    "conv_1": "conversation_id",
-    "chatcmpl-1": "completion_id",
-    "cntr_1": "container_id",
-    "vs_1": "vector_store_id",
-    "file_1": "file_id",
-}
-"""The ids in the paths that are tried."""
 
 
 def test_every_endpoint_that_takes_a_body_is_tried() -> None:
@@ -40,11 +32,13 @@ async def test_whatever_comes_is_answered_or_refused(seed: int) -> None:
         running(SCRIPT) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url, timeout=30) as client,
     ):
-        for path, body in cases(seed, NUMBER):
-            response = await client.post(path, content=body, headers={"content-type": "application/json"})
-            assert response.status_code < 500, (path, body, response.text)
+        ids = {name: (await client.post(path, json=body)).json()["id"] for name, (path, body) in MADE.items()}
+        for case in cases(seed, NUMBER, ids):
+            headers = {"content-type": case.content_type}
+            response = await client.request(case.method, case.path, content=case.body, headers=headers)
+            assert response.status_code < 500, (case, response.text)
             if response.status_code == 200:
                 answered += 1
             else:
-                assert json.loads(response.content)["error"]["message"], (path, body)
+                assert json.loads(response.content)["error"]["message"], case
     assert answered > NUMBER / 50  # not all of them are spoiled
