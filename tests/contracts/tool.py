@@ -25,9 +25,8 @@ from antiphon.core.tool_result import (
 )
 from antiphon.core.turn import Function
 from antiphon.tools.tool import ServerTool, Session, Wanted
+from tests.contracts.answers import Call, ToolAnswers
 from tests.search import examples
-
-Call = tuple[str, dict[str, Any]]
 
 MAX_CHARS = 40_000
 """More characters than any tool tells the model at once."""
@@ -89,7 +88,7 @@ async def opened(tool: ServerTool, **options: Any) -> AsyncIterator[Session]:
         await session.close()
 
 
-class ToolContract:
+class ToolContract(ToolAnswers):
     """Inherit, and give it a `tool`."""
 
     call: Call

@@ -59,6 +59,7 @@ async def said(session: Session, text: str) -> str:
 
 
 class TestContract(ToolContract):
+    asked = {"container": {"type": "auto"}}  # noqa: RUF012
     call = code("6 * 7")
     endless = code(FOREVER)
     lengthy = code("for i in range(10**5): print(i)")

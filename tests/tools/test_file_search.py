@@ -72,6 +72,7 @@ def tool(files: Files) -> FileSearch:
 
 
 class TestFileSearch(ToolContract):
+    asked = {"vector_store_ids": STORES}  # noqa: RUF012
     call = sets = gets = query("text")
     left = "【1:0"
     endless = query("endless")

@@ -80,6 +80,7 @@ def own(tool: ServerTool, answer: str = "resp_1", **settings: Any) -> Session:
 
 
 class TestContract(ToolContract):
+    asked = {"container": {"type": "auto"}}  # noqa: RUF012
     call = code("6 * 7")
     endless = code("while True: pass")
     lengthy = code("for i in range(10**5): print(i)")

@@ -1,0 +1,245 @@
+"""What an answer is in which a tool of the server is called: in every API, in every mode, cut off and continued.
+
+`ToolContract` inherits this, so a new tool is tried in all of it: the real tool, on a real server, called by a
+model that does as it is told.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from antiphon.core.tool_result import ToolResult
+from antiphon.store.open import open_store
+from antiphon.tools.tool import Offer, ServerTool, Session, Wanted
+from tests.acting import TakingTurns
+from tests.apis.messages.support import ANTHROPIC, request
+from tests.apis.messages.support import check_stream as check_message
+from tests.app import support
+from tests.http.api import Api, ask, client, items_of, prompt_of, text_of
+from tests.http.chat_api import ChatApi
+from tests.http.messages_api import MessagesApi, texts
+from tests.openai_schema import validate
+from tests.response_invariants import check, read_events
+from tests.run.support import until
+from tests.server import NO_TLS, Running, running
+
+Call = tuple[str, dict[str, Any]]
+
+DONE = "Done."
+
+
+MODES = {
+    "responses": ("whole", "streamed", "background"),
+    "chat": ("whole", "streamed"),
+    "messages": ("whole", "streamed", "background"),
+}
+"""API → how it can be asked. In the background, Messages has batches."""
+BETA = ("mcp_tool_use", "mcp_tool_result")
+"""Blocks that are in no published schema of Messages."""
+
+
+class Watched:
+    """A tool, and what goes on in it. One that `loses` results does what it is asked for, and never says so."""
+
+    def __init__(self, tool: ServerTool, *, loses: bool = False) -> None:
+        self.type, self.aliases = tool.type, tool.aliases
+        self.begun = asyncio.Event()
+        self.done = asyncio.Event()
+        self.calls = self.failed = self.open_sessions = 0
+        self.loses = loses
+        self._tool = tool
+
+    async def offer(self, wanted: Wanted) -> Offer:
+        return await self._tool.offer(wanted)
+
+    def open(self, wanted: Wanted) -> "WatchedSession":
+        self.open_sessions += 1
+        return WatchedSession(self, self._tool.open(wanted))
+
+    async def close(self) -> None:
+        """Others may go on with the tool."""
+
+
+class WatchedSession:
+    def __init__(self, tool: Watched, session: Session) -> None:
+        self._tool = tool
+        self._session = session
+
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+        self._tool.calls += 1
+        self._tool.begun.set()
+        result = await self._session.run(action, arguments)
+        self._tool.failed += result.failed
+        self._tool.done.set()
+        if self._tool.loses:
+            await asyncio.Event().wait()
+        return result
+
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
+        await self._session.recall(action, arguments, result)
+
+    async def close(self) -> None:
+        await self._session.close()
+        self._tool.open_sessions -= 1
+
+
+class Client:
+    """Asks a server for answers in which the tool may be called."""
+
+    def __init__(self, server: Running, http: httpx.AsyncClient, responses: Api, tool: Any) -> None:
+        self.server = server
+        self.http = http
+        self.responses = responses
+        self.chat = ChatApi(http, server)
+        self.messages = MessagesApi(http, server)
+        self.fields = {"tools": [tool]}
+
+    async def answer(self, api: str, mode: str) -> str:
+        """What the model says in the end. Bodies and events are checked against the specifications."""
+        ways = {"responses": self._response, "chat": self._chat, "messages": self._message_text}
+        return await ways[api](mode)
+
+    async def _response(self, mode: str) -> str:
+        if mode == "streamed":
+            return text_of(await self.responses.streamed("Go!", **self.fields))
+        begun = await self.responses.create("Go!", background=mode == "background", **self.fields)
+        return text_of(await self.responses.finished(begun["id"]))
+
+    async def _chat(self, mode: str) -> str:
+        if mode == "streamed":
+            chunks = await self.chat.stream("Go!", **self.fields)
+            said = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+        else:
+            said = [(await self.chat.ask("Go!", **self.fields))["choices"][0]["message"]]
+        assert not any(part.get("tool_calls") for part in said)
+        return "".join(part.get("content") or "" for part in said)
+
+    async def _message_text(self, mode: str) -> str:
+        if mode == "background":
+            return texts(await self._batched())
+        if mode == "streamed":
+            response = await self._message(stream=True)
+            events = check_message(read_events(response.content), valid=False)
+            deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+            return "".join(delta.get("text", "") for delta in deltas)
+        message = (await self._message()).json()
+        known = [block for block in message["content"] if block["type"] not in BETA]
+        validate("Message", {**message, "content": known}, ANTHROPIC)
+        return texts(message)
+
+    async def _message(self, **fields: Any) -> httpx.Response:
+        response = await self.http.post("/v1/messages", json=request("Go!", **self.fields, **fields))
+        assert response.status_code == 200, response.text
+        return response
+
+    async def _batched(self) -> Any:
+        """The message of a batch of one request."""
+        batch = {"requests": [{"custom_id": "a", "params": request("Go!", **self.fields)}]}
+        path = f"/v1/messages/batches/{(await self.messages.post('/v1/messages/batches', batch))['id']}"
+        async with asyncio.timeout(20):
+            while (await self.http.get(path)).json()["processing_status"] != "ended":
+                await asyncio.sleep(0.01)
+        return json.loads((await self.http.get(f"{path}/results")).text)["result"]["message"]
+
+    async def left(self, api: str, begun: asyncio.Event, *, streamed: bool) -> None:
+        """Ask for an answer, and leave in the middle of its call."""
+        path = {"chat": "chat/completions"}.get(api, api)
+        body = ask("Go!") if api == "responses" else request("Go!")
+        asking = asyncio.create_task(
+            self.http.post(f"/v1/{path}", json={**body, **self.fields, "stream": streamed})
+        )
+        async with asyncio.timeout(20):
+            await begun.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+class ToolAnswers:
+    """Inherit, with what `ToolContract` says of the tool."""
+
+    call: Call
+    endless: Call
+    asked: Mapping[str, Any] = {}
+    """Settings of a request in which the model may make these calls, and nobody has to approve them."""
+
+    @asynccontextmanager
+    async def calling(self, watched: Watched, action: str, arguments: Any) -> AsyncIterator[Client]:
+        """A client of a server whose model makes this call."""
+        said = await self._called(watched, action, arguments)
+        async with (
+            running(TakingTurns(said, DONE), tools=[watched]) as server,
+            httpx.AsyncClient(verify=NO_TLS, base_url=server.url, timeout=20) as http,
+            client(server) as responses,
+        ):
+            yield Client(server, http, responses, {"type": watched.type, **self.asked})
+
+    async def _called(self, watched: Watched, action: str, arguments: Any) -> str:
+        """A call, as a model writes it."""
+        offer = await watched.offer(Wanted({"type": watched.type, **self.asked}))
+        [name] = {each.name for each in offer.functions if each.hosted and each.hosted.action == action}
+        call = json.dumps({"name": name, "arguments": arguments})
+        return f"<tool_call>\n{call}\n</tool_call>"
+
+    @pytest.mark.parametrize("api", MODES)
+    async def test_a_model_calls_it(self, tool: ServerTool, api: str) -> None:
+        watched = Watched(tool)
+        async with self.calling(watched, *self.call) as asking:
+            for calls, mode in enumerate(MODES[api], 1):
+                assert await asking.answer(api, mode) == DONE, mode
+                assert "<tool_response>" in prompt_of(asking.server)
+                assert (watched.calls, watched.failed, watched.open_sessions) == (calls, 0, 0), mode
+
+    @pytest.mark.parametrize("api", MODES)
+    async def test_a_client_leaves_in_the_middle_of_a_call(self, tool: ServerTool, api: str) -> None:
+        watched = Watched(tool)
+        async with self.calling(watched, *self.endless) as asking:
+            for answers, streamed in enumerate((False, True), 1):
+                watched.begun.clear()
+                await asking.left(api, watched.begun, streamed=streamed)
+                await until(lambda: not watched.open_sessions)
+                await until(lambda: not asking.server.app.models.loads["scripted"].running)
+                assert len(asking.server.engine.seen) == answers  # the model was not asked again
+
+    async def test_a_response_is_cancelled_in_the_middle_of_a_call(self, tool: ServerTool) -> None:
+        watched = Watched(tool)
+        async with self.calling(watched, *self.endless) as asking:
+            queued = await asking.responses.create("Go!", background=True, **asking.fields)
+            async with asyncio.timeout(20):
+                await watched.begun.wait()
+            await asking.responses.post(f"/responses/{queued['id']}/cancel", {})
+            ended = await asking.responses.finished(queued["id"])
+            assert ended["status"] == "cancelled"
+            assert not items_of(ended, "message")
+            await until(lambda: not watched.open_sessions)
+
+    async def test_a_server_dies_in_the_middle_of_a_call(self, tool: ServerTool) -> None:
+        store = await open_store("memory")
+        lost, whole = Watched(tool, loses=True), Watched(tool)
+        said = await self._called(lost, *self.call)
+        asked = {"tools": [{"type": tool.type, **self.asked}]}
+        offer = await tool.offer(Wanted(asked["tools"][0]))
+        [again] = {each.hosted.idempotent for each in offer.functions if _does(each, self.call[0])}
+        try:
+            async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[lost]) as first:
+                await support.queue(first.app, "Go!", **asked)
+                async with asyncio.timeout(20):
+                    await lost.done.wait()
+                await first.die()
+            async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[whole]) as second:
+                assert (await support.ended(store)).status == "completed"
+                prompt = prompt_of(second)  # type: ignore[arg-type] - it has an engine, too
+            response = check(await support.log_of(store))
+        finally:
+            await store.close()
+        assert text_of(response) == DONE
+        assert whole.calls == (1 if again else 0)
+        assert ("not known what became of this call" in prompt) == (not again)
+
+
+def _does(function: Any, action: str) -> bool:
+    return bool(function.hosted and function.hosted.action == action)
