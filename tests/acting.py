@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import pytest
 
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, unread
@@ -105,10 +104,9 @@ def hosts_for(
 ) -> Hosts:
     """What is offered of the requested tools by a server with these, which need not run the `optional` ones."""
     tools = by_type(ActingTool(type_, functions) for type_, functions in offers.items())
-    with pytest.raises(StopIteration) as done:  # nothing in it waits for anything
-        discover(tools, requested, trained, Asking(optional=optional)).send(None)
-    hosts: Hosts = done.value.value
-    return hosts
+    asked = discover(tools, requested, trained, Asking(optional=optional))
+    with ThreadPoolExecutor(1) as thread:  # the caller may have a loop of its own
+        return thread.submit(asyncio.run, asked).result()
 
 
 def hermes_turns(prompt: str) -> int:

@@ -9,20 +9,28 @@ from typing import Any
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from antiphon.config import identity_of
+from antiphon.core.items import MediaKind
 from antiphon.core.limits import Limits
+from antiphon.engines.engine import Capabilities
+from antiphon.engines.scripted import CAPABILITIES
 from antiphon.tools.mcp.connection import Network, Target
+from antiphon.tools.mcp.open import open_mcp
 from antiphon.tools.mcp.servers import Server
 from antiphon.tools.mcp.settings import Policy, ToolFilter
+from antiphon.tools.mcp.tables import McpServer
 from antiphon.tools.mcp.tool import Mcp
 from antiphon.tools.web.guard import GuardedTransport, look_up, public
 from tests.acting import TakingTurns
 from tests.http.api import Api, check_stream, client, prompt_of, text_of, user
 from tests.response_invariants import check
+from tests.run.support import until
 from tests.server import Running, running
 from tests.tools.mcp_servers import SECRET, Serving, serving
+from tests.tools.mcp_tools import PAGE, PIXEL, SOUND, STDIO
 
 HASTY = Limits(mcp_seconds=1, mcp_connect_seconds=2)
 
@@ -46,6 +54,7 @@ async def asking(
     servers: tuple[Server, ...] = (),
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     keys: tuple[str, ...] = (),
+    capabilities: Capabilities = CAPABILITIES,
     **options: Any,
 ) -> AsyncIterator[tuple[Api, Running]]:
     """A client of a server whose requests may name MCP servers on this machine."""
@@ -53,7 +62,13 @@ async def asking(
     await tool.start()
     try:
         async with (
-            running(TakingTurns(*said), tools=[tool], keys=keys, limits=limits, **options) as server,
+            running(
+                TakingTurns(*said, capabilities=capabilities),
+                tools=[tool],
+                keys=keys,
+                limits=limits,
+                **options,
+            ) as server,
             client(server, *keys[:1]) as api,
         ):
             yield api, server
@@ -70,6 +85,7 @@ def item(response: Mapping[str, Any], type_: str) -> dict[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Go!"}], "max_tokens": 999}
 SUM = (call("add", a=2, b=3), "It is 5.")
 
 
@@ -284,16 +300,51 @@ async def test_a_call_that_fails_is_an_item_with_an_error(said: str, type_: str,
     assert b"response.mcp_call.failed" in b"".join(payloads)
 
 
-async def test_what_a_server_says_too_much_is_cut_and_pictures_are_described() -> None:
-    said = (call("flood"), call("look_at"), "A cat.")
-    async with serving() as there, asking(*said, limits=Limits(mcp_characters=2000)) as (api, _):
+async def test_what_a_server_says_too_much_is_cut() -> None:
+    async with (
+        serving() as there,
+        asking(call("flood"), "So.", limits=Limits(mcp_characters=2000)) as (api, _),
+    ):
         response = await api.create("Look!", tools=[remote(there)])
 
-    flood, look = [item for item in response["output"] if item["type"] == "mcp_call"]
-    assert len(flood["output"]) < 2100
-    assert "characters are left out" in flood["output"]
-    assert look["name"] == "look.at"
-    assert look["output"] == "A cat:\n[A image, image/png, 3 bytes: it cannot be shown here.]"
+    assert len(item(response, "mcp_call")["output"]) < 2100
+    assert "characters are left out" in item(response, "mcp_call")["output"]
+
+
+DESCRIBED = [
+    "A cat:",
+    f"[An image, image/png, {len(PIXEL)} bytes.]",
+    "[An image, image/png, 3 bytes.]",
+    "[An image, image/png, 0 bytes.]",
+    f"[A recording, audio/wav, {len(SOUND)} bytes.]",
+    f"[A file, text/html, {len(PAGE)} bytes.] cat://page",
+]
+
+
+@pytest.mark.parametrize("approval", ["never", "always"])
+@pytest.mark.parametrize("takes", [{MediaKind.IMAGE}, {MediaKind.AUDIO}, set()], ids=str)
+async def test_a_model_is_shown_the_media_and_files_that_it_takes(
+    takes: set[MediaKind], approval: str
+) -> None:
+    capabilities = replace(CAPABILITIES, media=frozenset(takes))
+    async with (
+        serving() as there,
+        asking(call("look_at"), "A cat.", capabilities=capabilities) as (api, server),
+    ):
+        tools = [remote(there, require_approval=approval)]
+        response = await api.create("Look!", tools=tools)
+        if approval == "always":
+            answered = [approve(response["output"][-1])]
+            response = await api.create(answered, tools=tools, previous_response_id=response["id"])
+        prompt = server.engine.seen[-1].prompt
+
+    shown = item(response, "mcp_call")
+    assert (shown["name"], shown["output"].split("\n")) == ("look.at", DESCRIBED)
+    assert [part.kind for part in prompt.media] == [*takes]
+    assert "All about cats." in prompt.text
+    assert ("(An image, which this model cannot see.)" in prompt.text) == (MediaKind.IMAGE not in takes)
+    assert ("(A sound, which this model cannot hear.)" in prompt.text) == (MediaKind.AUDIO not in takes)
+    assert "tool result" not in prompt.text
 
 
 async def test_a_server_that_vanishes_between_listing_and_call() -> None:
@@ -510,16 +561,41 @@ async def test_a_background_response_that_is_cancelled_in_the_middle_of_a_call(a
     assert [item["status"] for item in ended["output"] if item["type"] == "mcp_call"] == ["incomplete"]
 
 
-async def test_a_client_that_leaves_in_the_middle_of_a_call_ends_it() -> None:
-    async with serving() as there, asking(call("hang"), "Never.") as (api, server):
-        body = {"model": "scripted", "input": "Hang!", "tools": [remote(there)], "stream": True}
-        async with api.http.stream("POST", "/responses", json=body):
+@pytest.mark.parametrize("path", ["/mcp", "/sse"])
+@pytest.mark.parametrize("api_path", ["/responses", "/chat/completions", "/messages"])
+async def test_a_client_that_leaves_in_the_middle_of_a_call_ends_it_there_too(
+    path: str, api_path: str
+) -> None:
+    async with serving(path=path) as there, asking(call("hang"), "Never.") as (api, server):
+        body = {"model": "scripted", "tools": [remote(there)], "stream": True}
+        body |= {"input": "Hang!"} if api_path == "/responses" else CHAT
+        async with api.http.stream("POST", api_path, json=body) as response:
+            assert response.status_code == 200
             async with asyncio.timeout(10):
                 await there.told.hanging.wait()
-        async with asyncio.timeout(10):
-            while server.app.models.loads["scripted"].running:
-                await asyncio.sleep(0.01)
+        await until(lambda: there.told.calls == ["hang", "hang was cancelled"])
+        await until(lambda: not server.app.models.loads["scripted"].running)
         assert (await api.create("Hi", tools=[]))["status"] == "completed"
+
+
+@pytest.mark.parametrize("api_path", ["/responses", "/chat/completions", "/messages"])
+async def test_an_operators_server_that_dies_in_the_middle_of_a_call_is_begun_again(api_path: str) -> None:
+    begins = McpServer("local", command=STDIO, environment={"PYTHONPATH": "."})
+    tool = open_mcp([begins], (), Limits(), identity_of)
+    await tool.start()
+    async with (
+        running(TakingTurns(call("crash"), call("count"), "Again 1."), tools=[tool]) as server,
+        client(server) as api,
+    ):
+        body = {"model": "scripted", "tools": [{"type": "mcp", "server_label": "local"}]}
+        body |= {"input": "Crash!"} if api_path == "/responses" else CHAT
+        answer = (await api.http.post(api_path, json=body)).json()
+        prompt = prompt_of(server)
+    await tool.close()
+
+    assert "Again 1." in json.dumps(answer)
+    assert "It could not be reached, or it broke off." in prompt
+    assert prompt.endswith("1\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
 
 
 # The operator's

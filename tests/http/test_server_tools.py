@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from msgspec import Struct
+from structlog.testing import capture_logs
 
 from antiphon.core.tool_result import Executed, Printed, Searched, ToolResult
 from antiphon.core.turn import Function, Hosted
@@ -211,9 +212,11 @@ async def test_tools_may_be_called_again_and_again(
 async def test_a_budget_that_is_spent_without_a_word_is_told(api: Api, model: Model) -> None:
     model.says(["code_interpreter"], ["code_interpreter"], ["code_interpreter"], ["code_interpreter"])
 
-    whole = await api.create("Hi", tools=TOOLS, max_tool_calls=1)
-    streamed = await api.streamed("Hi", tools=TOOLS, max_tool_calls=1)
+    with capture_logs() as logs:
+        whole = await api.create("Hi", tools=TOOLS, max_tool_calls=1)
+        streamed = await api.streamed("Hi", tools=TOOLS, max_tool_calls=1)
 
+    assert [line["finish"] for line in logs if "finish" in line] == ["tool_limit"] * 2
     for response in (whole, streamed):
         assert kinds(response) == ["code_interpreter_call"]
         assert (response["status"], response["incomplete_details"]) == (

@@ -4,16 +4,34 @@ import asyncio
 import base64
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
-from mcp_types import ImageContent, TextContent, ToolAnnotations
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    EmbeddedResource,
+    ImageContent,
+    TextContent,
+    ToolAnnotations,
+)
 from msgspec import Struct
 
 LONG = "flood " * 50_000
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
+SOUND = b"RIFF\x24\0\0\0WAVEfmt " + bytes(28)
+PAGE = b"<!doctype html><p>All about <b>cats</b>.</p>"
 STDIO = [sys.executable, "-m", "tests.tools.mcp_tools"]
 """The command of the server."""
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 class Told(Struct):
@@ -47,7 +65,11 @@ def server(told: Told | None = None) -> MCPServer:  # noqa: C901 - a list of too
         calls.append("hang")
         if told:
             told.hanging.set()
-        await asyncio.sleep(600)
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            calls.append("hang was cancelled")
+            raise
         return "never"
 
     @made.tool()
@@ -57,9 +79,17 @@ def server(told: Told | None = None) -> MCPServer:  # noqa: C901 - a list of too
 
     @made.tool(name="look.at")
     def look() -> list[Any]:
-        """Shows a picture."""
-        data = base64.b64encode(b"png").decode()
-        return [TextContent(text="A cat:"), ImageContent(data=data, mime_type="image/png")]
+        """Shows a picture, a sound, a page and what is none of it."""
+        return [
+            TextContent(text="A cat:"),
+            ImageContent(data=encoded(PIXEL), mime_type="image/png"),
+            ImageContent(data=encoded(b"png"), mime_type="image/png"),
+            ImageContent(data="?", mime_type="image/png"),
+            AudioContent(data=encoded(SOUND), mime_type="audio/wav"),
+            EmbeddedResource(
+                resource=BlobResourceContents(uri="cat://page", blob=encoded(PAGE), mime_type="text/html")
+            ),
+        ]
 
     counted: dict[str, int] = {}
 
@@ -71,8 +101,11 @@ def server(told: Told | None = None) -> MCPServer:  # noqa: C901 - a list of too
 
     @made.tool()
     async def learn(ctx: Context) -> str:
-        """Learns something new."""
+        """Learns something new, and says so to clients of either kind."""
         made.add_tool(lambda: "new", name="fresh", description="Is new.")
+        await ctx.notify_tools_changed()
+        with suppress(MCPError, RuntimeError):
+            await ctx.session.send_tool_list_changed()
         return "learned"
 
     @made.tool()

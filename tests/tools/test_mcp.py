@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from antiphon.core.hosts import ListedTool, Listing
@@ -21,7 +22,8 @@ from antiphon.tools.tool import Offer, ServerTool, Session, Wanted
 from tests.contracts.tool import ToolContract, failure, functions_of, successful
 from tests.http.test_mcp import network
 from tests.tools.mcp_servers import serving
-from tests.tools.mcp_tools import STDIO
+from tests.tools.mcp_tools import STDIO, server
+from tests.tools.processes import PATIENCE
 
 LIMITS = Limits(mcp_seconds=2, mcp_connect_seconds=10)
 ENVIRONMENT = {"PYTHONPATH": ".", "TOKEN": "the-operators"}
@@ -40,7 +42,7 @@ class OfOneServer(Mcp):
         return super().open(self._whole(wanted))
 
     def _whole(self, wanted: Wanted) -> Wanted:
-        return Wanted({**self.own, **wanted.settings}, wanted.where, wanted.owner, wanted.listing)
+        return replace(wanted, settings={**self.own, **wanted.settings})
 
 
 class TestContract(ToolContract):
@@ -51,6 +53,7 @@ class TestContract(ToolContract):
     gets = ("add", {"a": 40, "b": 2})
     left = "42"
     keeps = details = False
+    asked = {"server_label": "t", "allowed_tools": ["add", "hang"], "require_approval": "never"}  # noqa: RUF012
     settings = ("type", "server_label", "server_url", "headers", "allowed_tools", "require_approval")
 
     @pytest.fixture
@@ -131,21 +134,58 @@ async def test_one_that_hangs_is_looked_after(monkeypatch: pytest.MonkeyPatch) -
             assert successful(await mine.run("add", {"a": 1, "b": 1})).text == "2"
 
 
-async def test_a_server_that_has_learned_something_is_listed_again() -> None:
-    async with serving() as there:
-        tool = Mcp(network(), (), ("127.0.0.1",), LIMITS)
-        await tool.start()
-        settings = {"type": "mcp", "server_label": "x", "server_url": there.url}
-        names = []
-        for _ in range(2):
-            offer = await tool.offer(Wanted(settings))
-            names.append([function.name for function in offer.functions])
-            opened = tool.open(Wanted(settings))
-            await opened.run("learn", {})
-            await opened.close()
-        await tool.close()
+@pytest.mark.parametrize("path", ["/mcp", "/sse"], ids=["without sessions", "with sessions"])
+async def test_a_server_that_has_learned_something_is_listed_again(path: str) -> None:
+    async def names(tool: Mcp) -> set[str]:
+        return {function.name for function in (await tool.offer(wanted())).functions}
 
-    assert "fresh" not in names[0]
+    async with serving(path=path) as there, operated(McpServer("local", url=there.url)) as tool:
+        assert "fresh" not in await names(tool)
+        listed = len(there.told.headers)
+        assert "fresh" not in await names(tool)
+        assert len(there.told.headers) == listed  # what was listed a moment ago is believed
+        async with session(tool) as mine:
+            successful(await mine.run("learn", {}))
+        async with asyncio.timeout(PATIENCE):
+            while "fresh" not in await names(tool):
+                await asyncio.sleep(0.01)
+
+
+class Hanging:
+    """An application that does not answer a request any more once it is `stuck`: those of later connections it does."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.stuck = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.stuck and scope["type"] == "http":
+            self.stuck = False
+            await asyncio.Event().wait()
+        await self._app(scope, receive, send)
+
+
+async def test_one_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "HEALTH", 0.0)
+    monkeypatch.setattr(operators, "FIRST_DELAY", 0.01)
+    app = Hanging(server().streamable_http_app())
+    connected = {"event": "an MCP server is connected", "server": "local", "log_level": "info"}
+    with capture_logs() as logs:
+        async with serving(app) as there:
+            tool = open_mcp([McpServer("local", url=there.url)], (), Limits(mcp_connect_seconds=1), str)
+            await tool.start()
+            async with asyncio.timeout(PATIENCE):
+                while connected not in logs:
+                    await asyncio.sleep(0.01)
+                app.stuck = True
+                while logs.count(connected) < 2:
+                    await asyncio.sleep(0.01)
+            async with session(tool) as mine:
+                assert successful(await mine.run("add", {"a": 1, "b": 1})).text == "2"
+            await tool.close()
+
+    [hung] = [log for log in logs if log["event"] == "an MCP server does not answer"]
+    assert (hung["server"], hung["why"]) == ("local", "It did not answer in time.")
 
 
 async def test_listings_are_bounded() -> None:

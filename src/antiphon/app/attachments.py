@@ -17,13 +17,12 @@ what was fetched from the web is what later turns see, too.
 import asyncio
 import base64
 import binascii
-import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain, groupby
 from time import time
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -55,14 +54,14 @@ from antiphon.core.turn import Turn
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.documents import PDF, UNSUPPORTED, read_document
 from antiphon.run.media import (
-    Image,
+    NOTES,
+    beside,
+    digest_of,
     draw_page,
     draws_pages,
     format_of,
-    frames_of,
-    has_pillow,
-    header_of,
-    open_image,
+    part_of,
+    read_media,
 )
 from antiphon.store.blobs import UNFINISHED_SECONDS
 from antiphon.store.records import ItemRecord, NewBlob, Page
@@ -73,15 +72,7 @@ T = TypeVar("T")
 Fallback = Literal["error", "note"]
 """What becomes of media that the model does not take."""
 
-LARGE = 64 * 1024
-"""Bytes from which on data are decoded and hashed beside the event loop."""
-
 _UNREAD = "This page has no text."
-_NOTES = {
-    MediaKind.IMAGE: "(An image, which this model cannot see.)",
-    MediaKind.AUDIO: "(A sound, which this model cannot hear.)",
-    MediaKind.VIDEO: "(A film, which this model cannot see.)",
-}
 
 
 class Downloader(Protocol):
@@ -153,21 +144,9 @@ class AttachmentReader:
         if self._downloader is not None:
             await self._downloader.close()
 
-    async def images(self, data: bytes, given: Attachment) -> list[MediaPart]:
-        """An image as a part, an animated one as several. Raises RequestError."""
-        param, limits = given.param, self.limits
-        if not has_pillow():
-            return [await _shown_as(header_of(data, given.low, limits, param), param)]
-        first = await self.pool.run(param, open_image, data, given.low, limits, param)
-        parts = [await _shown_as(first, param)]
-        for frame in frames_of(first, limits)[1:]:
-            image = await self.pool.run(param, open_image, data, given.low, limits, param, frame)
-            parts.append(await _shown_as(image, param))
-        return parts
-
     async def page(self, data: bytes, number: int, param: str) -> MediaPart:
         """A page of a PDF as an image. Raises RequestError."""
-        return await _shown_as(await self.pool.run(param, draw_page, data, number, param), param)
+        return await part_of(await self.pool.run(param, draw_page, data, number, param), param)
 
 
 class Contents:
@@ -259,7 +238,7 @@ class Contents:
             return None
         if data is None:
             return None
-        digest = await _digest(data)
+        digest = await digest_of(data)
         # The same content is often sent again.
         if not await store.blobs.hold(self._owner, digest, holder, until):
             media_type = format_of(data).media_type
@@ -288,7 +267,7 @@ async def shown(store: Store, owner: str, payload: bytes) -> bytes:
         sources[found.text] = found.lead
         if not is_web(found.lead):
             data = await _blob(store, owner, found.digest, "")
-            sources[found.text] += (await _beside(len(data), base64.b64encode, data)).decode()
+            sources[found.text] += (await beside(len(data), base64.b64encode, data)).decode()
     return msgspec.json.encode(with_sources(value, lambda source: sources.get(source, source)))
 
 
@@ -337,9 +316,7 @@ class _Reading:
             raise RequestError(f"This is no {part.kind} that can be read.", param=part.param)
         if found.kind not in self._takes:
             return [_untaken(found.kind, part.param, notes=notes)]
-        if found.kind is MediaKind.IMAGE:
-            return await self._reader.images(data, part)
-        return [MediaPart(found.kind, await _digest(data), found.media_type, data, param=part.param)]
+        return await read_media(self._reader.pool, data, self._reader.limits, part.param, low=part.low)
 
     async def _document(self, data: bytes, part: Attachment) -> Sequence[Part]:
         """A file as text, under its name; pages without text as images, where the model takes them.
@@ -381,11 +358,6 @@ class _Reading:
                 yield image
 
 
-async def _shown_as(image: Image, param: str) -> MediaPart:
-    digest = await _digest(image.data)
-    return MediaPart(MediaKind.IMAGE, digest, image.media_type, image.data, image.width, image.height, param)
-
-
 def _parts_of(item: Item) -> Iterable[Part]:
     return item.parts if isinstance(item, Message | FunctionOutput) else ()
 
@@ -393,7 +365,7 @@ def _parts_of(item: Item) -> Iterable[Part]:
 def _untaken(kind: MediaKind, param: str, *, notes: bool) -> TextPart:
     """The note for media that the model does not take. Raises RequestError where there is to be none."""
     if notes:
-        return TextPart(_NOTES[kind])
+        return TextPart(NOTES[kind])
     message = f"This model takes no {kind}. Leave it out, or set 'media_fallback' to 'note'."
     raise RequestError(message, param=param, code="unsupported_media")
 
@@ -434,15 +406,6 @@ def _lead(source: str) -> str:
 
 async def _from_base64(data: str, param: str) -> bytes:
     try:
-        return await _beside(len(data), partial(base64.b64decode, validate=True), data)
+        return await beside(len(data), partial(base64.b64decode, validate=True), data)
     except (binascii.Error, ValueError) as error:
         raise RequestError("This is no base64.", param=param) from error
-
-
-async def _digest(data: bytes) -> str:
-    return (await _beside(len(data), hashlib.sha256, data)).hexdigest()
-
-
-async def _beside(size: int, work: Callable[[Any], T], argument: Any) -> T:
-    """What work makes of so many bytes: beside the event loop, if they are many."""
-    return work(argument) if size < LARGE else await asyncio.to_thread(work, argument)

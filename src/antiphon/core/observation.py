@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from antiphon.core.accounts import ANYONE, Account
+from antiphon.core.chunks import FinishReason
 from antiphon.core.events import Finished
 
 
@@ -70,6 +71,8 @@ class Observation(Struct):
     first: float | None = None
     """When the first event of the answer came."""
     generations: list[ObservedGeneration] = []
+    ended: FinishReason | None = None
+    """Why an answer of several generations ended: the last of them may have ended for another reason."""
     calls: list[ObservedCall] = []
     failovers: int = 0
     """Replicas of a model that failed, and were replaced by another in the middle."""
@@ -81,7 +84,8 @@ class Observation(Struct):
     @property
     def finish(self) -> str | None:
         """How the answer ended: the model's own reason, or why it did not come to its own end."""
-        return self.failure or (self.generations[-1].end.reason.value if self.generations else None)
+        reason = self.ended or (self.generations[-1].end.reason if self.generations else None)
+        return self.failure or (reason and reason.value)
 
     @property
     def used(self) -> int:

@@ -105,10 +105,12 @@ class Shown(Struct, frozen=True):
 class ToolResult(Struct, frozen=True):
     """The text is for the model, the details are for presenters. `failed`: the tool could not do it.
 
-    `shown` is what of it can be cited.
+    `shown` is what of it can be cited. `media` are images, sounds and files, as they came: the model is shown
+    those that it takes, behind the text, which says what there is.
     """
 
     text: str
     details: ToolResultDetails | None = None
     failed: bool = False
     shown: Shown | None = None
+    media: tuple[bytes, ...] = ()

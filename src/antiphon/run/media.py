@@ -6,16 +6,25 @@ those with an orientation are turned, and animated ones are some of their frames
 header is read, and the engine gets what came. Pages of a PDF are drawn by pypdfium2.
 """
 
+import asyncio
 import struct
+from collections.abc import Callable
+from hashlib import sha256
 from importlib.util import find_spec
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from antiphon.core.errors import RequestError, missing_extra
-from antiphon.core.items import MediaKind
+from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import Limits
+from antiphon.run.bounded import BoundedPool
+
+T = TypeVar("T")
+
+LARGE = 64 * 1024
+"""Bytes from which on data are decoded and hashed beside the event loop."""
 
 LOW_PIXELS = 512
 """Pixels of the longer side of an image of which little detail is wanted."""
@@ -23,6 +32,12 @@ LOW_PIXELS = 512
 PAGE_PIXELS = 1536
 """Pixels of the longer side of a page that is drawn: small print can be read."""
 
+NOTES = {
+    MediaKind.IMAGE: "(An image, which this model cannot see.)",
+    MediaKind.AUDIO: "(A sound, which this model cannot hear.)",
+    MediaKind.VIDEO: "(A film, which this model cannot see.)",
+}
+"""What a model is shown in the place of media that it does not take."""
 _JPEG_QUALITY = 95
 _FORMATS = {
     "PNG": "image/png",
@@ -167,6 +182,39 @@ def open_image(data: bytes, low: bool, limits: Limits, param: str, frame: int = 
         raise RequestError(message, param=param) from error
     except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
         raise _damaged(param) from error
+
+
+async def read_media(
+    pool: BoundedPool, data: bytes, limits: Limits, param: str, *, low: bool = False
+) -> list[MediaPart]:
+    """What these bytes are, as parts: several of an animation. Raises RequestError, which names `param`."""
+    found = format_of(data)
+    if found.kind is not MediaKind.IMAGE:
+        return [MediaPart(found.kind, await digest_of(data), found.media_type, data, param=param)]
+    if not has_pillow():
+        return [await part_of(header_of(data, low, limits, param), param)]
+    first = await pool.run(param, open_image, data, low, limits, param)
+    parts = [await part_of(first, param)]
+    for frame in frames_of(first, limits)[1:]:
+        image = await pool.run(param, open_image, data, low, limits, param, frame)
+        parts.append(await part_of(image, param))
+    return parts
+
+
+async def part_of(image: Image, param: str) -> MediaPart:
+    """An image as a part."""
+    digest = await digest_of(image.data)
+    return MediaPart(MediaKind.IMAGE, digest, image.media_type, image.data, image.width, image.height, param)
+
+
+async def digest_of(data: bytes) -> str:
+    """The SHA-256 of data."""
+    return (await beside(len(data), sha256, data)).hexdigest()
+
+
+async def beside(size: int, work: Callable[[Any], T], argument: Any) -> T:
+    """What work makes of so many bytes: beside the event loop, if they are many."""
+    return work(argument) if size < LARGE else await asyncio.to_thread(work, argument)
 
 
 def _damaged(param: str) -> RequestError:

@@ -77,6 +77,11 @@ class Model(Protocol):
     @property
     def stopping(self) -> asyncio.Event: ...  # noqa: D102
 
+    @property
+    def pool(self) -> BoundedPool:
+        """Where work that may not end is done for it."""
+        ...
+
     def held(self) -> AbstractAsyncContextManager[None]:
         """Keeps it loaded, and before that loads it, while a block runs. Raises EngineError."""
         ...

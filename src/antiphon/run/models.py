@@ -31,6 +31,7 @@ from antiphon.core.turn import Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, Sound
 from antiphon.engines.pool import ReplicaState
+from antiphon.run.bounded import BoundedPool
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
 from antiphon.tools.tool import Checked, ServerTool
@@ -456,6 +457,11 @@ class NamedModel:
     def stopping(self) -> asyncio.Event:
         """See `Model`."""
         return self._model.stopping
+
+    @property
+    def pool(self) -> BoundedPool:
+        """See `Model`."""
+        return self._model.pool
 
     @property
     def load(self) -> Load:

@@ -14,15 +14,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from antiphon.core.accumulator import Accumulator
+from antiphon.core.errors import RequestError
 from antiphon.core.events import ToolResultReceived
-from antiphon.core.items import FunctionCall, FunctionOutput
+from antiphon.core.items import FunctionCall, FunctionOutput, MediaKind, Part, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Hosted, Turn
+from antiphon.run.documents import read_document
 from antiphon.run.drive import Driver
+from antiphon.run.media import NOTES, format_of, read_media
+from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext, ToolResultEntry
 from antiphon.run.tool_sessions import ToolSessions
 
+_MEDIA = "tool result"
+"""What is blamed for media that cannot be read: the model is told."""
 ENOUGH = "No more tools can be called for this answer. Answer with what you know."
 _ENOUGH_OF_IT = "This tool cannot be called any more for this answer. Go on without it."
 _UNKNOWN = (
@@ -174,3 +180,20 @@ class ToolCalls:
         if number < self._context.calls_begun and not self.hosted(call).idempotent:
             return ToolResult(_UNKNOWN, failed=True), 0.0
         return await self._sessions.run(call, seconds)
+
+
+async def content_of(result: ToolResult, model: Model) -> tuple[Part, ...]:
+    """The media and files of a result, for this model: a note stands for what it does not take."""
+    return tuple([part for data in result.media for part in await _parts_of(data, model)])
+
+
+async def _parts_of(data: bytes, model: Model) -> Sequence[Part]:
+    kind = format_of(data).kind
+    try:
+        if kind is MediaKind.FILE:
+            return [TextPart((await read_document(model.pool, data, _MEDIA)).text)]
+        if kind not in model.card.capabilities.media:
+            return [TextPart(NOTES[kind])]
+        return await read_media(model.pool, data, model.limits, _MEDIA)
+    except RequestError as error:
+        return [TextPart(f"({error.message})")]

@@ -26,12 +26,13 @@ from antiphon.core.events import (
     Usage,
 )
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, TextPart
+from antiphon.core.observation import observed
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Calling, Ending, ToolChoice, Turn
 from antiphon.run.drive import Driver
 from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import PromptEntry, ReplayContext
-from antiphon.run.tool_calls import ENOUGH, Budget, ToolCalls
+from antiphon.run.tool_calls import ENOUGH, Budget, ToolCalls, content_of
 from antiphon.run.tool_sessions import ToolSessions
 
 
@@ -49,6 +50,7 @@ class ApprovedCalls:
     def __init__(self, turn: Turn, model: Model, context: ReplayContext) -> None:
         self.items = Accumulator()
         self._turn = turn
+        self._model = model
         self._sessions = ToolSessions(model.tools, turn.tools, model.stopping, turn.owner, turn.id)
         budget = Budget(model.limits, len(turn.approved))
         self._calls = ToolCalls(self._sessions, turn, budget, context, self.items)
@@ -63,7 +65,7 @@ class ApprovedCalls:
             output.push(choice, [ToolCallsPending()])
             told = await self._calls.run(approved, output, choice)
             results = {
-                call.call_id: FunctionOutput(call.call_id, (TextPart(result.text),), call.name)
+                call.call_id: await self._output(call, result)
                 for call, result in zip(approved, told, strict=True)
             }
         self._over = True
@@ -73,6 +75,10 @@ class ApprovedCalls:
             if isinstance(item, FunctionCall) and item.call_id in results:
                 items.append(results.pop(item.call_id))
         return replace(self._turn, items=tuple(items), approved=())
+
+    async def _output(self, call: FunctionCall, result: ToolResult) -> FunctionOutput:
+        parts = TextPart(result.text), *await content_of(result, self._model)
+        return FunctionOutput(call.call_id, parts, call.name)
 
     def abandon(self) -> list[Event]:
         """The last event of an answer that came to nothing."""
@@ -110,6 +116,7 @@ class ToolLoop:
         self._generations: list[GenerationUsage] = []
         self._usage = Usage()
         self._unmet: tuple[str, ...] = ()
+        self._observation = observed()
         self._output: Driver
         self._choice: int
 
@@ -126,6 +133,7 @@ class ToolLoop:
                 results = await self._calls.run(calls, output, choice)
                 reason = await self._next(calls, results)
             self._over = True
+            self._observation.ended = reason
             output.push(choice, [self._items.push(self._finished(reason))])
 
     def abandon(self) -> list[Event]:
@@ -135,7 +143,8 @@ class ToolLoop:
         self._over = self._end is not None
         if self._over:
             return [self._items.push(self._finished(FinishReason.ERROR))]
-        return [self._counted(event) for event in self._generation.abandon()]
+        events = self._generation.abandon()
+        return [self._counted(event) if isinstance(event, Finished) else event for event in events]
 
     def _push(self, choice: int, events: list[Event]) -> None:
         """Emit events of a generation, whose end is the end of the answer if it called no tools."""
@@ -148,13 +157,13 @@ class ToolLoop:
             self._usage += end.usage
             self._unmet += end.unmet
             self._over = not self._pending()
+            if self._over:
+                self._observation.ended = whole.reason
             events[-1] = whole if self._over else ToolCallsPending(end.raw, end.tokens)
         self._output.push(choice, events)
 
-    def _counted(self, event: Event) -> Event:
+    def _counted(self, event: Finished) -> Finished:
         """The end of a generation with what the generations before it used, and did not meet."""
-        if not isinstance(event, Finished):
-            return event
         silent = self._last and event.reason is FinishReason.STOP and not any(map(_says, self._new_items))
         return replace(
             event,
@@ -187,7 +196,7 @@ class ToolLoop:
         if any(isinstance(item, FunctionCall) and not item.hosted for item in new):
             return FinishReason.STOP  # the client has to run its own first
         self._last = self._budget.spent or self._all_spent()
-        turn = self._next_turn(new, calls, results)
+        turn = await self._next_turn(new, calls, results)
         if turn.sampling.max_tokens is not None and turn.sampling.max_tokens < 1:
             return FinishReason.LENGTH
         log = self._context.log
@@ -206,7 +215,7 @@ class ToolLoop:
         self._first, self._end = len(self._items.items), None
         return None
 
-    def _next_turn(
+    async def _next_turn(
         self, new: Sequence[Item], calls: Sequence[FunctionCall], results: Sequence[ToolResult]
     ) -> Turn:
         """The turn of the conversation with the new items and results, and what is left of its limits."""
@@ -215,10 +224,12 @@ class ToolLoop:
         texts = [result.text for result in results]
         if self._last and texts[-1] != ENOUGH:
             texts[-1] += PARAGRAPH + ENOUGH
-        outputs = (
-            FunctionOutput(call.call_id, (TextPart(text),), call.name)
-            for call, text in zip(calls, texts, strict=True)
-        )
+        outputs = [
+            FunctionOutput(
+                call.call_id, (TextPart(text), *await content_of(result, self._prepared.model)), call.name
+            )
+            for call, text, result in zip(calls, texts, results, strict=True)
+        ]
         sampling = turn.sampling
         return replace(
             turn,

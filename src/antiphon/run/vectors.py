@@ -25,6 +25,7 @@ from antiphon.engines.engine import (
     Task,
     Transcriber,
 )
+from antiphon.run.bounded import BoundedPool
 from antiphon.run.model import Prepared, PromptSize
 from antiphon.tools.tool import ServerTool
 
@@ -88,6 +89,7 @@ class VectorModel:
     def __init__(self, engine: Engine, limits: Limits = DEFAULTS) -> None:
         self.engine = engine
         self.limits = limits
+        self.pool = BoundedPool(limits)
         self.stopping = asyncio.Event()
         self.tools: Mapping[str, ServerTool] = MappingProxyType({})
         self.native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})

@@ -5,6 +5,7 @@ is refused by its type, with what would make it run; or, where clients list it b
 and a note says so.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain
@@ -119,15 +120,15 @@ async def discover(
     found: dict[str, tuple[Function, ...]] = {}
     notes: list[Note] = []
     listings: list[Listing] = []
-    for where, settings in (*requested.items(), *asking.absent(requested)):
+    wanted = [
+        Wanted(settings, where, asking.owner, listing=asking.listings.get(str(settings.get("server_label"))))
+        for where, settings in (*requested.items(), *asking.absent(requested))
+        if settings["type"] not in RESERVED
+    ]
+    offers = await _offers(tools, types, wanted)
+    for where, settings, offer in ((each.where, each.settings, offers[each.where]) for each in wanted):
         name = settings["type"]
-        if name in RESERVED:
-            continue
-        type_, offer = types.get(name), Offer()
-        if type_ is not None:
-            listing = asking.listings.get(str(settings.get("server_label")))
-            offer = await tools[type_].offer(Wanted(settings, where, asking.owner, listing=listing))
-        functions = offer.functions
+        type_, functions = types.get(name), offer.functions
         if not asking.items and any(_hosted(function).approval for function in functions):
             raise _unapproved(where)
         if type_ is not None and functions and type_ in trained:
@@ -145,6 +146,24 @@ async def discover(
         notes += offer.notes
         found[where] = tuple(_placed(function, where, settings) for function in functions)
     return Hosts(_labelled(found, asking.names), types, tuple(notes), tuple(listings))
+
+
+async def _offers(tools: Tools, types: Mapping[str, str], wanted: Iterable[Wanted]) -> Mapping[str, Offer]:
+    """What the tools offer, by place. They are asked side by side: each may wait for a server of its own.
+
+    Raises what the first of them in the request raises.
+    """
+
+    async def offer(each: Wanted) -> Offer:
+        type_ = types.get(each.settings["type"])
+        return Offer() if type_ is None else await tools[type_].offer(each)
+
+    places = [each.where for each in wanted]
+    offers = await asyncio.gather(*map(offer, wanted), return_exceptions=True)
+    for found in offers:
+        if isinstance(found, BaseException):
+            raise found
+    return dict(zip(places, offers, strict=True))  # type: ignore[arg-type]
 
 
 def _unapproved(where: str) -> RequestError:

@@ -24,6 +24,8 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
 
 from antiphon import __version__
@@ -39,6 +41,7 @@ MAX_MESSAGE = 300
 MAX_STDERR = 1000
 """Characters of a line that a server writes to its standard error."""
 _INTERNAL, _CLOSED, _TIMEOUT = -32603, -32000, -32001
+_BROKEN = "It could not be reached, or it broke off."
 
 log = structlog.get_logger(__name__)
 logging.getLogger("mcp").addHandler(logging.NullHandler())
@@ -130,11 +133,24 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class Connection:
-    """A connection to `target`: `open` it first, `close` it last. `changed`: its tools are others now."""
+    """A connection to `target`: `open` it first, `close` it last.
 
-    def __init__(self, target: Target, network: Network, limits: Limits) -> None:
+    `changed` is called when the server says that its tools are others now. One that `listens` is told so at
+    any time, the others while they wait for something.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        network: Network,
+        limits: Limits,
+        changed: Callable[[], None] = lambda: None,
+        *,
+        listens: bool = False,
+    ) -> None:
         self.target = target
-        self.changed = False
+        self._changed = changed
+        self._listens = listens
         self._limits = limits
         inner = network.direct if target.trusted else network.guarded
         self._http = _Watched(inner, limits.mcp_bytes)
@@ -185,7 +201,12 @@ class Connection:
                 cache=None,
             ) as self._client:
                 ready.set()
-                await self._closing.wait()
+                listening = asyncio.create_task(self._listen(self._client))
+                try:
+                    await self._closing.wait()
+                finally:
+                    listening.cancel()
+                    await asyncio.gather(listening, return_exceptions=True)
         except asyncio.CancelledError:
             if not self._closing.is_set() and (task := asyncio.current_task()) is not None:
                 task.uncancel()
@@ -198,7 +219,16 @@ class Connection:
     async def _told(self, message: object) -> None:
         """The server tells something of itself."""
         if isinstance(message, types.ToolListChangedNotification):
-            self.changed = True
+            self._changed()
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changes from servers that have no sessions: those tell who asks."""
+        if not self._listens or client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return
+        with suppress(MCPError, SubscriptionLost, TimeoutError):
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._changed()
 
     async def tools(self) -> tuple[ListedTool, ...]:
         """What the server has. Raises FailureError, also for more than is taken."""
@@ -215,7 +245,6 @@ class Connection:
                         raise ToolError(f"{what} {self._limits.mcp_bytes} bytes, the limit 'mcp_bytes'.")
                     cursor = page.next_cursor
                     if not cursor:
-                        self.changed = False
                         return tuple(found)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> types.CallToolResult:
@@ -270,6 +299,8 @@ class Connection:
         match error:
             case MCPError(code=code) if code == _TIMEOUT:
                 return RemoteFailure("protocol", _TIMEOUT, "It did not answer in time.")
+            case MCPError(code=code) if code == _CLOSED:
+                return RemoteFailure("protocol", _CLOSED, _BROKEN)
             case MCPError():
                 return RemoteFailure("protocol", error.code, self.target.hide(error.message[:MAX_MESSAGE]))
             case ToolError():
@@ -277,7 +308,7 @@ class Connection:
             case TimeoutError():
                 return RemoteFailure("protocol", _TIMEOUT, "It did not answer in time.")
             case OSError() | httpx2.HTTPError() | None:
-                return RemoteFailure("protocol", _CLOSED, "It could not be reached, or it broke off.")
+                return RemoteFailure("protocol", _CLOSED, _BROKEN)
         return RemoteFailure("protocol", _INTERNAL, "It answered what no MCP server should.")
 
     # How it is reached

@@ -1,4 +1,8 @@
-"""What an MCP tool answers → the result of a call: text for the model, within a limit."""
+"""What an MCP tool answers → the result of a call: text for the model, within a limit, and media."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator
 
 import mcp_types as types
 import msgspec
@@ -6,13 +10,15 @@ import msgspec
 from antiphon.core.tool_result import ToolResult
 from antiphon.tools.text import Excerpt
 
+MAX_MEDIA = 16
+"""Images, sounds and files of one answer that a model is shown."""
 _EMPTY = "[The tool answered nothing.]"
 
 
 def result_of(answer: types.CallToolResult, most: int) -> ToolResult:
     """The result of a call, of which the model reads at most so many characters.
 
-    What is structured only repeats the text, where there is any.
+    What is structured only repeats the text, where there is any. What is no text is named, and handed on.
     """
     shown = Excerpt(most)
     for part in answer.content:
@@ -21,26 +27,45 @@ def result_of(answer: types.CallToolResult, most: int) -> ToolResult:
     if not answer.content and answer.structured_content is not None:
         shown.write(msgspec.json.encode(answer.structured_content).decode())
         text = str(shown)
-    return ToolResult(text.strip("\n") or _EMPTY, failed=bool(answer.is_error))
+    media = tuple(_media(answer.content))[:MAX_MEDIA]
+    return ToolResult(text.strip("\n") or _EMPTY, failed=bool(answer.is_error), media=media)
+
+
+def _media(parts: Iterable[types.ContentBlock]) -> Iterator[bytes]:
+    """What is no text. Data that are no base64 are only named."""
+    for part in parts:
+        match part:
+            case types.ImageContent(data=data) | types.AudioContent(data=data):
+                pass
+            case types.EmbeddedResource(resource=types.BlobResourceContents(blob=data)):
+                pass
+            case _:
+                continue
+        try:
+            yield base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError):
+            continue
 
 
 def text_of(part: types.ContentBlock) -> str:  # noqa: PLR0911 - a table
-    """What a model that reads text is shown of a part: what is no text is described."""
+    """The text of a part; of one that has none, what it is."""
     match part:
         case types.TextContent(text=text):
             return text
         case types.ImageContent(data=data, mime_type=kind):
-            return _unseen("image", kind, data)
+            return _named("image", kind, data)
         case types.AudioContent(data=data, mime_type=kind):
-            return _unseen("recording", kind, data)
+            return _named("recording", kind, data)
         case types.ResourceLink(name=name, uri=uri):
             return f"[{name}]({uri})"
         case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
             return text
         case types.EmbeddedResource(resource=types.BlobResourceContents(uri=uri, blob=data, mime_type=kind)):
-            return f"{_unseen('file', kind or 'unknown type', data)} {uri}"
+            return f"{_named('file', kind or 'unknown type', data)} {uri}"
     return "[Something that cannot be shown.]"
 
 
-def _unseen(what: str, kind: str, data: str) -> str:
-    return f"[A {what}, {kind}, {len(data) * 3 // 4} bytes: it cannot be shown here.]"
+def _named(what: str, kind: str, data: str) -> str:
+    article = "An" if what == "image" else "A"
+    size = len(data.rstrip("=")) * 3 // 4
+    return f"[{article} {what}, {kind}, {size} bytes.]"

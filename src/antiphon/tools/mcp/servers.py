@@ -7,7 +7,7 @@ calls), are looked after, and are opened again when they break, later each time.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 
@@ -76,6 +76,7 @@ class Connections:
         self._limits = limits
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._listings: dict[str, tuple[float, Listing]] = {}
+        self._changed_at: dict[str, float] = {}  # by key, as the listings
         self._minding: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -109,10 +110,12 @@ class Connections:
         try:
             async with self.lease(target, owner) as lease:
                 connection = await lease.connection()
+                asked = time.monotonic()
                 found = Listing(target.label, await connection.tools())
         except FailureError as error:
             return Listing(target.label, error=error.failure.message)
-        self._listings[key] = time.monotonic() + LISTED, found
+        if self._changed_at.get(key, 0.0) < asked:  # else it may be the list from before
+            self._listings[key] = time.monotonic() + LISTED, found
         while len(self._listings) > MAX_LISTINGS:
             del self._listings[next(iter(self._listings))]
         return found
@@ -121,16 +124,26 @@ class Connections:
         """A connection that works. Raises FailureError."""
         if (server := self._operators(target)) is not None:
             return await self._shared(server, owner if server.stateful else "")
-        connection = Connection(target, self._network, self._limits)
+        connection = Connection(target, self._network, self._limits, self._forgetting(target, owner))
         await connection.open()
         return connection
 
-    async def give(self, connection: Connection, owner: str) -> None:
+    async def give(self, connection: Connection) -> None:
         """An answer does not need it any more."""
-        if connection.changed:
-            self._listings.pop(self._key(connection.target, owner), None)
         if self._operators(connection.target) is None:
             await connection.close()
+
+    def _forgetting(self, target: Target, owner: str) -> Callable[[], None]:
+        """What forgets the listing of a server, which has changed."""
+        key = self._key(target, owner)
+
+        def forget() -> None:
+            self._listings.pop(key, None)
+            self._changed_at[key] = time.monotonic()
+            while len(self._changed_at) > MAX_LISTINGS:
+                del self._changed_at[next(iter(self._changed_at))]
+
+        return forget
 
     def _operators(self, target: Target) -> Server | None:
         server = self._servers.get(target.label)
@@ -162,8 +175,11 @@ class Connections:
         """Open a connection, or remember when to try again. Raises FailureError."""
         if kept.connection is not None:
             await kept.connection.close()
-        kept.connection = connection = Connection(server.target, self._network, self._limits)
-        self._listings.pop(self._key(server.target, owner), None)
+        forget = self._forgetting(server.target, owner)
+        forget()  # it may be another version of it
+        kept.connection = connection = Connection(
+            server.target, self._network, self._limits, forget, listens=True
+        )
         try:
             await connection.open()
         except FailureError as error:
@@ -233,7 +249,7 @@ class Lease:
         """Give it back."""
         taken, self._taken = self._taken, None
         if taken is not None:
-            await self._connections.give(taken, self._owner)
+            await self._connections.give(taken)
 
 
 def labels(servers: Mapping[str, Server], owner: str) -> Sequence[str]:
