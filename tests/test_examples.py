@@ -28,6 +28,7 @@ SCRIPT = [
         "output": '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>',
     },
     {"when": "picture?\n<image>", "output": "A red dot."},
+    {"when": "When was the bridge built?", "output": "In 1882 【doc0†L0】."},
     {"when": "What is my name?", "output": "Ann."},
     {"when": "What is my cat called?", "output": "Tom."},
     {"when": "And another one.", "output": "Blue."},
@@ -65,6 +66,7 @@ takes text, audio, image, video
 A red dot.
 1 tokens of the prompt are the image's
 """,
+    "cite.py": "In 1882 【doc0†L0】.\n0-30: The bridge was built in 1882.\n",
     "tools.py": '-> get_weather({"city": "Rome"})\nSunny, in Rome.\n',
     "responses_state.py": """\
 What is my name? Ann.

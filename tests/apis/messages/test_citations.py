@@ -1,12 +1,13 @@
 """What of a request is cited: each citation says where its text stands, streamed or whole."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.apis.messages.citations import sentences
+from antiphon.apis.messages.citations import MAX_PIECES, MAX_QUOTED, document_of
 from antiphon.core.chunks import FinishReason
 from antiphon.core.events import Event, Finished, TextDelta, TextEnded, TextStarted, Usage
 from antiphon.core.items import FunctionOutput
@@ -153,13 +154,33 @@ def test_an_answer_comes_back_with_its_citations() -> None:
 
 @given(st.lists(st.sampled_from(["word ", "3.14", ".", "!", "? ", "\n", "。", "é", "👍"])).map("".join))
 def test_sentences_make_up_the_text(text: str) -> None:
-    pieces = sentences(text)
+    document = document_of(0, None, text)
+    pieces, starts = document.pieces, document.starts
 
+    assert starts is not None
+    assert [text[start:end] for start, end in pairwise(starts)] == pieces
     assert "".join(pieces) == text
     assert all(pieces)
     assert not any("\n" in piece.rstrip() for piece in pieces)
 
 
 def test_pieces_are_sentences_and_lines() -> None:
-    assert sentences(TEXT) == PIECES
-    assert sentences("Pi is 3.14. 好。是。\n\nEnd") == ["Pi is 3.14. ", "好。", "是。\n\n", "End"]
+    assert document_of(0, None, TEXT).pieces == PIECES
+    assert document_of(0, None, "Pi is 3.14. 好。是。\n\nEnd").pieces == [
+        "Pi is 3.14. ",
+        "好。",
+        "是。\n\n",
+        "End",
+    ]
+
+
+def test_what_an_answer_quotes_is_bounded() -> None:
+    text = "word. " * (MAX_PIECES + 5)
+    pieces = document_of(0, None, text).pieces
+    whole = f"【doc0†L0-L{MAX_PIECES - 1}】"
+
+    assert (len(pieces), pieces[-1]) == (MAX_PIECES, "word. " * 6)
+    found = citations(whole * 9 + "【doc0†L1】", of_text(text))
+    quoted = sum(len(citation["cited_text"]) for citation in found)
+    assert MAX_QUOTED - len(text) < quoted <= MAX_QUOTED
+    assert found[-1]["cited_text"] == "word. "  # there is room for that

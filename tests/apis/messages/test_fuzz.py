@@ -29,9 +29,9 @@ WHOLE = request(
         {"role": "user", "content": [
             {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}},
             {"type": "document", "title": "T", "source": {"type": "text", "data": "A."}, "citations": {"enabled": False}},
-            {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "A."}]}},
+            {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "A."}]}, "citations": {"enabled": True}},
             {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": "QS4="}},
-            {"type": "search_result", "source": "u:1", "title": "T", "content": [{"type": "text", "text": "A."}]},
+            {"type": "search_result", "source": "u:1", "title": "T", "content": [{"type": "text", "text": "A."}], "citations": {"enabled": True}},
         ]},
         {"role": "assistant", "content": [
             {"type": "thinking", "thinking": "Hm.", "signature": "sealed:Hm."},

@@ -7,7 +7,7 @@ and the block with the text has a citation for each, in their order. A mark of n
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import islice, pairwise
 
 from msgspec import Struct
 
@@ -25,25 +25,32 @@ from antiphon.core.tool_result import ToolResult
 MAX_QUOTE = 150
 """Characters that are quoted of a page, as Anthropic has it."""
 
-_END = re.compile(r"[.!?]+\s+|[\u3002\uff01\uff1f]+\s*|\n\s*")  # the three are those of Chinese and Japanese
+MAX_PIECES = 10_000
+MAX_CUT = 1_000_000
+"""Pieces of one text, and characters that are cut into them. What is left of a longer one is the last."""
+MAX_QUOTED = 256 * 1024
+"""Characters that the citations of one answer quote of the request. What would be more is not cited."""
+
+_END = re.compile(r"[.!?]\s+|[\u3002\uff01\uff1f]\s*|\n\s*")  # the three are those of Chinese and Japanese
 _MARK = re.compile(r"【doc(\d{1,6})†[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?】")
 
 
 class Document(Struct, frozen=True):
-    """A document that may be cited: `index` counts all documents. Pieces are blocks, or parts of one text."""
+    """A document that may be cited: `index` counts all documents. Its pieces are blocks, or make up one text.
+
+    `starts` are where they begin in the text, and where that ends.
+    """
 
     index: int
     title: str | None
     pieces: Sequence[str]
-    blocks: bool
+    starts: Sequence[int] | None
 
-    def cite(self, first: int, last: int) -> Citation:
-        """The citation of these pieces."""
-        quote, end = "".join(self.pieces[first : last + 1]), last + 1
-        if self.blocks:
+    def cite(self, first: int, end: int, quote: str) -> Citation:
+        """The citation of pieces, which are quoted."""
+        if self.starts is None:
             return BlockLocation(quote, self.index, self.title, first, end)
-        starts = [*accumulate(map(len, self.pieces), initial=0)]
-        return CharLocation(quote, self.index, self.title, starts[first], starts[end])
+        return CharLocation(quote, self.index, self.title, self.starts[first], self.starts[end])
 
 
 class SearchResult(Struct, frozen=True):
@@ -54,20 +61,19 @@ class SearchResult(Struct, frozen=True):
     source: str
     pieces: Sequence[str]
 
-    def cite(self, first: int, last: int) -> Citation:
-        """The citation of these pieces."""
-        quote = "".join(self.pieces[first : last + 1])
-        return SearchResultLocation(quote, self.source, self.title, self.index, first, last + 1)
+    def cite(self, first: int, end: int, quote: str) -> Citation:
+        """The citation of pieces, which are quoted."""
+        return SearchResultLocation(quote, self.source, self.title, self.index, first, end)
 
 
 Citable = Document | SearchResult
 
 
-def sentences(text: str) -> list[str]:
-    """Pieces that make up a text: sentences, or lines. Each has the space behind it."""
-    ends = [*(found.end() for found in _END.finditer(text)), len(text)]
-    pieces = (text[start:end] for start, end in zip([0, *ends], ends, strict=False))
-    return [piece for piece in pieces if piece]
+def document_of(index: int, title: str | None, text: str) -> Document:
+    """A document that is one text: its pieces are sentences, or lines, each with the space behind it."""
+    ends = [found.end() for found in islice(_END.finditer(text, 0, MAX_CUT), MAX_PIECES - 1)]
+    starts = [0, *ends, *([len(text)] if [0, *ends][-1] < len(text) else [])]
+    return Document(index, title, [text[start:end] for start, end in pairwise(starts)], starts)
 
 
 def shown(pieces: Sequence[str], number: int) -> str:
@@ -82,6 +88,7 @@ class Cites:
     def __init__(self, given: Sequence[Citable], seal: Seal) -> None:
         self._given = given
         self._found = Citations()
+        self._room = MAX_QUOTED
         self._seal = seal
 
     def add(self, result: ToolResult) -> None:
@@ -103,6 +110,10 @@ class Cites:
     def _documents(self, text: str) -> Iterator[tuple[int, Citation]]:
         for mark in _MARK.finditer(text):
             number, first = int(mark[1]), int(mark[2])
-            last = int(mark[3] or first)
-            if number < len(self._given) and first <= last < len(self._given[number].pieces):
-                yield mark.start(), self._given[number].cite(first, last)
+            end = int(mark[3] or first) + 1
+            if number < len(self._given) and first < end <= len(self._given[number].pieces):
+                quoted = self._given[number].pieces[first:end]
+                size = sum(map(len, quoted))
+                if size <= self._room:
+                    self._room -= size
+                    yield mark.start(), self._given[number].cite(first, end, "".join(quoted))

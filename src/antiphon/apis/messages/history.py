@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antiphon.apis.given import Given, given, json_text
 from antiphon.apis.media import at_url, in_base64, stored
-from antiphon.apis.messages.citations import Citable, Document, SearchResult, sentences, shown
+from antiphon.apis.messages.citations import Citable, Document, SearchResult, document_of, shown
 from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.server_tools import RESULTS, read_call, read_result
@@ -120,9 +120,7 @@ class History:
         index, self._documents = self._documents, self._documents + 1
         head = [block.text_or_none(name) for name in ("title", "context")]
         if _is_cited(block):
-            pieces, blocks = _pieces(block)
-            cited = self._cite(Document(index, head[0], pieces, blocks))
-            yield TextPart(_tagged("document", *head, cited))
+            yield TextPart(_tagged("document", *head, self._cite(_citable(block, index, head[0]))))
             return
         content = [*_document_parts(block)]
         if all(isinstance(part, TextPart) for part in content):
@@ -211,15 +209,15 @@ def _is_cited(block: Given) -> bool:
     return citations is not None and bool(citations.flag_or_none("enabled"))
 
 
-def _pieces(block: Given) -> tuple[list[str], bool]:
-    """The pieces of a document that may be cited, and whether they are its blocks. Raises RequestError."""
+def _citable(block: Given, index: int, title: str | None) -> Document:
+    """A document that may be cited, the one of this index. Raises RequestError."""
     parts, source = [*_document_parts(block)], block.object_or_none("source")
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     if len(texts) < len(parts):
         message = "Only texts of the request can be cited: sources of the type 'text', or texts of 'content'."
         raise Given(block.value["citations"], block.place("citations")).wrong("enabled", message)
     blocks = source is not None and isinstance(source.value.get("content"), list)
-    return (texts, True) if blocks else (sentences("".join(texts)), False)
+    return Document(index, title, texts, None) if blocks else document_of(index, title, "".join(texts))
 
 
 def _document_parts(block: Given) -> Iterator[Part]:
