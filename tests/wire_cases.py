@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from antiphon.apis.chat.schema import BatchRequest, ChatRequest
 from antiphon.apis.chat.stored import UpdateRequest
+from antiphon.apis.completions.infill import InfillRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers.schema import CreateContainer, CreateContainerFile
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
@@ -31,6 +32,7 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/chat/completions/batch": (BatchRequest,),
     "/v1/chat/completions/chatcmpl-1": (UpdateRequest,),
     "/v1/completions": (CompletionRequest,),
+    "/infill": (InfillRequest,),
     "/tokenize": (TokenizeTextRequest, TokenizeChatRequest),
     "/detokenize": (DetokenizeRequest,),
     "/v1/responses": (CreateResponse,),

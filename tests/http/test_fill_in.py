@@ -1,5 +1,6 @@
 """Fill in the middle: completions with a suffix, by the tokens that a model has for it."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,3 +77,57 @@ async def test_what_does_not_go_with_a_suffix(fields: dict[str, Any]) -> None:
     async with chatting(Coder(FAMILIES[0])) as api:
         error = (await api.post(COMPLETIONS, completion(BEFORE, suffix=BEHIND, **fields), 400))["error"]
     assert error["param"] == next(iter(fields))
+
+
+# /infill
+
+INFILL = "/infill"
+
+
+async def test_infill_is_the_same_in_the_shape_of_llama_server() -> None:
+    body = {"model": "scripted", "input_prefix": BEFORE[:-7], "prompt": "return ", "input_suffix": BEHIND}
+    async with chatting(Coder(FAMILIES[0])) as api:
+        await api.complete(BEFORE, suffix=BEHIND)
+        wanted = api.seen.prompt
+        found = await api.post(INFILL, body | {"n_predict": 32, "samplers": ["top_k"], "t_max_predict_ms": 9})
+        seen, most = api.seen.prompt, api.seen.max_tokens
+        limited = await api.post(INFILL, body | {"n_predict": 1, "response_fields": ["content", "timings/x"]})
+        stopped = await api.post(INFILL, body | {"stop": ["+"]})
+        response = await api.http.post(INFILL, json=body | {"stream": True})
+        extra = [{"text": "x = 1", "filename": "x.py"}]
+        await api.post(INFILL, body | {"input_extra": extra})
+        other = api.seen.prompt.text
+
+    assert (seen, most) == (wanted, 32)
+    assert found == {
+        "index": 0,
+        "content": "a + b",
+        "stop": True,
+        "model": "scripted",
+        "tokens_predicted": 4,  # the end is one
+        "tokens_evaluated": len(seen.ids),
+        "tokens_cached": 0,
+        "has_new_line": False,
+        "truncated": False,
+        "stop_type": "eos",
+        "stopping_word": "",
+        "prompt": seen.text,
+    }
+    assert limited == {"content": "a"}
+    assert (stopped["content"], stopped["stop_type"], stopped["stopping_word"]) == ("a ", "word", "+")
+    *pieces, last = [json.loads(line[6:]) for line in response.text.split("\n\n") if line]
+    assert "".join(piece["content"] for piece in pieces) == "a + b"
+    assert not any(piece["stop"] for piece in pieces)
+    assert last == found | {"content": ""}
+    assert other.startswith(FAMILIES[0].prefix + "--- x.py ---\n\nx = 1\n\n" + BEFORE)
+
+
+async def test_what_infill_refuses_is_named_as_the_client_has_it() -> None:
+    body = {"model": "scripted", "input_prefix": "a", "input_suffix": "b"}
+    async with chatting(Coder(None)) as api:
+        error = (await api.post(INFILL, body, 400))["error"]
+        several = (await api.post(INFILL, body | {"n": 2}, 400))["error"]
+        streamed = await api.http.post(INFILL, json=body | {"stream": True})
+    assert (error["param"], error["code"]) == ("input_suffix", "unsupported_model")
+    assert several["param"] == "n"
+    assert streamed.status_code == 400

@@ -2,10 +2,13 @@
 
 from time import time
 
+from msgspec.structs import replace
+
 from antiphon.apis.chat.accept import accept as accept_chat
 from antiphon.apis.completions.accept import accept
 from antiphon.apis.completions.answer import CompletionBuilder
-from antiphon.apis.completions.errors import PARAMETERS
+from antiphon.apis.completions.errors import INFILL_PARAMETERS, PARAMETERS
+from antiphon.apis.completions.infill import InfillBuilder, InfillRequest, InfillStream, completion_of
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.completions.stream import CompletionStream
 from antiphon.apis.envelope import Envelope
@@ -37,6 +40,18 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
     )
     model = await app.models.model(request.model)
     return app.driver(AnswerSource(accepted.turns, model), projection, wanted=request.deadline_seconds)
+
+
+async def infill(app: App, request: InfillRequest, owner: str, header_id: str | None) -> Driver:
+    """The text between two others. Raises RequestError."""
+    accepted = accept(completion_of(request), owner, app.presentation)
+    observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
+    envelope = Envelope(answer, request.model, int(time()))
+    kind = InfillStream if request.stream else InfillBuilder
+    turn = replace(accepted.turns[0], parameters=INFILL_PARAMETERS)
+    model = await app.models.model(request.model)
+    projection = kind(envelope, request.response_fields)
+    return app.driver(AnswerSource([turn], model), projection, wanted=request.deadline_seconds)
 
 
 async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest, owner: str) -> Tokenized:

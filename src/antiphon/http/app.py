@@ -104,6 +104,7 @@ ROUTES = [
     Route(_COMPLETION, handler(stored_completions.delete), methods=DELETE),
     Route(_COMPLETION + "/messages", handler(stored_completions.list_messages, paging("asc")), methods=GET),
     Route("/v1/completions", completions.create, methods=POST),
+    Route("/infill", completions.infill, methods=POST),
     Route("/tokenize", completions.tokenize, methods=POST),
     Route("/detokenize", completions.detokenize, methods=POST),
     Route("/v1/embeddings", embeddings, methods=POST),

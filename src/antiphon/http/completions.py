@@ -4,6 +4,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from antiphon.apis.completions.infill import InfillRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.tokens import DetokenizeRequest, tokenize_type
 from antiphon.app import completions
@@ -26,6 +27,13 @@ async def create(request: Request) -> EventStream | FullAnswer:
     if wire.stream:
         return EventStream(driver, app.options, frame)
     return FullAnswer(driver, app.options)
+
+
+async def infill(request: Request) -> EventStream | FullAnswer:
+    """The text between two others, as llama-server has it."""
+    app, wire = app_of(request), await read_request(request, InfillRequest)
+    driver = await completions.infill(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
+    return EventStream(driver, app.options, frame) if wire.stream else FullAnswer(driver, app.options)
 
 
 async def tokenize(request: Request) -> Response:

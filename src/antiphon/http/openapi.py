@@ -18,6 +18,7 @@ from antiphon.apis import vectors as wire
 from antiphon.apis.chat import schema as chat
 from antiphon.apis.chat import stored
 from antiphon.apis.completions import schema as completions
+from antiphon.apis.completions.infill import Infill, InfillRequest
 from antiphon.apis.containers import schema as containers
 from antiphon.apis.conversations import schema as conversations
 from antiphon.apis.files import schema as files
@@ -73,6 +74,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "DELETE /v1/chat/completions/{completion_id}": Operation(answer=stored.Deleted),
     "GET /v1/chat/completions/{completion_id}/messages": Operation(answer=stored.Page, query=PAGED),
     "POST /v1/completions": Operation(completions.CompletionRequest, completions.Completion, events=True),
+    "POST /infill": Operation(InfillRequest, Infill, events=True),
     "POST /tokenize": Operation((TokenizeTextRequest, TokenizeChatRequest), Tokenized),
     "POST /detokenize": Operation(DetokenizeRequest, Detokenized),
     "POST /v1/embeddings": Operation(wire.EmbeddingsRequest, dict[str, Any]),

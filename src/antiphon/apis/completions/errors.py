@@ -2,3 +2,6 @@
 
 PARAMETERS = {"conversation": "prompt"}
 """Neutral name → parameter, where they differ; see `Turn.parameters`."""
+
+INFILL_PARAMETERS = {"conversation": "input_prefix", "prompt": "input_prefix", "suffix": "input_suffix"}
+"""The same, of `/infill`."""
