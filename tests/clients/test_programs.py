@@ -80,7 +80,8 @@ STORED = {
     "deleted": True,
 }
 
-SEEN = {"text": "A red square.", "image_tokens": 1}
+LOOKED = {"text": "A red square."}
+SEEN = {**LOOKED, "image_tokens": 1}
 
 OTHERS = {
     "counted": True,
@@ -134,11 +135,16 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
         "parse": PARSED,
         "others": OTHERS,
     },
-    ("ai-sdk", "anthropic"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
-    ("ai-sdk", "openai.chat"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
-    ("ai-sdk", "openai-compatible"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
-    ("ai-sdk", "openai.responses"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
-    ("ai-sdk", "open-responses"): {"generate": FULL, "stream": STREAMED, "object": PARSED},
+    ("ai-sdk", "anthropic"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
+    ("ai-sdk", "openai.chat"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
+    ("ai-sdk", "openai-compatible"): {
+        "generate": FULL,
+        "stream": STREAMED,
+        "object": PARSED,
+        "image": LOOKED,
+    },
+    ("ai-sdk", "openai.responses"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
+    ("ai-sdk", "open-responses"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
 }
 
 

@@ -1,4 +1,4 @@
-// Vercel's AI SDK: a tool loop, full and streamed, and an object, through each provider that can speak to us.
+// Vercel's AI SDK: a tool loop, full and streamed, an object, and an image, through each provider that can speak to us.
 
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
@@ -69,4 +69,15 @@ async function object() {
   return { parsed: (await generateText({ model, prompt: "Describe Rome.", output, maxRetries: 0 })).output };
 }
 
-console.log(JSON.stringify(await { generate, stream, object }[way]()));
+async function image() {
+  const png =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+  const content = [
+    { type: "text", text: "What is this?" },
+    { type: "image", image: png, mediaType: "image/png" },
+  ];
+  const { text } = await generateText({ model, messages: [{ role: "user", content }], maxRetries: 0 });
+  return { text };
+}
+
+console.log(JSON.stringify(await { generate, stream, object, image }[way]()));
