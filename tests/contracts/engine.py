@@ -230,7 +230,7 @@ class EngineContract:
         assert await collected.whole()
 
     async def test_load_is_what_runs_and_what_waits(self, engine: Engine) -> None:
-        await until(lambda: engine.load == Load())
+        await until(lambda: engine.load.idle)
         request = await request_of(engine, self.prompt, LONG)
         works = []
         for number in range(1, self.slots + 3):
@@ -242,7 +242,7 @@ class EngineContract:
         await until(lambda: engine.load == Load(self.slots, 0))
         for work in works:
             work.cancel()
-        await until(lambda: engine.load == Load())
+        await until(lambda: engine.load.idle)
 
     async def test_cancelling_stops_the_work_and_the_calls(self, engine: Engine) -> None:
         async with running(engine, await request_of(engine, self.prompt, LONG)) as (work, collected):
@@ -250,7 +250,7 @@ class EngineContract:
             work.cancel()
             work.cancel()  # once more does nothing
             pushed = collected.calls
-            await until(lambda: engine.load == Load())
+            await until(lambda: engine.load.idle)
             await asyncio.sleep(STEPS)
             assert collected.calls == pushed
             assert not collected.over.is_set()
@@ -258,7 +258,7 @@ class EngineContract:
     async def test_cancelling_at_once(self, engine: Engine) -> None:
         collected = Collected()
         engine.generate(await request_of(engine, self.prompt, LONG), collected).cancel()
-        await until(lambda: engine.load == Load())
+        await until(lambda: engine.load.idle)
         await asyncio.sleep(STEPS)
         assert collected.calls == 0
 
@@ -271,7 +271,7 @@ class EngineContract:
         collected = Cancelling()
         work = engine.generate(await request_of(engine, self.prompt, LONG), collected)
         await until(collected.begun.is_set)
-        await until(lambda: engine.load == Load())
+        await until(lambda: engine.load.idle)
         await asyncio.sleep(STEPS)
         assert collected.calls == 1
 
@@ -289,7 +289,7 @@ class EngineContract:
         both = [Cancelling(), Cancelling()]
         works = [engine.generate(request, one) for one in both]
         await until(lambda: bool(calls))
-        await until(lambda: engine.load == Load())
+        await until(lambda: engine.load.idle)
         await asyncio.sleep(STEPS)
         assert calls == [1]
 
@@ -298,13 +298,13 @@ class EngineContract:
         work = engine.generate(await request_of(engine, self.prompt, 3), collected)
         chunks = await collected.whole()
         work.cancel()
-        await until(lambda: engine.load == Load())
+        await until(lambda: engine.load.idle)
         work.cancel()
-        assert engine.load == Load()
+        assert engine.load.idle
         assert count_of(chunks) == 3
 
     async def test_cancelling_while_queued_is_at_once_and_leaks_no_slot(self, engine: Engine) -> None:
-        await until(lambda: engine.load == Load())
+        await until(lambda: engine.load.idle)
         request = await request_of(engine, self.prompt, LONG)
         async with AsyncExitStack() as stack:
             for _ in range(self.slots):
@@ -314,7 +314,7 @@ class EngineContract:
             work.cancel()
             work.cancel()
             assert engine.load == Load(self.slots, 0)
-        await until(lambda: engine.load == Load())
+        await until(lambda: engine.load.idle)
         assert queued.calls == 0
         await asyncio.gather(*(chunks_of(engine, self.prompt, 1) for _ in range(self.slots)))
 
@@ -401,7 +401,7 @@ class EngineContract:
         finish = finish_of(chunks)
         assert (finish.reason, finish.stop) == (FinishReason.STOP, stop.id)
         assert count_of(chunks) == place + 1
-        await until(lambda: engine.load == Load())
+        await until(lambda: engine.load.idle)
 
     async def test_a_bias_bans_and_forces_tokens(self, engine: Engine) -> None:
         self.needs(engine, "logit_bias")
@@ -546,7 +546,7 @@ class EngineContract:
             for each in (collected, waiting):
                 with pytest.raises(EngineNotReadyError):
                     await each.whole()
-            assert fresh.load == Load()
+            assert fresh.load.idle
             work.cancel()  # too late: does nothing
         await self.is_stopped(fresh)
 
@@ -596,4 +596,4 @@ class EngineContract:
         engine.generate(GenerationRequest(Prompt("a", (1,)), 3), unheard).cancel()
         await asyncio.sleep(0)
         assert unheard.calls == 0
-        assert engine.load == Load()
+        assert engine.load.idle

@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.core.errors import RequestError
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
-from antiphon.engines.engine import Load, Task
+from antiphon.engines.engine import Task
 
 CAT, KITTEN = "The cat sleeps on the sofa.", "A cat is asleep on the sofa."
 TRADE = "Parliament votes about new tariffs today."
@@ -87,7 +87,7 @@ class VectorContract:
         together = await self.embedded(engine, *MANY[: self.many])
         for each, vector in zip(found, together.vectors, strict=True):
             assert near(each.vectors[0], vector)
-        assert engine.load == Load()
+        assert engine.load.idle
 
     async def test_documents_are_scored(self, engine: Any) -> None:
         if not self.ranks:

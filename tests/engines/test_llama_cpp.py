@@ -17,7 +17,7 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import GenerationRequest, Load, Prompt
+from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_cpp import PROMPT_BATCH, LlamaCppEngine, Options
 from antiphon.engines.llama_process import LlamaProcess
@@ -178,7 +178,7 @@ async def test_a_grammar_that_cannot_be_read_is_a_bad_request(engine, text):
     with pytest.raises(RequestError, match="grammar") as raised:
         await chunks_of(engine, chat("hi"), 5, constraint=Gbnf(text))
     assert raised.value.param == "structured_outputs.grammar"
-    await until(lambda: engine.load == Load())
+    await until(lambda: engine.load.idle)
 
 
 async def test_the_largest_grammars_that_are_let_through_are_survived(engine):
@@ -293,10 +293,10 @@ async def test_repetition_can_be_punished(engine):
 
 
 async def test_ids_beyond_the_vocabulary_are_refused_before_anything_runs(engine):
-    await until(lambda: engine.load == Load())
+    await until(lambda: engine.load.idle)
     with pytest.raises(RequestError, match="no token 49152"):
         await chunks_of(engine, chat("hi"), 5, sampling=greedy(logit_bias={49152: 1.0}))
-    assert engine.load == Load()
+    assert engine.load.idle
 
 
 async def test_prefill_stops_after_a_batch(engine):
@@ -304,7 +304,7 @@ async def test_prefill_stops_after_a_batch(engine):
     assert len(request.prompt.ids) > 3 * PROMPT_BATCH
     given_up = Collected()
     engine.generate(request, given_up).cancel()
-    await until(lambda: engine.load == Load())  # its thread has ended
+    await until(lambda: engine.load.idle)  # its thread has ended
     [first, *_] = await generated(engine, request)
     assert given_up.calls == 0
     assert first.cached_tokens < len(request.prompt.ids) - PROMPT_BATCH, "the prompt was computed to its end"
@@ -327,7 +327,7 @@ async def test_a_refused_prompt_is_told_with_its_cause(engine, ids):
     with pytest.raises(RequestError, match="refuses this") as raised:
         await generated(engine, GenerationRequest(Prompt("", ids), 5))
     assert raised.value.__cause__ is not None
-    await until(lambda: engine.load == Load())
+    await until(lambda: engine.load.idle)
 
 
 async def test_the_context_can_be_filled_with_special_tokens(engine):

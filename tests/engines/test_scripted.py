@@ -11,7 +11,7 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import Gbnf, StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Capabilities, Load
+from antiphon.engines.engine import Capabilities
 from antiphon.engines.scripted import REMEMBERED_REQUESTS, TEMPLATE, ScriptedEngine
 from tests.contracts.engine import (
     STEPS,
@@ -125,7 +125,7 @@ async def test_fail_after(after):
         await collected.whole()
     assert text_of(collected.chunks) == "a b c"[: max(2 * after - 1, 0)]
     assert all(chunk.finish is None for chunk in collected.chunks)
-    assert engine.load == Load()
+    assert engine.load.idle
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ async def test_a_receiver_that_raises_stops_no_other():
     engine.generate(await request_of(engine, "b", 9), other)
     assert text_of(await other.whole()) == "x y z"
     assert [type(failure) for failure in failures] == [ZeroDivisionError] * 3
-    await until(lambda: engine.load == Load())
+    await until(lambda: engine.load.idle)
 
 
 async def test_delay_comes_before_each_chunk(monkeypatch):
@@ -304,7 +304,7 @@ async def test_steps_stand_still_once_nobody_listens():
     stopped = engine.steps
     await asyncio.sleep(STEPS)  # enough for thousands of steps
     assert engine.steps == stopped
-    assert engine.load == Load()
+    assert engine.load.idle
 
 
 def test_it_can_be_started_again_in_another_event_loop():

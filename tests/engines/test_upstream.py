@@ -18,7 +18,7 @@ from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import GenerationRequest, Load, Prompt
+from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.scripted import TEMPLATE as CHATML
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
@@ -292,7 +292,7 @@ async def collected_of(answers, **options):
         engine = await started(server, idle_seconds=0.3)
         engine.generate(REQUEST, collected)
         await until(collected.over.is_set)
-        assert engine.load == Load()
+        assert engine.load.idle
         await engine.stop()
     return collected
 
@@ -359,7 +359,7 @@ async def test_a_text_that_cannot_be_looked_up(found):
         engine.generate(GenerationRequest(REQUEST.prompt, 4, Sampling(logprobs=2)), collected)
         await until(collected.over.is_set)
         assert type(collected.error) is EngineError
-        assert engine.load == Load()
+        assert engine.load.idle
         await engine.stop()
 
 
@@ -814,7 +814,7 @@ async def test_a_stop_string_stops_the_server_behind(front):
     messages = [{"role": "user", "content": "Count."}]
     _, body = await asked(client, messages=messages, stop=", three")
     assert body["choices"][0]["message"]["content"] == "One, two"
-    await until(lambda: engine.load == Load())
+    await until(lambda: engine.load.idle)
 
 
 async def test_what_the_server_cannot_do_is_refused_before_it_is_asked(front):

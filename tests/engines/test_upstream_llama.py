@@ -7,7 +7,7 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines import llama_cpp
-from antiphon.engines.engine import GenerationRequest, Load, Prompt
+from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.models import resolve
 from antiphon.engines.upstream import Options, UpstreamEngine
@@ -112,7 +112,7 @@ async def test_a_prompt_that_is_too_long_is_refused(engine):
     ids = tuple(await engine.tokenize(["word " * (CONTEXT + 10)]))
     with pytest.raises(RequestError, match="context"):
         await generated(engine, GenerationRequest(Prompt("", ids), 3))
-    await until(lambda: engine.load == Load())
+    await until(lambda: engine.load.idle)
 
 
 async def test_the_prompt_cache_is_told(engine):

@@ -12,7 +12,7 @@ from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
 from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Adapters, GenerationRequest, Load, Prompt
+from antiphon.engines.engine import Adapters, GenerationRequest, Prompt
 from antiphon.engines.vllm import Options
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
 from tests.contracts.engine import (
@@ -118,7 +118,7 @@ async def test_what_vllm_cannot_load_is_said():
     with pytest.raises(EngineError, match="vLLM cannot load org/broken: Engine core initialization failed"):
         await engine.start()
     await engine.stop()
-    assert engine.load == Load()
+    assert engine.load.idle
 
 
 def test_without_vllm_the_message_says_what_to_install(monkeypatch):
@@ -230,7 +230,7 @@ async def test_what_vllm_refuses_names_the_parameter(engine):
         await asked(engine, Sampling(temperature=3))
     assert raised.value.param == "temperature"
     assert raised.value.message == "vLLM refuses this: temperature must be in [0, 2], got 3."
-    await until(lambda: engine.load == Load())
+    await until(lambda: engine.load.idle)
 
 
 async def test_what_is_not_wanted_any_more_is_ended_in_vllm(engine):
@@ -372,7 +372,7 @@ async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, seen):
     for receiver in receivers:
         with pytest.raises(EngineError, match="failed to answer"):
             await receiver.whole()
-    assert engine.load == Load()
+    assert engine.load.idle
     with pytest.raises(EngineNotReadyError):
         await engine.tokenize(["a"])
 

@@ -15,7 +15,7 @@ from antiphon.core.chunks import Finish, FinishReason
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import GenerationRequest, Load, Prompt
+from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.vllm import VllmEngine
 from tests.contracts.engine import (
     Collected,
@@ -187,7 +187,7 @@ async def test_what_vllm_refuses_is_an_error_of_the_request(engine, sampling, pa
     with pytest.raises(RequestError) as raised:
         await chunks_of(engine, "hi", 3, sampling=sampling)
     assert raised.value.param == param
-    await until(lambda: engine.load == Load())
+    await until(lambda: engine.load.idle)
 
 
 async def test_a_token_that_does_not_exist_is_refused(engine):
@@ -210,7 +210,7 @@ async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, one):
         print("seen after", time.monotonic() - killed)
     with pytest.raises(EngineNotReadyError):
         await generated(engine, request)
-    assert engine.load == Load()
+    assert engine.load.idle
     await one.stop()
 
 

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with (
-        running([{"output": "Hi"}], root_path="/llm", names=("scripted",)) as server,
+        running([{"output": "Hi"}], root_path="/llm", names=("scripted",), debug_answers=9) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
     ):
         yield http
@@ -58,6 +58,17 @@ async def test_it_has_every_route_and_no_other(spec: Json) -> None:
     assert silent == []
 
 
+async def test_every_answer_and_every_body_has_a_type(spec: Json) -> None:
+    silent = [
+        f"{method} {path}"
+        for path, methods in spec["paths"].items()
+        for method, operation in methods.items()
+        if operation["responses"]["200"]["content"].get("application/json", {"schema": True})["schema"] == {}
+        or (method == "post" and not path.endswith("/cancel") and "requestBody" not in operation)
+    ]
+    assert silent == []
+
+
 async def test_the_server_gives_it_without_a_key(http: httpx.AsyncClient, spec: Json) -> None:
     async with (
         running([{"output": "Hi"}], keys=("secret",)) as server,
@@ -88,6 +99,30 @@ ASKED: list[tuple[str, Json]] = [
     ("/v1/vector_stores", {"name": "files"}),
     ("/tokenize", {"model": "scripted", "prompt": "Hello"}),
 ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/models", "/v1/models/scripted", "/health", "/ready", "/version", "/v1/status", "/v1/files"),
+        *("/v1/debug", "/v1/responses", "/v1/chat/completions", "/v1/containers", "/v1/vector_stores"),
+        *("/v1/messages/batches", "/v1/debug/chatcmpl-1", "/v1/conversations/CONVERSATION/items"),
+    ],
+)
+async def test_what_is_read_is_as_it_tells(http: httpx.AsyncClient, spec: Json, path: str) -> None:
+    """Where there is something to read."""
+    said = {"model": "scripted", "input": "Hi"}
+    await http.post("/v1/responses", json=said)
+    await http.post("/v1/chat/completions", json=HELLO | {"store": True})
+    await http.post("/v1/chat/completions", json=HELLO | {"request_id": "1"})
+    items = [{"type": "message", "role": "user", "content": "Hi"}]
+    conversation = (await http.post("/v1/conversations", json={"items": items})).json()["id"]
+
+    answer = await http.get(path.replace("CONVERSATION", conversation))
+    assert answer.status_code == 200, answer.text
+    known = path.replace("scripted", "{model}").replace("chatcmpl-1", "{answer_id}")
+    operation = spec["paths"][known.replace("CONVERSATION", "{conversation_id}")]["get"]
+    check(answer.json(), operation["responses"]["200"]["content"], spec)
 
 
 @pytest.mark.parametrize(("path", "body"), ASKED, ids=[path for path, _ in ASKED])

@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
 from antiphon.engines.scripted import ScriptedEngine
 from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, read_some, rows, text_of, user
 from tests.openai_schema import OPENAI_RESPONSES, validate
-from tests.server import Running, running
+from tests.server import NO_TLS, Running, running
 
 END = "<|im_end|>\n<|im_start|>assistant\n"
 CALL = '<tool_call>\n{"name": "f", "arguments": {"city": "Rome"}}\n</tool_call>'
@@ -43,6 +44,51 @@ async def server() -> AsyncIterator[Running]:
 async def api(server: Running) -> AsyncIterator[Api]:
     async with client(server) as api:
         yield api
+
+
+# Lists
+
+
+async def test_responses_are_listed_for_their_owner() -> None:
+    async with running(SCRIPT, keys=("ann", "bob")) as server:
+        heads = [{"authorization": f"Bearer {key}"} for key in ("ann", "bob")]
+        async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as http:
+
+            async def listed(head: int, status: int = 200, **query: Any) -> Any:
+                response = await http.get("/responses", headers=heads[head], params=query)
+                assert response.status_code == status
+                return response.json()
+
+            made = []
+            for background in (False, True, True):
+                wire = {
+                    "model": "scripted",
+                    "input": "slow" if background else "Hi",
+                    "background": background,
+                }
+                made.append((await http.post("/responses", json=wire, headers=heads[0])).json()["id"])
+            found = await listed(0)
+            assert [each["id"] for each in found["data"]] == made[::-1]
+            assert (found["object"], found["has_more"]) == ("list", False)
+            assert found["data"][-1] | {"created_at": 0} == {
+                "object": "response",
+                "id": made[0],
+                "created_at": 0,
+                "status": "completed",
+                "model": "scripted",
+                "background": False,
+            }
+            assert [each["id"] for each in (await listed(0, background="true", limit=1))["data"]] == made[2:]
+            after = await listed(0, background="true", after=made[2])
+            assert [each["id"] for each in after["data"]] == [made[1]]
+            assert [each["id"] for each in (await listed(0, background="false"))["data"]] == made[:1]
+            assert (await listed(1))["data"] == []
+            assert (await listed(1, 404, after=made[0]))["error"]["param"] == "after"
+            assert (await listed(0, 400, background="maybe"))["error"]["param"] == "background"
+            for response_id in made[1:]:
+                await http.post(f"/responses/{response_id}/cancel", json={}, headers=heads[0])
+            statuses = [each["status"] for each in (await listed(0))["data"]]
+            assert statuses == ["cancelled", "cancelled", "completed"]
 
 
 # Every status

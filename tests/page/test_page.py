@@ -256,11 +256,11 @@ async def test_the_server_is_seen_working(page: Page) -> None:
     await ask(page, "Never end")
     await page.get_by_role("tab", name="Server").click()
     row = page.get_by_role("row", name="scripted")
-    await expect(row.get_by_role("cell").nth(1)).to_have_text("1")
+    await expect(row.get_by_role("cell").nth(2)).to_have_text("1")
     await shot(page, "server")
     await check_accessible(page)
     await page.keyboard.press("Escape")
-    await expect(row.get_by_role("cell").nth(1)).to_have_text("0")
+    await expect(row.get_by_role("cell").nth(2)).to_have_text("0")
 
 
 async def test_with_keys_the_page_asks_for_one(browser: Browser) -> None:

@@ -76,6 +76,21 @@ class VectorUsage(Struct):
     total_tokens: int
 
 
+class Embedding(Struct, tag_field="object", tag="embedding"):
+    """The vector of an input by its place in the request: numbers, or in base64 floats of 32 bits."""
+
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(Struct, tag_field="object", tag="list"):
+    """The body of embeddings."""
+
+    model: str
+    data: list[Embedding]
+    usage: VectorUsage
+
+
 class RankedDocument(Struct):
     """A document by its place in the request."""
 

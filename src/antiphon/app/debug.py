@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from antiphon import __version__
@@ -27,6 +28,7 @@ from antiphon.core.errors import AntiphonError, NotFoundError, RequestError
 from antiphon.core.events import Event, Malformed
 from antiphon.core.observation import Observation
 from antiphon.engines.engine import GenerationRequest, Load
+from antiphon.run.models import Health
 from antiphon.run.recording import GenerationRecord, RecordingDecoder, Step, name_of, record_of
 from antiphon.run.replay import PromptEntry, read_entries
 
@@ -41,21 +43,141 @@ class RecordsNotKeptError(RequestError):
     code = "debug_answers"
 
 
+class KeptAnswer(Struct, tag_field="object", tag="debug.answer"):
+    """An answer whose inside is kept."""
+
+    id: str
+    created_at: float
+    model: str | None
+    finish: str | None
+    generations: int
+
+
+class KeptAnswers(Struct, tag_field="object", tag="list"):
+    """Those that are kept, the last first."""
+
+    data: list[KeptAnswer]
+
+
+class PromptToken(Struct):
+    """A token of a prompt. Special ones are markers of the dialect, or look like special tokens."""
+
+    id: int
+    text: str
+    special: bool
+
+
+class ShownPrompt(Struct):
+    """What the model was asked: text and tokens, None if it cannot tell any more, or messages."""
+
+    text: str
+    tokens: list[PromptToken] | None
+    media: int
+    messages: Sequence[Mapping[str, Any]] | None
+
+
+class Alternative(Struct):
+    """A token that the model might have written."""
+
+    id: int
+    text: str
+    logprob: float | None
+
+
+class ShownToken(Alternative, kw_only=True):
+    """One that it wrote, and the likeliest at its place."""
+
+    top: list[Alternative]
+
+
+class ShownPiece(Struct):
+    """A part of what a server said that takes conversations."""
+
+    kind: str
+    text: str
+    name: str
+
+
+class ShownStep(Struct, kw_only=True):
+    """A chunk, and the events that came of it: each has a `type`, and what there is to say of it."""
+
+    text: str
+    tokens: list[ShownToken]
+    pieces: list[ShownPiece] | UnsetType = UNSET
+    finish: dict[str, Any] | UnsetType = UNSET
+    events: list[dict[str, Any]]
+
+
+class ShownGeneration(Struct, kw_only=True):
+    """One generation: what the engine was asked for, how it is read, and what came of it."""
+
+    choice: int
+    prompt: ShownPrompt
+    sampling: dict[str, Any]
+    max_tokens: int | None
+    constraint: dict[str, Any] | None
+    reading: dict[str, Any]
+    text: str
+    steps: list[ShownStep]
+    end: list[dict[str, Any]]
+    verdicts: list[str]
+
+
+class Inside(Struct, tag_field="object", tag="debug.answer"):
+    """The inside of an answer."""
+
+    id: str
+    request_id: str | None
+    created_at: float
+    model: str | None
+    served_model: str | None
+    dialect: str | None
+    finish: str | None
+    unmet: list[str]
+    generations: list[ShownGeneration]
+
+
+class ModelNow(Struct, kw_only=True):
+    """How busy a model is, and what it has read and written so far. It has no slots before it is loaded.
+
+    Its memory is None if it is not known.
+    """
+
+    id: str
+    names: Sequence[str]
+    loaded: bool
+    running: int
+    waiting: int
+    slots: int
+    memory_bytes: int | None
+    prompt_tokens: int
+    generated_tokens: int
+
+
+class ServerNow(Struct, tag_field="object", tag="status", kw_only=True):
+    """How the server is doing."""
+
+    version: str = __version__
+    health: Health
+    background_running: int
+    debug_answers: int
+    models: list[ModelNow]
+
+
 async def list_records(app: App, owner: str) -> bytes:
     """The answers whose insides are kept, the last first. Raises RecordsNotKeptError."""
     _check_kept(app)
     data = [
-        {
-            "id": record.observation.answer or record.observation.request_id,
-            "object": "debug.answer",
-            "created_at": record.created_at,
-            "model": record.observation.model,
-            "finish": record.observation.finish,
-            "generations": len(record.generations),
-        }
+        KeptAnswer(
+            record.observation.answer or record.observation.request_id,
+            record.created_at,
+            record.observation.model,
+            record.observation.finish,
+            len(record.generations),
+        )
         for record in app.records.last(owner)
     ]
-    return msgspec.json.encode({"object": "list", "data": data})
+    return msgspec.json.encode(KeptAnswers(data))
 
 
 async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
@@ -127,52 +249,46 @@ def _encoded(
 ) -> bytes:
     observation = record.observation
     return msgspec.json.encode(
-        {
-            "id": observation.answer or answer_id,
-            "object": "debug.answer",
-            "request_id": observation.request_id or None,
-            "created_at": record.created_at,
-            "model": observation.model,
-            "served_model": observation.served,
-            "dialect": observation.dialect,
-            "finish": observation.finish,
-            "unmet": observation.unmet,
-            "generations": [_shown(each, text) for each, text in zip(generations, texts, strict=True)],
-        }
+        Inside(
+            observation.answer or answer_id,
+            observation.request_id or None,
+            record.created_at,
+            observation.model,
+            observation.served,
+            observation.dialect,
+            observation.finish,
+            observation.unmet,
+            [_shown(each, text) for each, text in zip(generations, texts, strict=True)],
+        )
     )
 
 
-def _shown(record: GenerationRecord, texts: list[str] | None) -> dict[str, Any]:
+def _shown(record: GenerationRecord, texts: list[str] | None) -> ShownGeneration:
     """One generation."""
     request, events = record.request, [event for _, each in record.steps for event in each]
     conversation = request.conversation
-    return {
-        "choice": record.choice,
-        "prompt": {
-            "text": request.prompt.text,
-            "tokens": None if texts is None else _prompt_tokens(request, texts),
-            "media": record.media,
-            "messages": None if conversation is None else conversation.messages,
-        },
-        "sampling": _kept(asdict(request.sampling)),
-        "max_tokens": request.max_tokens,
-        "constraint": _constraint(request),
-        "reading": asdict(record.reading),
-        "text": "".join(chunk.text for chunk, _ in record.steps),
-        "steps": [_step(step) for step in record.steps],
-        "end": [_event(event) for event in record.end],
-        "verdicts": [event.why for event in (*events, *record.end) if isinstance(event, Malformed)],
-    }
+    return ShownGeneration(
+        choice=record.choice,
+        prompt=ShownPrompt(
+            request.prompt.text,
+            None if texts is None else _prompt_tokens(request, texts),
+            record.media,
+            None if conversation is None else conversation.messages,
+        ),
+        sampling=_kept(asdict(request.sampling)),
+        max_tokens=request.max_tokens,
+        constraint=_constraint(request),
+        reading=asdict(record.reading),
+        text="".join(chunk.text for chunk, _ in record.steps),
+        steps=[_step(step) for step in record.steps],
+        end=[_event(event) for event in record.end],
+        verdicts=[event.why for event in (*events, *record.end) if isinstance(event, Malformed)],
+    )
 
 
-def _prompt_tokens(request: GenerationRequest, texts: list[str]) -> list[dict[str, Any]]:
-    """The tokens of the prompt. Special ones are markers of the dialect, or look like special tokens."""
+def _prompt_tokens(request: GenerationRequest, texts: list[str]) -> list[PromptToken]:
     return [
-        {
-            "id": token,
-            "text": text,
-            "special": text in request.preserve or bool(_LOOKS_SPECIAL.fullmatch(text)),
-        }
+        PromptToken(token, text, text in request.preserve or bool(_LOOKS_SPECIAL.fullmatch(text)))
         for token, text in zip(request.prompt.ids, texts, strict=True)
     ]
 
@@ -183,25 +299,25 @@ def _constraint(request: GenerationRequest) -> dict[str, Any] | None:
     return None if constraint is None else {"type": name_of(constraint), **asdict(constraint)}
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: Step) -> ShownStep:
     chunk, events = step
     pieces = (
-        [{"kind": piece.kind, "text": piece.text, "name": piece.name} for piece in chunk.pieces]
+        [ShownPiece(piece.kind, piece.text, piece.name) for piece in chunk.pieces]
         if isinstance(chunk, ChatChunk)
         else []
     )
-    return {
-        "text": chunk.text,
-        "tokens": [_token(token) for token in chunk.tokens],
-        **({"pieces": pieces} if pieces else {}),
-        **({"finish": asdict(chunk.finish)} if chunk.finish else {}),
-        "events": [_event(event) for event in events],
-    }
+    return ShownStep(
+        text=chunk.text,
+        tokens=[_token(token) for token in chunk.tokens],
+        pieces=pieces or UNSET,
+        finish=asdict(chunk.finish) if chunk.finish else UNSET,
+        events=[_event(event) for event in events],
+    )
 
 
-def _token(token: Token) -> dict[str, Any]:
-    top = [{"id": each.id, "text": text_of(each), "logprob": each.logprob} for each in token.top]
-    return {"id": token.id, "text": text_of(token), "logprob": token.logprob, "top": top}
+def _token(token: Token) -> ShownToken:
+    top = [Alternative(each.id, text_of(each), each.logprob) for each in token.top]
+    return ShownToken(token.id, text_of(token), token.logprob, top=top)
 
 
 def _event(event: Event) -> dict[str, Any]:
@@ -229,24 +345,23 @@ async def status(app: App, owner: str) -> bytes:
         load = served.load_now if served.loaded else Load()
         read, written = app.metrics.tokens(name)
         data.append(
-            {
-                "id": name,
-                "names": served.names,
-                "loaded": served.loaded,
-                "running": load.running,
-                "waiting": load.waiting,
-                "memory_bytes": served.memory,
-                "prompt_tokens": read,
-                "generated_tokens": written,
-            }
+            ModelNow(
+                id=name,
+                names=served.names,
+                loaded=served.loaded,
+                running=load.running,
+                waiting=load.waiting,
+                slots=load.slots,
+                memory_bytes=served.memory,
+                prompt_tokens=read,
+                generated_tokens=written,
+            )
         )
     return msgspec.json.encode(
-        {
-            "object": "status",
-            "version": __version__,
-            "health": app.models.health,
-            "background_running": app.metrics.background,
-            "debug_answers": app.options.debug_answers,
-            "models": data,
-        }
+        ServerNow(
+            health=app.models.health,
+            background_running=app.metrics.background,
+            debug_answers=app.options.debug_answers,
+            models=data,
+        )
     )

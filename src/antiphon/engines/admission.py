@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 from antiphon.core.errors import EngineBusyError
 from antiphon.core.limits import CLIENT, DEFAULTS, Limits
+from antiphon.engines.engine import Load
 
 
 class Ticket:
@@ -62,6 +63,11 @@ class Admission:
     def waiting(self) -> int:
         """How many requests wait for a slot."""
         return len(self._queue)
+
+    @property
+    def load(self) -> Load:
+        """How busy the engine is."""
+        return Load(self.running, self.waiting, self._slots)
 
     def enter(self, start: Callable[[], None], priority: int = 0) -> Ticket:
         """Have `start` called when a slot is free: now, or later; a lower `priority` goes first.

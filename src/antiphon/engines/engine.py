@@ -178,10 +178,16 @@ class GenerationRequest(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """How busy an engine is: generations that it works on, and those that wait for it."""
+    """How busy an engine is: generations that it works on, in at most so many `slots`, and those that wait."""
 
     running: int = 0
     waiting: int = 0
+    slots: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is to be done."""
+        return not (self.running or self.waiting)
 
 
 class Receiver(Protocol):

@@ -175,7 +175,7 @@ class PoolEngine:
     def load(self) -> Load:
         """That of all replicas."""
         loads = [replica.engine.load for replica in self._replicas if replica.started]
-        return Load(sum(load.running for load in loads), sum(load.waiting for load in loads))
+        return Load(*(sum(getattr(load, each) for load in loads) for each in Load.__struct_fields__))
 
     @property
     def memory(self) -> int:

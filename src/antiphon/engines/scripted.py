@@ -172,7 +172,7 @@ class ScriptedEngine:
     @property
     def load(self) -> Load:
         """How many generations play, and how many wait for a slot."""
-        return Load(self._admission.running, self._admission.waiting)
+        return self._admission.load
 
     async def start(self) -> None:
         """Begin to accept generations."""

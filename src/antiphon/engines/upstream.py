@@ -165,7 +165,7 @@ class UpstreamEngine:
     @property
     def load(self) -> Load:
         """How many answers the server works on for us, and how many wait here."""
-        return Load(self._admission.running, self._admission.waiting)
+        return self._admission.load
 
     @property
     def memory(self) -> int:

@@ -103,7 +103,7 @@ class VllmEngine:
     @property
     def load(self) -> Load:
         """How many generations vLLM works on, and how many wait here."""
-        return Load(self._admission.running, self._admission.waiting)
+        return self._admission.load
 
     @property
     def up(self) -> bool:

@@ -81,6 +81,7 @@ _UPDATE_FILE = body(vectors.UpdateVectorStoreFile, "small_body_bytes")
 _SEARCH = body(vectors.Search)
 _FILES_OF = (files.status_filter, paging())
 
+_list_responses = handler(stored.list_responses, responses.background_filter, paging())
 _list_completions = handler(stored_completions.list_completions, chat.stored_filter, paging("asc"))
 
 
@@ -117,6 +118,7 @@ ROUTES = [
     Route("/v1/audio/translations", transcribe, methods=POST),
     Route("/v1/responses", responses.create, methods=POST),
     WebSocketRoute("/v1/responses", converse),
+    Route("/v1/responses", _list_responses, methods=GET),
     Route("/v1/responses/input_tokens", responses.count_input_tokens, methods=POST),
     Route("/v1/responses/compact", responses.compact, methods=POST),
     Route(_RESPONSE, responses.retrieve, methods=GET),

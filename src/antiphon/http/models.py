@@ -3,21 +3,51 @@
 import asyncio
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
-from msgspec import Meta, Struct, to_builtins
+import msgspec
+from msgspec import Meta, Struct
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from antiphon import __version__
 from antiphon.app.app import App
 from antiphon.engines.pool import ReplicaStatus
-from antiphon.http.request import Query, app_of, read_body
-from antiphon.run.loading import ModelStatus
+from antiphon.http.request import Query, app_of, json_response, read_body
+from antiphon.run.loading import ModelState, ModelStatus
 from antiphon.run.models import Health, ModelEntry
 
 
-async def list_models(request: Request) -> JSONResponse:
+class ShownModel(Struct, kw_only=True):
+    """A model in the shapes of both OpenAI and Anthropic; what is not known before it is loaded is null."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "antiphon"
+    root: str
+    parent: str | None
+    max_model_len: int | None
+    input_modalities: list[str] | None
+    tasks: list[str] | None
+    type: str = "model"
+    display_name: str
+    created_at: str
+    max_input_tokens: int | None
+    max_tokens: int | None
+    capabilities: None = None
+
+
+class ModelList(Struct, tag_field="object", tag="list"):
+    """A list of models. Of an empty one both ids are null."""
+
+    data: list[ShownModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+async def list_models(request: Request) -> Response:
     """Every name that requests may use, or part of them, in the shapes of both OpenAI and Anthropic."""
     models, query = app_of(request).models, Query(request.query_params)
     entries = {entry.name: entry for entry in models.entries()}
@@ -27,38 +57,20 @@ async def list_models(request: Request) -> JSONResponse:
     last = names.index(before) if before in names else len(names)
     limit = query.number("limit", len(names) or 1, least=1, most=1000)
     page = names[max(first, last - limit) : last] if before else names[first : first + limit]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": [_shown(entries[name]) for name in page],
-            "has_more": len(page) < last - first,
-            "first_id": page[0] if page else None,
-            "last_id": page[-1] if page else None,
-        }
-    )
+    shown = [_shown(entries[name]) for name in page]
+    ids = (page[0], page[-1]) if page else (None, None)
+    return json_response(msgspec.json.encode(ModelList(shown, len(page) < last - first, *ids)))
 
 
-async def retrieve_model(request: Request) -> JSONResponse:
+async def retrieve_model(request: Request) -> Response:
     """One model by its name, which may hold slashes."""
-    return JSONResponse(_shown(app_of(request).models.entry(request.path_params["model"])))
+    entry = app_of(request).models.entry(request.path_params["model"])
+    return json_response(msgspec.json.encode(_shown(entry)))
 
 
 async def reachable(request: Request) -> Response:
     """There is a server here: some clients ask before their first request."""
     return Response()
-
-
-async def health(request: Request) -> JSONResponse:
-    """200 while one model at least can answer; 503 before, while none can, and while the server stops."""
-    found = await _find_out(app_of(request))
-    return JSONResponse(found, 200 if found["status"] is Health.READY else 503)
-
-
-async def ready(request: Request) -> JSONResponse:
-    """200 while requests should be sent here: as /health, and the store has to answer, too."""
-    found = await _find_out(app_of(request))
-    able = found["status"] is Health.READY and found["store"] is StoreStatus.READY
-    return JSONResponse(found, 200 if able else 503)
 
 
 class StoreStatus(StrEnum):
@@ -69,7 +81,39 @@ class StoreStatus(StrEnum):
     AWAY = "away"
 
 
-async def _find_out(app: App) -> dict[str, Any]:
+class ServerHealth(Struct, frozen=True):
+    """How the server, its store and its models are."""
+
+    status: Health
+    store: StoreStatus
+    models: dict[str, ModelState]
+
+
+class Version(Struct, frozen=True):
+    """The version of Antiphon."""
+
+    version: str = __version__
+
+
+async def health(request: Request) -> Response:
+    """200 while one model at least can answer; 503 before, while none can, and while the server stops."""
+    found = await _find_out(app_of(request))
+    return _told(found, found.status is Health.READY)
+
+
+async def ready(request: Request) -> Response:
+    """200 while requests should be sent here: as /health, and the store has to answer, too."""
+    found = await _find_out(app_of(request))
+    return _told(found, found.status is Health.READY and found.store is StoreStatus.READY)
+
+
+def _told(found: ServerHealth, able: bool) -> Response:
+    response = json_response(msgspec.json.encode(found))
+    response.status_code = 200 if able else 503
+    return response
+
+
+async def _find_out(app: App) -> ServerHealth:
     """How server, store and models are."""
     states, answers = await asyncio.gather(app.models.states(), app.storage.answers())
     store = StoreStatus.READY if answers else StoreStatus.AWAY
@@ -79,12 +123,12 @@ async def _find_out(app: App) -> dict[str, Any]:
     if not app.storage.started:
         store = StoreStatus.OPENING
         now = Health.LOADING if now is Health.READY else now
-    return {"status": now, "store": store, "models": to_builtins(states)}
+    return ServerHealth(now, store, states)
 
 
-async def version(request: Request) -> JSONResponse:
+async def version(request: Request) -> Response:
     """The version of Antiphon."""
-    return JSONResponse({"version": __version__})
+    return json_response(msgspec.json.encode(Version()))
 
 
 class LoadAdapter(Struct):
@@ -142,56 +186,50 @@ class ReplicaList(Struct):
     object: str = "list"
 
 
-async def list_replicas(request: Request) -> JSONResponse:
+async def list_replicas(request: Request) -> Response:
     """The replicas of all models, and how they are."""
     return _replicas(app_of(request))
 
 
-async def drain_replica(request: Request) -> JSONResponse:
+async def drain_replica(request: Request) -> Response:
     """Give a replica no more requests. Answers that it gives are not cut off."""
     return await _drained(request, drained=True)
 
 
-async def resume_replica(request: Request) -> JSONResponse:
+async def resume_replica(request: Request) -> Response:
     """Give it requests again."""
     return await _drained(request, drained=False)
 
 
-async def _drained(request: Request, *, drained: bool) -> JSONResponse:
+async def _drained(request: Request, *, drained: bool) -> Response:
     wire = await read_body(request, DrainReplica, "small_body_bytes")
     app = app_of(request)
     app.models.drain(wire.replica, drained=drained)
     return _replicas(app, wire.replica)
 
 
-def _replicas(app: App, name: str | None = None) -> JSONResponse:
+def _replicas(app: App, name: str | None = None) -> Response:
     found = [
         ReplicaBody(state.name, model, state.status, state.running, state.waiting)
         for model, state in app.models.replicas
         if name in (None, state.name)
     ]
-    return JSONResponse(to_builtins(ReplicaList(found)))
+    return json_response(msgspec.json.encode(ReplicaList(found)))
 
 
-def _shown(entry: ModelEntry) -> dict[str, Any]:
-    """A model; what is not known before it is loaded is null."""
-    created, context = (0, None) if entry.card is None else (entry.card.created, entry.card.context or None)
-    openai = {
-        "object": "model",
-        "created": created,
-        "owned_by": "antiphon",
-        "root": entry.root,
-        "parent": entry.parent,
-        "max_model_len": context,
-        "input_modalities": None if entry.card is None else ["text", *sorted(entry.card.capabilities.media)],
-        "tasks": None if entry.card is None else sorted(entry.card.capabilities.tasks),
-    }
-    anthropic = {
-        "type": "model",
-        "display_name": entry.name,
-        "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
-        "max_input_tokens": context,
-        "max_tokens": context,
-        "capabilities": None,
-    }
-    return {"id": entry.name, **openai, **anthropic}
+def _shown(entry: ModelEntry) -> ShownModel:
+    card = entry.card
+    created, context = (0, None) if card is None else (card.created, card.context or None)
+    return ShownModel(
+        id=entry.name,
+        created=created,
+        root=entry.root,
+        parent=entry.parent,
+        max_model_len=context,
+        input_modalities=None if card is None else ["text", *sorted(card.capabilities.media)],
+        tasks=None if card is None else sorted(card.capabilities.tasks),
+        display_name=entry.name,
+        created_at=datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
+        max_input_tokens=context,
+        max_tokens=context,
+    )

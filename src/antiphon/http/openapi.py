@@ -7,10 +7,11 @@ shows the document (`page.py`).
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.routing import BaseRoute, Route
 
 from antiphon import __version__
@@ -36,7 +37,17 @@ from antiphon.apis.tokens import (
     TokenizeTextRequest,
 )
 from antiphon.apis.vector_stores import schema as vectors
-from antiphon.http.models import DrainReplica, LoadAdapter, ReplicaList, UnloadAdapter
+from antiphon.app import debug
+from antiphon.http.models import (
+    DrainReplica,
+    LoadAdapter,
+    ModelList,
+    ReplicaList,
+    ServerHealth,
+    ShownModel,
+    UnloadAdapter,
+    Version,
+)
 
 JSON = "application/json"
 PAGED = ("order", "limit", "after", "before")
@@ -57,27 +68,73 @@ class Operation(Struct, frozen=True):
     media_type: str = JSON
 
 
-_LIST = Operation(answer=files.Listed, query=PAGED)
-_ITEMS = Operation(answer=response.ItemList, query=PAGED)
 _UNTYPED = Operation()
 _BATCHES = ("after_id", "before_id", "limit")
 _TEXT = "text/plain"
 _SOUND = Operation(form=wire.TranscriptionForm, answer=dict[str, Any], events=True)
+_ITEM = Annotated[
+    dict[str, Any],
+    Meta(
+        description="An item: a message, reasoning, a call or its result. Its `type` says which.",
+        extra_json_schema={"required": ["id", "type"], "properties": {"type": {"type": "string"}}},
+    ),
+]
+
+# Blocks are a union that msgspec cannot describe: the results of tools have a type of their own each.
+_BLOCKS = get_args(message.Block)
+_BLOCK = Annotated[
+    Any,
+    Meta(
+        extra_json_schema={"anyOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in _BLOCKS]}
+    ),
+]
+_MESSAGE = msgspec.defstruct(
+    "Message",
+    [
+        (each.name, list[_BLOCK] if each.name == "content" else each.type)
+        if each.required or each.name == "content"
+        else (each.name, each.type, each.default)
+        for each in msgspec.structs.fields(message.Message)
+    ],
+    namespace={"__doc__": message.Message.__doc__},
+    tag_field="type",
+    tag="message",
+    kw_only=True,
+)
+
+
+@cache
+def _list_of(entry: Any, name: str) -> Any:
+    """A page of a list of these."""
+    ids = [(each, str | None) for each in ("first_id", "last_id")]
+    fields = [("data", list[entry]), *ids, ("has_more", bool)]
+    doc = "A page of a list. Without entries it has no ids."
+    return msgspec.defstruct(name, fields, namespace={"__doc__": doc}, tag_field="object", tag="list")
+
+
+_STORE_FILES = Operation(
+    answer=_list_of(vectors.VectorStoreFile, "VectorStoreFileList"), query=("filter", *PAGED)
+)
+_ITEMS = Operation(answer=_list_of(_ITEM, "ItemList"), query=PAGED)
 
 OPERATIONS: Mapping[str, Operation] = {
     "POST /v1/chat/completions": Operation(chat.ChatRequest, chat.ChatCompletion, events=True),
-    "GET /v1/chat/completions": Operation(answer=stored.Page, query=("model", "metadata[KEY]", *PAGED)),
+    "GET /v1/chat/completions": Operation(
+        answer=_list_of(chat.ChatCompletion, "ChatCompletionList"), query=("model", "metadata[KEY]", *PAGED)
+    ),
     "POST /v1/chat/completions/render": Operation(chat.ChatRequest, Rendered),
     "POST /v1/chat/completions/batch": Operation(chat.BatchRequest, chat.ChatCompletion),
     "GET /v1/chat/completions/{completion_id}": Operation(answer=chat.ChatCompletion),
     "POST /v1/chat/completions/{completion_id}": Operation(stored.UpdateRequest, chat.ChatCompletion),
     "DELETE /v1/chat/completions/{completion_id}": Operation(answer=stored.Deleted),
-    "GET /v1/chat/completions/{completion_id}/messages": Operation(answer=stored.Page, query=PAGED),
+    "GET /v1/chat/completions/{completion_id}/messages": Operation(
+        answer=_list_of(stored.StoredMessage, "StoredMessageList"), query=PAGED
+    ),
     "POST /v1/completions": Operation(completions.CompletionRequest, completions.Completion, events=True),
     "POST /infill": Operation(InfillRequest, Infill, events=True),
     "POST /tokenize": Operation((TokenizeTextRequest, TokenizeChatRequest), Tokenized),
     "POST /detokenize": Operation(DetokenizeRequest, Detokenized),
-    "POST /v1/embeddings": Operation(wire.EmbeddingsRequest, dict[str, Any]),
+    "POST /v1/embeddings": Operation(wire.EmbeddingsRequest, wire.EmbeddingList),
     "POST /v1/rerank": Operation(wire.RerankRequest, wire.Ranking),
     "POST /v2/rerank": Operation(wire.RerankRequest, wire.Ranking),
     "POST /rerank": Operation(wire.RerankRequest, wire.Ranking),
@@ -86,6 +143,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /v1/audio/transcriptions": _SOUND,
     "POST /v1/audio/translations": _SOUND,
     "POST /v1/responses": Operation(responses.CreateResponse, response.Response, events=True),
+    "GET /v1/responses": Operation(
+        answer=_list_of(response.ListedResponse, "ResponseList"), query=("background", *PAGED)
+    ),
     "POST /v1/responses/input_tokens": Operation(responses.CountTokens, response.TokenCounts),
     "POST /v1/responses/compact": Operation(responses.CompactRequest, response.Compaction),
     "GET /v1/responses/{response_id}": Operation(
@@ -102,25 +162,34 @@ OPERATIONS: Mapping[str, Operation] = {
     "DELETE /v1/conversations/{conversation_id}": Operation(answer=conversations.DeletedConversation),
     "POST /v1/conversations/{conversation_id}/items": Operation(conversations.CreateItems, response.ItemList),
     "GET /v1/conversations/{conversation_id}/items": _ITEMS,
-    "GET /v1/conversations/{conversation_id}/items/{item_id}": Operation(answer=dict[str, Any]),
+    "GET /v1/conversations/{conversation_id}/items/{item_id}": Operation(answer=_ITEM),
     "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
         answer=conversations.Conversation
     ),
     "POST /v1/files": Operation(form=files.CreateFile, answer=files.File),
-    "GET /v1/files": Operation(answer=files.Listed, query=("purpose", *PAGED)),
+    "GET /v1/files": Operation(answer=_list_of(files.File, "FileList"), query=("purpose", *PAGED)),
     "GET /v1/files/{file_id}": Operation(answer=files.File),
     "DELETE /v1/files/{file_id}": Operation(answer=files.DeletedFile),
     "GET /v1/files/{file_id}/content": Operation(media_type="application/octet-stream"),
     "POST /v1/containers": Operation(containers.CreateContainer, containers.Container),
-    "GET /v1/containers": Operation(answer=files.Listed, query=("name", *PAGED)),
+    "GET /v1/containers": Operation(
+        answer=_list_of(containers.Container, "ContainerList"), query=("name", *PAGED)
+    ),
     "GET /v1/containers/{container_id}": Operation(answer=containers.Container),
-    "GET /v1/containers/{container_id}/files": _LIST,
+    "DELETE /v1/containers/{container_id}": Operation(answer=containers.DeletedContainer),
+    "POST /v1/containers/{container_id}/files": Operation(
+        containers.CreateContainerFile, containers.ContainerFile
+    ),
+    "DELETE /v1/containers/{container_id}/files/{file_id}": Operation(answer=containers.DeletedContainerFile),
+    "GET /v1/containers/{container_id}/files": Operation(
+        answer=_list_of(containers.ContainerFile, "ContainerFileList"), query=PAGED
+    ),
     "GET /v1/containers/{container_id}/files/{file_id}": Operation(answer=containers.ContainerFile),
     "GET /v1/containers/{container_id}/files/{file_id}/content": Operation(
         media_type="application/octet-stream"
     ),
     "POST /v1/vector_stores": Operation(vectors.CreateVectorStore, vectors.VectorStore),
-    "GET /v1/vector_stores": _LIST,
+    "GET /v1/vector_stores": Operation(answer=_list_of(vectors.VectorStore, "VectorStoreList"), query=PAGED),
     "GET /v1/vector_stores/{vector_store_id}": Operation(answer=vectors.VectorStore),
     "POST /v1/vector_stores/{vector_store_id}": Operation(vectors.UpdateVectorStore, vectors.VectorStore),
     "DELETE /v1/vector_stores/{vector_store_id}": Operation(answer=vectors.DeletedVectorStore),
@@ -128,7 +197,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /v1/vector_stores/{vector_store_id}/files": Operation(
         vectors.CreateVectorStoreFile, vectors.VectorStoreFile
     ),
-    "GET /v1/vector_stores/{vector_store_id}/files": Operation(answer=files.Listed, query=("filter", *PAGED)),
+    "GET /v1/vector_stores/{vector_store_id}/files": _STORE_FILES,
     "GET /v1/vector_stores/{vector_store_id}/files/{file_id}": Operation(answer=vectors.VectorStoreFile),
     "POST /v1/vector_stores/{vector_store_id}/files/{file_id}": Operation(
         vectors.UpdateVectorStoreFile, vectors.VectorStoreFile
@@ -144,10 +213,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel": Operation(
         answer=vectors.FileBatch
     ),
-    "GET /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files": Operation(
-        answer=files.Listed, query=("filter", *PAGED)
-    ),
-    "POST /v1/messages": Operation(messages.CreateMessage, dict[str, Any], events=True),
+    "GET /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files": _STORE_FILES,
+    "POST /v1/messages": Operation(messages.CreateMessage, _MESSAGE, events=True),
     "POST /v1/messages/count_tokens": Operation(messages.CountTokens, message.TokenCount),
     "POST /v1/messages/batches": Operation(batches.CreateBatch, batches.MessageBatch),
     "GET /v1/messages/batches": Operation(answer=batches.MessageBatchList, query=_BATCHES),
@@ -155,25 +222,25 @@ OPERATIONS: Mapping[str, Operation] = {
     "DELETE /v1/messages/batches/{batch_id}": Operation(answer=batches.DeletedBatch),
     "POST /v1/messages/batches/{batch_id}/cancel": Operation(answer=batches.MessageBatch),
     "GET /v1/messages/batches/{batch_id}/results": Operation(media_type="application/x-jsonl"),
-    "GET /v1/models": Operation(answer=dict[str, Any], query=_BATCHES),
-    "GET /v1/models/{model}": Operation(answer=dict[str, Any]),
+    "GET /v1/models": Operation(answer=ModelList, query=_BATCHES),
+    "GET /v1/models/{model}": Operation(answer=ShownModel),
     "POST /v1/load_lora_adapter": Operation(LoadAdapter, media_type=_TEXT),
     "POST /v1/unload_lora_adapter": Operation(UnloadAdapter, media_type=_TEXT),
     "GET /v1/replicas": Operation(answer=ReplicaList),
     "POST /v1/replicas/drain": Operation(DrainReplica, ReplicaList),
     "POST /v1/replicas/resume": Operation(DrainReplica, ReplicaList),
     "HEAD /": Operation(media_type=_TEXT),
-    "GET /health": Operation(answer=dict[str, Any]),
-    "GET /ready": Operation(answer=dict[str, Any]),
+    "GET /health": Operation(answer=ServerHealth),
+    "GET /ready": Operation(answer=ServerHealth),
     "GET /metrics": Operation(media_type=_TEXT),
-    "GET /version": Operation(answer=dict[str, Any]),
+    "GET /version": Operation(answer=Version),
     "GET /openapi.json": Operation(answer=dict[str, Any]),
     "GET /docs": Operation(media_type="text/html"),
     "GET /": Operation(media_type="text/html"),
     "GET /page/{path}": Operation(media_type="application/octet-stream"),
-    "GET /v1/debug": Operation(answer=dict[str, Any]),
-    "GET /v1/debug/{answer_id}": Operation(answer=dict[str, Any]),
-    "GET /v1/status": Operation(answer=dict[str, Any]),
+    "GET /v1/debug": Operation(answer=debug.KeptAnswers),
+    "GET /v1/debug/{answer_id}": Operation(answer=debug.Inside),
+    "GET /v1/status": Operation(answer=debug.ServerNow),
 }
 """Types of the routes that have any. The WebSocket of /v1/responses has no place in OpenAPI."""
 
@@ -184,7 +251,7 @@ def document(routes: Sequence[BaseRoute], root: str = "") -> dict[str, Any]:
     """The document of these routes."""
     described = [*_described(routes)]
     types = [type_ for _, _, _, operation in described for type_ in _types(operation)]
-    types.append(message.ErrorBody)
+    types += [message.ErrorBody, *_BLOCKS]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     known = dict(zip(map(repr, types), schemas, strict=True))
     errors = {"OpenAIError": _error(), "AnthropicError": known[repr(message.ErrorBody)]}

@@ -56,6 +56,12 @@ async def retrieve(request: Request) -> Answer:
     return json_response(await stored.retrieve(*target))
 
 
+async def background_filter(request: Request) -> bool | None:
+    """Which responses a list is to have: those in the `background`, the others, or all."""
+    query = Query(request.query_params)
+    return None if query.text("background") is None else query.flag("background")
+
+
 async def count_input_tokens(request: Request) -> Response:
     """How many tokens the prompt of such a request has, also if that is too many."""
     wire = await read_request(request, CountTokens)

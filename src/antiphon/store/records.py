@@ -63,6 +63,16 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
+class ResponseSummary(Struct, frozen=True):
+    """What a list says of a response."""
+
+    id: str
+    created_at: float
+    status: ResponseStatus
+    model: str
+    background: bool
+
+
 class ItemRecord(Struct, frozen=True):
     """An item of a response or a conversation, or a message of a stored completion.
 

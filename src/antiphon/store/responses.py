@@ -31,6 +31,7 @@ from antiphon.store.records import (
     ResponseEnd,
     ResponseRecord,
     ResponseStatus,
+    ResponseSummary,
     Verdict,
 )
 from antiphon.store.schema import conversations as conversation_table
@@ -219,6 +220,23 @@ def _page(connection: Connection, owner: str, paging: Paging) -> Page[ResponseRe
     return Page([record_of(row) for row in found.data], found.has_more)
 
 
+_SUMMARY = select(*(responses.c[name] for name in ResponseSummary.__struct_fields__))
+
+
+def _summaries(
+    connection: Connection, owner: str, background: bool | None, paging: Paging
+) -> Page[ResponseSummary]:
+    its = _SUMMARY.where(responses.c.owner == owner)
+    if background is not None:
+        its = its.where(responses.c.background == background)
+    found = page(connection, its, (responses.c.created_at, responses.c.id), paging)
+    data = [
+        ResponseSummary(row.id, row.created_at, ResponseStatus(row.status), row.model, row.background)
+        for row in found.data
+    ]
+    return Page(data, found.has_more)
+
+
 def _input_items(connection: Connection, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
     if connection.execute(_EXISTS, {"owner": owner, "response_id": response_id}).first() is None:
         raise missing(response_id)
@@ -279,6 +297,9 @@ class SqlResponses:
 
     async def page(self, owner: str, paging: Paging) -> Page[ResponseRecord]:
         return await self._database.read(_page, owner, paging)
+
+    async def summaries(self, owner: str, background: bool | None, paging: Paging) -> Page[ResponseSummary]:
+        return await self._database.read(_summaries, owner, background, paging)
 
     async def finish(self, end: ResponseEnd) -> Verdict:
         return await self._database.write(finish_all, end)

@@ -59,6 +59,7 @@ from antiphon.store.records import (
     Postings,
     ResponseEnd,
     ResponseRecord,
+    ResponseSummary,
     Swept,
     Tail,
     VectorStoreBatch,
@@ -118,6 +119,13 @@ class Responses(Protocol):
 
     async def page(self, owner: str, paging: Paging) -> Page[ResponseRecord]:
         """Part of the owner's responses, by time. Raises NotFoundError for ids in `paging`."""
+        ...
+
+    async def summaries(self, owner: str, background: bool | None, paging: Paging) -> Page[ResponseSummary]:
+        """Part of the owner's responses, by time: all, those in the background, or the others.
+
+        Raises NotFoundError for ids in `paging`.
+        """
         ...
 
     async def finish(self, end: ResponseEnd) -> Verdict:

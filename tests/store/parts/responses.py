@@ -8,6 +8,7 @@ from antiphon.core.errors import NotFoundError, RequestError, StoreError
 from antiphon.store.records import (
     Paging,
     ResponseStatus,
+    ResponseSummary,
     Verdict,
 )
 from antiphon.store.store import Store
@@ -55,6 +56,19 @@ class ResponsesContract:
             await store.responses.create(response(name, created_at=created), ())
         await store.responses.create(response("other", owner="eve"), ())
         await check_pages(lambda paging: store.responses.page(OWNER, paging), "abcde")
+
+    async def test_lists_of_responses(self, store: Store) -> None:
+        for name, created in (("b", 1), ("d", 3), ("a", 1), ("c", 2), ("e", 3)):
+            await store.responses.create(response(name, created_at=created), ())
+        await store.responses.create(response("other", owner="eve"), ())
+        for background in (None, response("a").background):
+            await check_pages(
+                lambda paging, only=background: store.responses.summaries(OWNER, only, paging), "abcde"
+            )
+        assert not (await store.responses.summaries(OWNER, not response("a").background, Paging())).data
+        [first] = (await store.responses.summaries(OWNER, None, Paging(limit=1))).data
+        known = response("e", created_at=3)
+        assert first == ResponseSummary("e", 3, known.status, known.model, known.background)
 
     async def test_another_owners_response_does_not_exist(self, store: Store) -> None:
         await store.responses.create(leased(), items("a"))

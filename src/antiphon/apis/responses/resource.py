@@ -264,6 +264,16 @@ class Response(Settings, kw_only=True, tag_field="object", tag="response"):
     notes: tuple[Note, ...] | UnsetType = UNSET
 
 
+class ListedResponse(Struct, tag_field="object", tag="response"):
+    """A response in a list, which has no more of it than this."""
+
+    id: str
+    created_at: int
+    status: str
+    model: str
+    background: bool
+
+
 class DeletedResponse(Struct):
     """What is left of a deleted response."""
 

@@ -4,8 +4,9 @@ import asyncio
 
 import msgspec
 
+from antiphon.apis.files.schema import listed
 from antiphon.apis.responses.errors import encode_stream_error
-from antiphon.apis.responses.resource import DeletedResponse, item_list
+from antiphon.apis.responses.resource import DeletedResponse, ListedResponse, item_list
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.app import App
 from antiphon.app.attachments import shown_page
@@ -19,6 +20,16 @@ from antiphon.store.store import events_of
 
 CANCEL_TIMEOUT = 10.0
 """Seconds that a cancelled response may take to end before its client gets it as it is then."""
+
+
+async def list_responses(app: App, owner: str, background: bool | None, paging: Paging) -> bytes:
+    """A page of the responses of this owner, without what is in them; of those in the background, or not."""
+    found = await app.storage.store.responses.summaries(owner, background, paging)
+    entries = [
+        ListedResponse(each.id, int(each.created_at), each.status, each.model, each.background)
+        for each in found.data
+    ]
+    return listed(entries, has_more=found.has_more)
 
 
 async def retrieve(app: App, owner: str, response_id: str) -> bytes:

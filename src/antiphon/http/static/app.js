@@ -190,7 +190,6 @@ function Conversation({ settings, models, turns, setTurns, openInside, toBackgro
   const [images, setImages] = useState([]);
   const [running, setRunning] = useState(null);
   const [said, setSaid] = useState("");
-  const [known, setKnown] = useKept("background", []);
   const box = useRef(null);
   const end = useRef(null);
   const model = models?.find((each) => each.id === settings.model);
@@ -214,8 +213,7 @@ function Conversation({ settings, models, turns, setTurns, openInside, toBackgro
   const answer = async (list) => {
     if (settings.background && settings.api === "responses") {
       try {
-        const { id } = await json(APIS.responses.path, { body: body(list) });
-        setKnown([id, ...JSON.parse(localStorage.getItem("antiphon.background") ?? "[]")]);
+        await json(APIS.responses.path, { body: body(list) });
         toBackground();
       } catch (error) {
         setTurns([...list, { ...newAnswer(), error: error.message }]);

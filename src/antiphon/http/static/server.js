@@ -1,6 +1,6 @@
 // How the server is doing, and the responses that it answers in the background.
 
-import { html, useEffect, useRef, useState, useKept, bytes } from "./html.js";
+import { html, useEffect, useRef, useState, bytes } from "./html.js";
 import { events, json, request } from "./api.js";
 
 const EVERY = 2000; // milliseconds
@@ -48,10 +48,10 @@ export function Server() {
       <div class="scroll" tabindex="0" role="region" aria-label="Models">
       <table>
         <caption>Models. Tokens are counted when a generation is over; the rate is of the last ${WINDOW} seconds.</caption>
-        <thead><tr>${["Model", "State", "Running", "Waiting", "Memory", "Prompt tokens", "Generated tokens", "Tokens per second"].map((each) => html`<th scope="col" key=${each}>${each}</th>`)}</tr></thead>
+        <thead><tr>${["Model", "State", "Slots", "Running", "Waiting", "Memory", "Prompt tokens", "Generated tokens", "Tokens per second"].map((each) => html`<th scope="col" key=${each}>${each}</th>`)}</tr></thead>
         <tbody>${status.models.map((model) => html`<tr key=${model.id}>
           <th scope="row">${model.names.join(", ") || "–"}</th><td>${model.loaded ? "loaded" : "not loaded"}</td>
-          <td>${model.running}</td><td>${model.waiting}</td><td>${bytes(model.memory_bytes)}</td>
+          <td>${model.slots || "–"}</td><td>${model.running}</td><td>${model.waiting}</td><td>${bytes(model.memory_bytes)}</td>
           <td>${model.prompt_tokens}</td><td>${model.generated_tokens}</td><td>${rate(model)?.toFixed(1) ?? "–"}</td>
         </tr>`)}</tbody>
       </table></div>`}
@@ -60,33 +60,55 @@ export function Server() {
 
 const RUNNING = ["queued", "in_progress"];
 
+const LISTED = 20; // responses of a page of the list
+
 export function Background({ openInside }) {
-  const [known, setKnown] = useKept("background", []);
+  const [listed, setListed] = useState(null);
+  const [more, setMore] = useState(false);
+  const [named, setNamed] = useState([]);
   const [chosen, setChosen] = useState(null);
   const [wanted, setWanted] = useState("");
-  const add = (event) => {
+  const [error, setError] = useState(null);
+  const read = async (after) => {
+    try {
+      const page = await json(`v1/responses?background=true&limit=${LISTED}${after ? `&after=${after}` : ""}`);
+      setListed((before) => [...(after ? before : []), ...page.data]);
+      setMore(page.has_more);
+      setError(null);
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  useEffect(() => void read(), []);
+  const open = (event) => {
     event.preventDefault();
     const id = wanted.trim();
     if (!id) return;
-    setKnown([id, ...known.filter((each) => each !== id)]);
+    setNamed([id, ...named.filter((each) => each !== id)]);
     setChosen(id);
     setWanted("");
   };
+  const others = (listed ?? []).filter((each) => !named.includes(each.id));
+  const job = (id, known) => html`<${Job} key=${id} id=${id} known=${known} open=${chosen === id} choose=${() => setChosen(chosen === id ? null : id)} openInside=${openInside} />`;
   return html`<section class="view" aria-labelledby="background-title">
     <h2 id="background-title">Background responses</h2>
-    <p>Those that this browser has created, with the settings “Responses” and “in the background”.</p>
-    <form class="inline" onSubmit=${add}>
+    <p>All that are stored for this key, the newest first. “Responses” and “in the background” in the settings of the chat make them.</p>
+    <form class="inline" onSubmit=${open}>
       <label>Another, by its id <input value=${wanted} onInput=${(event) => setWanted(event.target.value)} placeholder="resp_…" /></label>
       <button>Open</button>
+      <span class="grow"></span>
+      <button type="button" onClick=${() => read()}>Read the list again</button>
     </form>
-    <ul class="jobs">${known.map((id) => html`<${Job} key=${id} id=${id} open=${chosen === id} choose=${() => setChosen(chosen === id ? null : id)} openInside=${openInside}
-      forget=${() => setKnown(known.filter((each) => each !== id))} />`)}</ul>
-    ${!known.length && html`<p>None yet.</p>`}
+    ${error && html`<p class="error" role="alert">${error.message}</p>`}
+    <ul class="jobs">${[...named.map((id) => job(id)), ...others.map((each) => job(each.id, each))]}</ul>
+    ${listed && !listed.length && !named.length && html`<p>None yet.</p>`}
+    ${more && html`<button onClick=${() => read(listed[listed.length - 1].id)}>Older ones</button>`}
   </section>`;
 }
 
-function Job({ id, open, choose, forget, openInside }) {
-  const [response, setResponse] = useState(null);
+// `known` is what the list says of it: one that has ended is not read once more.
+function Job({ id, known, open, choose, openInside }) {
+  const [response, setResponse] = useState(known ?? null);
   const [error, setError] = useState(null);
   useEffect(() => {
     let over = false;
@@ -101,12 +123,13 @@ function Job({ id, open, choose, forget, openInside }) {
         if (!over) setError(failure);
       }
     };
-    poll();
+    if (!known || RUNNING.includes(known.status)) poll();
+    else setResponse(known);
     return () => {
       over = true;
       clearTimeout(timer);
     };
-  }, [id]);
+  }, [id, known]);
   const cancel = () => json(`v1/responses/${id}/cancel`, { body: {} }).then(setResponse, setError);
   return html`<li>
     <div class="bar">
@@ -115,8 +138,8 @@ function Job({ id, open, choose, forget, openInside }) {
       <span class="grow"></span>
       ${RUNNING.includes(response?.status) && html`<button onClick=${cancel}>Cancel</button>`}
       <button onClick=${() => openInside(id)}>Inside</button>
-      <button onClick=${forget} aria-label=${`Forget ${id}`}>Forget</button>
     </div>
+    ${response && html`<p class="about">${response.model}, <time>${new Date(response.created_at * 1000).toLocaleString()}</time></p>`}
     ${open && html`<${Log} id=${id} ended=${() => json(`v1/responses/${id}`).then(setResponse, setError)} />`}
   </li>`;
 }
