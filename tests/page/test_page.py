@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
-from tests.server import Running, running
+from tests.server import NO_TLS, Running, running
 
 FOLDER = os.environ.get("ANTIPHON_TEST_PAGE")
 if not FOLDER:
@@ -242,14 +243,24 @@ async def test_images_are_sent_along(server: Running, page: Page, api: str) -> N
     assert len(server.engine.seen[-1].prompt.media) == 1
 
 
-async def test_background_responses_have_their_logs(page: Page) -> None:
+async def test_background_responses_have_their_logs(server: Running, page: Page) -> None:
+    """Those that the page has made, and those that others have with the same key."""
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http:
+        body = {"model": "scripted", "input": "Never end", "background": True}
+        other = (await http.post("/v1/responses", json=body)).json()["id"]
     await page.get_by_role("radio", name="Responses").check()
     await page.get_by_label("in the background").check()
     await ask(page, "Hi")
     await page.get_by_role("button", name="Log").first.click()
     await expect(page.locator(".log")).to_contain_text("response.completed")
+    made_elsewhere = page.get_by_role("listitem").filter(has_text=other)
+    await expect(made_elsewhere).to_contain_text("in_progress")
+    await made_elsewhere.get_by_role("button", name="Log").click()
+    await expect(page.locator(".log")).to_contain_text("on and on")
     await shot(page, "background")
     await check_accessible(page)
+    await made_elsewhere.get_by_role("button", name="Cancel").click()
+    await expect(made_elsewhere).to_contain_text("cancelled")
 
 
 async def test_the_server_is_seen_working(page: Page) -> None:
