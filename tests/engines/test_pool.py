@@ -31,7 +31,7 @@ from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
-from antiphon.engines.engine import Engine, GenerationRequest, Load, Prompt, Receiver, Work
+from antiphon.engines.engine import Engine, GenerationRequest, Prompt, Receiver, Work
 from antiphon.engines.models import resolve
 from antiphon.engines.pool import BLOCK, PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.engines.scripted import ScriptedEngine
@@ -294,7 +294,7 @@ async def test_requests_go_where_the_least_is_under_way() -> None:
     engines = [Handheld() for _ in range(3)]
     pool = await pool_of(*engines)
     works = [pool.generate(prompt(number), Collected()) for number in range(6)]
-    assert [engine.load for engine in engines] == [Load(running=2)] * 3
+    assert [engine.load.running for engine in engines] == [2] * 3
     for work in works[:3]:
         work.cancel()
     await pool.stop()

@@ -274,7 +274,7 @@ async def test_beams_are_the_likeliest_answers_the_best_first(engine):
     assert [len(token.top) for token in tokens_of(beams[1])] == [1, 1, 1]
     asked_for = llm_of(engine).input_processor.seen[-1].sampling_params
     assert (asked_for.max_tokens, asked_for.logprobs) == (1, 6)
-    assert engine.load == Load()
+    assert engine.load.idle
 
 
 async def test_a_token_of_the_client_ends_a_beam(engine):
@@ -300,7 +300,7 @@ async def test_a_search_ends_with_vllm(engine):
     llm_of(engine).engine_core.dies = True
     with pytest.raises(EngineError):
         await work
-    assert engine.load == Load()
+    assert engine.load.idle
 
 
 async def test_a_search_that_is_not_wanted_any_more_is_ended_in_vllm(engine):
@@ -313,7 +313,7 @@ async def test_a_search_that_is_not_wanted_any_more_is_ended_in_vllm(engine):
     with pytest.raises(asyncio.CancelledError):
         await work
     await until(lambda: len(llm_of(engine).engine_core.aborted) == 1)
-    assert engine.load == Load()
+    assert engine.load.idle
 
 
 @pytest.mark.parametrize("method", ["search", "score_prompt"])

@@ -35,7 +35,7 @@ class ToyEngine:
 
     @property
     def load(self) -> Load:
-        return Load(self.admission.running, self.admission.waiting)
+        return self.admission.load
 
     async def start(self) -> None:
         self._ready = True

@@ -180,4 +180,5 @@ async def test_the_status_counts_what_models_have_written(http: httpx.AsyncClien
         True,
         0,
     )
+    assert model["slots"] > 0
     assert model["generated_tokens"] - before["generated_tokens"] == answer["usage"]["completion_tokens"]

@@ -178,7 +178,7 @@ class GenerationRequest(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """How busy an engine is: generations that it works on, in at most so many `slots`, and those that wait."""
+    """How busy an engine is: generations that it works on, in so many `slots` at most, and that wait."""
 
     running: int = 0
     waiting: int = 0
