@@ -341,12 +341,12 @@ class Case:
     async def interrupted(self, text: str, meanwhile: Callable[[], Awaitable[None]]) -> str:
         """What it gets if something happens before the first word, or once it has got some."""
         asking = asyncio.create_task(self.asker.ask(text))
-        await until(lambda: asking.done() or self._ready(text))
+        await until(lambda: asking.done() or self.ready(text))
         assert not asking.done(), asking.result()
         await meanwhile()
         return await asking
 
-    def _ready(self, text: str) -> bool:
+    def ready(self, text: str) -> bool:
         if "says nothing yet" in text:
             return bool(self.server.engine.load.running)
         return self.asker.heard > 3 if self.way.streamed else self.server.engine.steps > 20
@@ -427,7 +427,7 @@ async def leaves(case: Case) -> str:
 
 async def _leaves(case: Case, text: str) -> str:
     asking = asyncio.create_task(case.asker.ask(text))
-    await until(lambda: asking.done() or case._ready(text))
+    await until(lambda: asking.done() or case.ready(text))
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking

@@ -72,8 +72,9 @@ async def test_strangers_get_401_on_every_path(header: str | None) -> None:
 )
 async def test_a_known_key_opens(headers: dict[str, str]) -> None:
     async with guarded(headers) as client:
-        assert (await client.get("/v1/models")).status_code == 200
-        assert (await client.get("/v1/nothing")).status_code == 404
+        assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["scripted"]
+        missing = (await client.get("/v1/nothing")).json()["error"]
+        assert missing["message"] == "There is nothing here. Check the path and the id."
 
 
 ANN = """

@@ -79,7 +79,9 @@ async def test_what_only_asks_whether_a_server_is_here_is_answered_as_ever(http:
 
 @pytest.mark.parametrize("path", ["nothing.js", "..%2fpage.py", "vendor/LICENSE-preact", "vendor", ""])
 async def test_nothing_else_is_served(http: httpx.AsyncClient, path: str) -> None:
-    assert (await http.get(f"/page/{path}")).status_code == 404
+    response = await http.get(f"/page/{path}")
+    assert (response.status_code, response.headers["content-type"]) == (404, "application/json")
+    assert response.json()["error"]["message"] == "There is nothing here. Check the path and the id."
 
 
 async def test_its_own_modules_make_no_markup_of_text_and_name_no_other_host() -> None:

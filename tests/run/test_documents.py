@@ -103,7 +103,7 @@ def test_without_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, missing, None)
     content = pdf_of("x") if missing == "pypdf" else docx_of("x")
     with pytest.raises(RequestError, match="`files`"):
-        documents._document(content)
+        documents.document_of(content)
 
 
 # Chunks

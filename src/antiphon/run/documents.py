@@ -87,7 +87,7 @@ async def read_document(pool: BoundedPool, content: bytes, param: str) -> Docume
     `limit_exceeded` if that takes too much.
     """
     try:
-        return await pool.run(param, _document, content)
+        return await pool.run(param, document_of, content)
     except RequestError as error:
         error.param = param
         raise
@@ -101,7 +101,8 @@ async def read_chunks(pool: BoundedPool, content: bytes, chunking: Chunking) -> 
 # What follows runs in a bounded process
 
 
-def _document(content: bytes) -> Document:
+def document_of(content: bytes) -> Document:
+    """The document in these bytes, by what they are. Raises RequestError."""
     media_type = type_of(content)
     try:
         pages = tuple(_READERS[media_type](content))
@@ -202,7 +203,7 @@ _READERS: dict[str, Callable[[bytes], Iterator[str]]] = {
 
 
 def _chunks(content: bytes, chunking: Chunking) -> list[Chunk]:
-    text = _document(content).text.replace("\0", "")
+    text = document_of(content).text.replace("\0", "")
     return [Chunk(piece, " ".join(terms_of(piece))) for piece in cut(text, chunking)]
 
 
