@@ -1,5 +1,6 @@
 """Pages of the web that an answer cites: a model that searches a folder of pages, in each API."""
 
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest_asyncio
 
 from antiphon.tools.web.open import open_web_search
 from tests.acting import TakingTurns, harmony_turns, hermes_turns
+from tests.files import pdf_of
 from tests.http.api import Api, ask, client, items_of
 from tests.http.chat_api import chatting
 from tests.http.messages_api import asking
@@ -120,3 +122,51 @@ async def test_messages_have_citations_streamed_or_whole(family: str, pages: str
         ("web_search_result_location", "https://a.example/", "Choirs")
     ] * 2
     assert last["citations"][1]["cited_text"] == "# Antiphons"
+
+
+async def test_pages_of_a_pdf_and_parts_of_other_files_are_cited() -> None:
+    async with asking([{"output": "Old 【doc0†L1】, and new 【doc1†L1】."}]) as api:
+        upload = {"file": ("b.txt", b"A new one. It is new.", "text/plain")}
+        stored = (await api.http.post("/v1/files", files=upload, data={"purpose": "user_data"})).json()
+        pdf = base64.b64encode(pdf_of("First.", "An old one.")).decode()
+        sources = [
+            {"type": "base64", "media_type": "application/pdf", "data": pdf},
+            {"type": "file", "file_id": stored["id"]},
+        ]
+        documents = [
+            {"type": "document", "source": source, "citations": {"enabled": True}} for source in sources
+        ]
+        message = await api.ask([{"role": "user", "content": documents}])
+        prompt = api.prompt
+        refused = []
+        for data in (b"%PDF-1", pdf_of("")):
+            source = {**sources[0], "data": base64.b64encode(data).decode()}
+            broken = {**documents[0], "source": source}
+            refused.append((await api.refused([{"role": "user", "content": [broken]}]))["message"])
+
+    assert "L0: First.\nL1: An old one.\n</document>" in prompt
+    [block] = message["content"]
+    assert block["citations"] == [
+        {
+            "type": "page_location",
+            "cited_text": "An old one.",
+            "document_index": 0,
+            "document_title": None,
+            "start_page_number": 2,
+            "end_page_number": 3,
+            "file_id": None,
+        },
+        {
+            "type": "char_location",
+            "cited_text": "It is new.",
+            "document_index": 1,
+            "document_title": None,
+            "start_char_index": 11,
+            "end_char_index": 21,
+            "file_id": stored["id"],
+        },
+    ]
+    assert refused[0].startswith("messages[0].content[0]: This file is damaged")
+    assert refused[1].startswith(
+        "Invalid value for 'messages[0].content[0].citations': This file has no text"
+    )

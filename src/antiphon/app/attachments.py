@@ -52,7 +52,7 @@ from antiphon.core.items import (
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Turn
 from antiphon.run.bounded import BoundedPool
-from antiphon.run.documents import PDF, UNSUPPORTED, read_document
+from antiphon.run.documents import PDF, UNSUPPORTED, Document, read_document
 from antiphon.run.media import (
     NOTES,
     beside,
@@ -114,6 +114,16 @@ class AttachmentReader:
         reading = _Reading(self, turn, takes, contents)
         async with self.in_time(conversation):
             return replace(turn, items=tuple([await reading.item(item) for item in turn.items]))
+
+    async def documents(
+        self, files: Sequence[Attachment], contents: "Contents", param: str
+    ) -> list[Document]:
+        """The texts of files, which `param` has. Raises RequestError, which names the part."""
+        self.limits.check("attachments", len(files), param)
+        async with self.in_time(param):
+            return [
+                await read_document(self.pool, (await contents.of(file))[1], file.param) for file in files
+            ]
 
     @asynccontextmanager
     async def in_time(self, param: str) -> AsyncIterator[None]:

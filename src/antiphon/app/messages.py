@@ -8,16 +8,20 @@ from msgspec import UNSET
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.accept import Context, accept, prompting
 from antiphon.apis.messages.answer import MessageBuilder
+from antiphon.apis.messages.citations import FileText
+from antiphon.apis.messages.history import cited_files
 from antiphon.apis.messages.mcp import rename
 from antiphon.apis.messages.resource import TokenCount
 from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tools import requested_tools
 from antiphon.app.app import App
+from antiphon.app.attachments import Contents
 from antiphon.app.chat import answer_id
 from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
+from antiphon.run.documents import PDF
 from antiphon.run.drive import Driver, Projection
 from antiphon.tools.discovery import Asking, client_names
 
@@ -27,25 +31,27 @@ PREFIX = "msg_"
 async def create(app: App, request: CreateMessage, owner: str, header_id: str | None = None) -> Driver:
     """The answer to a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
-    accepted = accept(request, await _context(app, request, owner))
+    contents = app.contents(owner)
+    accepted = accept(request, await _context(app, request, owner, contents))
     app.log_notes(accepted.presentation.tools.notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
     projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
-    source = AnswerSource([await app.attached(accepted.turn)], model)
+    source = AnswerSource([await app.attached(accepted.turn, contents)], model)
     return app.driver(source, projection, wanted=request.deadline_seconds)
 
 
 async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount:
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     model = await app.models.model(request.model)
-    turn = prompting(request, await _context(app, request, owner))
-    size = await model.count(await app.attached(turn))
+    contents = app.contents(owner)
+    turn = prompting(request, await _context(app, request, owner, contents))
+    size = await model.count(await app.attached(turn, contents))
     return TokenCount(size.tokens, size.estimated or UNSET)
 
 
-async def _context(app: App, request: CountTokens, owner: str) -> Context:
+async def _context(app: App, request: CountTokens, owner: str, contents: Contents) -> Context:
     """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
     model = await app.models.model(request.model)
     requested = requested_tools(request.tools, request.mcp_servers, model.tools)
@@ -53,4 +59,10 @@ async def _context(app: App, request: CountTokens, owner: str) -> Context:
         hosts = await app.hosts(request.model, requested, Asking(owner, names=client_names(request.tools)))
     except RequestError as error:
         raise rename(error) from error
-    return Context(owner, hosts, partial(app.sealer.unseal, owner))
+    cited = [*cited_files(request.messages)]
+    read = await app.attachments.documents(cited, contents, "messages")
+    files = {
+        file.param: FileText(document.pages, document.media_type == PDF)
+        for file, document in zip(cited, read, strict=True)
+    }
+    return Context(owner, hosts, partial(app.sealer.unseal, owner), files)

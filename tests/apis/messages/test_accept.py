@@ -417,7 +417,7 @@ REFUSED = [
     ),
     (
         "messages[0].content[0].citations.enabled",
-        {"messages": [user({"type": "document", "source": BASE64, "citations": {"enabled": True}})]},
+        {"messages": [user({"type": "document", "source": {"type": "content", "content": [{"type": "image", "source": BASE64}]}, "citations": {"enabled": True}})]},
     ),
     ("messages[0].content[0].tool_use_id", {"messages": [user(result())]}),
     ("messages[1].content[0].content[0].type", {"messages": [assistant(CALL), user(result([{"type": "x"}]))]}),

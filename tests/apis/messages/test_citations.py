@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.apis.messages.citations import MAX_PIECES, MAX_QUOTED, document_of
+from antiphon.apis.messages.citations import MAX_PIECES, MAX_QUOTED, Heading, text_document
 from antiphon.core.chunks import FinishReason
 from antiphon.core.events import Event, Finished, TextDelta, TextEnded, TextStarted, Usage
 from antiphon.core.items import FunctionOutput
@@ -154,7 +154,7 @@ def test_an_answer_comes_back_with_its_citations() -> None:
 
 @given(st.lists(st.sampled_from(["word ", "3.14", ".", "!", "? ", "\n", "。", "é", "👍"])).map("".join))
 def test_sentences_make_up_the_text(text: str) -> None:
-    document = document_of(0, None, text)
+    document = text_document(Heading(0, None), text)
     pieces, starts = document.pieces, document.starts
 
     assert starts is not None
@@ -165,8 +165,8 @@ def test_sentences_make_up_the_text(text: str) -> None:
 
 
 def test_pieces_are_sentences_and_lines() -> None:
-    assert document_of(0, None, TEXT).pieces == PIECES
-    assert document_of(0, None, "Pi is 3.14. 好。是。\n\nEnd").pieces == [
+    assert text_document(Heading(0, None), TEXT).pieces == PIECES
+    assert text_document(Heading(0, None), "Pi is 3.14. 好。是。\n\nEnd").pieces == [
         "Pi is 3.14. ",
         "好。",
         "是。\n\n",
@@ -176,7 +176,7 @@ def test_pieces_are_sentences_and_lines() -> None:
 
 def test_what_an_answer_quotes_is_bounded() -> None:
     text = "word. " * (MAX_PIECES + 5)
-    pieces = document_of(0, None, text).pieces
+    pieces = text_document(Heading(0, None), text).pieces
     whole = f"【doc0†L0-L{MAX_PIECES - 1}】"
 
     assert (len(pieces), pieces[-1]) == (MAX_PIECES, "word. " * 6)

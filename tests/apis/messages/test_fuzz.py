@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.apis.messages.accept import Context, accept
+from antiphon.apis.messages.citations import FileText
 from antiphon.apis.messages.errors import encode_error
+from antiphon.apis.messages.history import cited_files
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.messages.tools import requested_tools
 from antiphon.apis.wire import decode
@@ -30,7 +32,7 @@ WHOLE = request(
             {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}},
             {"type": "document", "title": "T", "source": {"type": "text", "data": "A."}, "citations": {"enabled": False}},
             {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "A."}]}, "citations": {"enabled": True}},
-            {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": "QS4="}},
+            {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": "QS4="}, "citations": {"enabled": True}},
             {"type": "search_result", "source": "u:1", "title": "T", "content": [{"type": "text", "text": "A."}], "citations": {"enabled": True}},
         ]},
         {"role": "assistant", "content": [
@@ -120,7 +122,8 @@ def understood(given: Any) -> RequestError | None:
     try:
         wire = decode(json.dumps(given).encode(), CreateMessage)
         requested_tools(wire.tools, wire.mcp_servers, ("web_search", "shell"))
-        accept(wire, Context("", HOSTS, unseal))
+        files = {file.param: FileText(("A.",), paged=True) for file in cited_files(wire.messages)}
+        accept(wire, Context("", HOSTS, unseal, files))
     except RequestError as error:
         return error
     return None

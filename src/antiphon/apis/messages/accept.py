@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.apis.formats import Named, answer_format
+from antiphon.apis.messages.citations import FileText
 from antiphon.apis.messages.errors import PARAMETERS
 from antiphon.apis.messages.history import History, Reading, Unseal, sealed_elsewhere
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
@@ -32,12 +33,13 @@ class Context(Struct, frozen=True):
     """What a request is read with, beside itself.
 
     `owner` is the identity behind it; `hosts` has the tools that the server runs, `unseal` opens what was
-    sealed for this owner.
+    sealed for this owner. `files` are the texts of `cited_files`, by the places of their documents.
     """
 
     owner: str = ""
     hosts: Hosts = Hosts()
     unseal: Unseal = sealed_elsewhere
+    files: Mapping[str, FileText] = {}
 
 
 class Accepted(Struct, frozen=True):
@@ -80,7 +82,7 @@ def _history(request: CountTokens, context: Context, tools: Tools) -> History:
         if getattr(request, name):
             raise RequestError(f"'{name}' is not supported. {remedy}", param=name, code=_CODES.get(name))
     check(request)
-    return History(request.system, request.messages, Reading(context.unseal, tools))
+    return History(request.system, request.messages, Reading(context.unseal, tools, context.files))
 
 
 def _turn(request: CountTokens, context: Context, tools: Tools, items: Sequence[Item]) -> Turn:

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.apis.messages.resource import (
     BlockLocation,
     CharLocation,
     Citation,
+    PageLocation,
     SearchResultLocation,
     WebLocation,
 )
@@ -35,22 +37,55 @@ _END = re.compile(r"[.!?]\s+|[\u3002\uff01\uff1f]\s*|\n\s*")  # the three are th
 _MARK = re.compile(r"【doc(\d{1,6})†[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?】")
 
 
-class Document(Struct, frozen=True):
-    """A document that may be cited: `index` counts all documents. Its pieces are blocks, or make up one text.
+class FileText(Struct, frozen=True):
+    """What a file says: pages, if it is `paged`; else they are one text."""
 
-    `starts` are where they begin in the text, and where that ends.
-    """
+    pages: Sequence[str]
+    paged: bool
+
+
+class Heading(Struct, frozen=True):
+    """Which document it is: `index` counts all documents. One that is a stored file has its id."""
 
     index: int
     title: str | None
+    file_id: str | None = None
+
+
+class BlockDocument(Struct, frozen=True):
+    """A document of blocks that may be cited."""
+
+    heading: Heading
     pieces: Sequence[str]
-    starts: Sequence[int] | None
 
     def cite(self, first: int, end: int, quote: str) -> Citation:
         """The citation of pieces, which are quoted."""
-        if self.starts is None:
-            return BlockLocation(quote, self.index, self.title, first, end)
-        return CharLocation(quote, self.index, self.title, self.starts[first], self.starts[end])
+        return BlockLocation(quote, self.heading.index, self.heading.title, first, end)
+
+
+class PagedDocument(Struct, frozen=True):
+    """A document of pages that may be cited."""
+
+    heading: Heading
+    pieces: Sequence[str]
+
+    def cite(self, first: int, end: int, quote: str) -> Citation:
+        """The citation of pieces, which are quoted."""
+        index, title, file_id = msgspec.structs.astuple(self.heading)
+        return PageLocation(quote, index, title, first + 1, end + 1, file_id)
+
+
+class TextDocument(Struct, frozen=True):
+    """A document that is one text. Its pieces make it up: they begin at `starts`, whose last is the end."""
+
+    heading: Heading
+    pieces: Sequence[str]
+    starts: Sequence[int]
+
+    def cite(self, first: int, end: int, quote: str) -> Citation:
+        """The citation of pieces, which are quoted."""
+        index, title, file_id = msgspec.structs.astuple(self.heading)
+        return CharLocation(quote, index, title, self.starts[first], self.starts[end], file_id)
 
 
 class SearchResult(Struct, frozen=True):
@@ -66,14 +101,14 @@ class SearchResult(Struct, frozen=True):
         return SearchResultLocation(quote, self.source, self.title, self.index, first, end)
 
 
-Citable = Document | SearchResult
+Citable = TextDocument | PagedDocument | BlockDocument | SearchResult
 
 
-def document_of(index: int, title: str | None, text: str) -> Document:
+def text_document(heading: Heading, text: str) -> TextDocument:
     """A document that is one text: its pieces are sentences, or lines, each with the space behind it."""
     ends = [found.end() for found in islice(_END.finditer(text, 0, MAX_CUT), MAX_PIECES - 1)]
     starts = [0, *ends, *([len(text)] if [0, *ends][-1] < len(text) else [])]
-    return Document(index, title, [text[start:end] for start, end in pairwise(starts)], starts)
+    return TextDocument(heading, [text[start:end] for start, end in pairwise(starts)], starts)
 
 
 def shown(pieces: Sequence[str], number: int) -> str:

@@ -9,10 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.apis.given import Given, given, json_text
 from antiphon.apis.media import at_url, in_base64, stored
-from antiphon.apis.messages.citations import Citable, Document, SearchResult, document_of, shown
+from antiphon.apis.messages.citations import (
+    BlockDocument,
+    Citable,
+    FileText,
+    Heading,
+    PagedDocument,
+    SearchResult,
+    shown,
+    text_document,
+)
 from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.server_tools import RESULTS, read_call, read_result
@@ -43,10 +53,14 @@ def sealed_elsewhere(_: str) -> None:
 
 
 class Reading(Struct, frozen=True):
-    """What messages are read with: `unseal` opens what this server has sealed for this client."""
+    """What messages are read with: `unseal` opens what this server has sealed for this client.
+
+    `files` are the texts of `cited_files`, by the places of their documents.
+    """
 
     unseal: Unseal = sealed_elsewhere
     tools: Tools = Tools()
+    files: Mapping[str, FileText] = {}
 
 
 class History:
@@ -120,7 +134,8 @@ class History:
         index, self._documents = self._documents, self._documents + 1
         head = [block.text_or_none(name) for name in ("title", "context")]
         if _is_cited(block):
-            yield TextPart(_tagged("document", *head, self._cite(_citable(block, index, head[0]))))
+            cited = _citable(block, Heading(index, head[0]), self._reading.files)
+            yield TextPart(_tagged("document", *head, self._cite(cited)))
             return
         content = [*_document_parts(block)]
         if all(isinstance(part, TextPart) for part in content):
@@ -209,15 +224,46 @@ def _is_cited(block: Given) -> bool:
     return citations is not None and bool(citations.flag_or_none("enabled"))
 
 
-def _citable(block: Given, index: int, title: str | None) -> Document:
-    """A document that may be cited, the one of this index. Raises RequestError."""
-    parts, source = [*_document_parts(block)], block.object_or_none("source")
+def cited_files(messages: Sequence[RequestMessage]) -> Iterator[Attachment]:
+    """The files of documents that may be cited: their text has to be known. Raises RequestError."""
+    for index, message in enumerate(messages):
+        if not isinstance(message.content, str):
+            for block in _documents(message.content, f"messages[{index}].content"):
+                for part in _document_parts(block) if _is_cited(block) else ():
+                    if isinstance(part, Attachment) and part.kind is MediaKind.FILE:
+                        yield part
+
+
+def _documents(content: Sequence[Any], where: str) -> Iterator[Given]:
+    """The documents among blocks, and in results of tools."""
+    for index, each in enumerate(content):
+        block = given(each, f"{where}[{index}]")
+        inner = block.value.get("content")
+        if block.value.get("type") == "document":
+            yield block
+        elif block.value.get("type") == "tool_result" and isinstance(inner, list):
+            yield from _documents(inner, block.place("content"))
+
+
+def _citable(block: Given, heading: Heading, files: Mapping[str, FileText]) -> Citable:
+    """A document that may be cited. Raises RequestError."""
+    source, file = block.object_or_none("source"), files.get(block.where)
+    if file is not None:
+        assert source is not None
+        text = "".join(file.pages)
+        if not text.strip():
+            raise block.wrong(
+                "citations", "This file has no text: its pages are pictures. Leave 'citations' out."
+            )
+        heading = replace(heading, file_id=source.text_or_none("file_id"))
+        return PagedDocument(heading, file.pages) if file.paged else text_document(heading, text)
+    parts = [*_document_parts(block)]
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     if len(texts) < len(parts):
-        message = "Only texts of the request can be cited: sources of the type 'text', or texts of 'content'."
+        message = "Images cannot be cited. Leave them out of the document, or its citations."
         raise Given(block.value["citations"], block.place("citations")).wrong("enabled", message)
     blocks = source is not None and isinstance(source.value.get("content"), list)
-    return Document(index, title, texts, None) if blocks else document_of(index, title, "".join(texts))
+    return BlockDocument(heading, texts) if blocks else text_document(heading, "".join(texts))
 
 
 def _document_parts(block: Given) -> Iterator[Part]:

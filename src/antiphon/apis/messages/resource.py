@@ -18,7 +18,18 @@ class CharLocation(Struct, tag_field="type", tag="char_location"):
     document_title: str | None
     start_char_index: int
     end_char_index: int
-    file_id: None = None
+    file_id: str | None = None
+
+
+class PageLocation(Struct, tag_field="type", tag="page_location"):
+    """Pages of a document, counted from 1; `end_page_number` is that behind the last."""
+
+    cited_text: str
+    document_index: int
+    document_title: str | None
+    start_page_number: int
+    end_page_number: int
+    file_id: str | None = None
 
 
 class BlockLocation(Struct, tag_field="type", tag="content_block_location"):
@@ -52,7 +63,7 @@ class WebLocation(Struct, tag_field="type", tag="web_search_result_location"):
     encrypted_index: str
 
 
-Citation = CharLocation | BlockLocation | SearchResultLocation | WebLocation
+Citation = CharLocation | PageLocation | BlockLocation | SearchResultLocation | WebLocation
 
 
 class TextBlock(Struct, tag_field="type", tag="text"):
