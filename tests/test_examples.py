@@ -45,6 +45,11 @@ SCRIPT = [
         "when": "Sum up",
         "output": '<tool_call>{"name": "python", "arguments": {"code": "n = sum(map(int, open(\'numbers.txt\')))\\nwith open(\'sum.txt\', \'w\') as file: print(n, file=file)"}}</tool_call>',
     },
+    {"when": '"stdout":"antiphon', "output": "It says: antiphon."},
+    {
+        "when": "What does echo say",
+        "output": '<tool_call>{"name": "shell", "arguments": {"commands": ["echo antiphon"]}}</tool_call>',
+    },
     {"when": "50001", "output": "It is 50001."},
     {
         "when": "20000 + 30001",
@@ -79,6 +84,7 @@ assistant: Blue.
     "background_resume.py": "Once upon a time it rained.\nat first queued, then cancelled\n",
     "containers.py": "The sum is in sandbox:/mnt/data/sum.txt.\nsum.txt: 6\n\n",
     "server_tools.py": "123456789 * 987654321\n-> 121932631112635269\nIt has eighteen digits.\n",
+    "own_shell.py": "$ echo antiphon\nantiphon\nIt says: antiphon.\n",
     "search_files.py": f"completed 2\ncats.md {CATS}\n",
     "embed.py": "cats.txt 0.68\ndogs.txt 0.40\n",
     "mcp_tools.py": 'add({"a": 20000, "b": 30001}): approved\n-> 50001\nIt is 50001.\n',

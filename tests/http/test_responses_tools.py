@@ -53,7 +53,6 @@ NAMESPACE = {
 HOSTED = [
     {"type": "web_search"},
     {"type": "image_generation"},
-    {"type": "local_shell"},
 ]
 
 

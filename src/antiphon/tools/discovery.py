@@ -34,20 +34,20 @@ MAX_NAME = 64
 
 _OWN = "Give the model a function of your own."
 _SEARCH = "Start it with --web-search."
-_SCREEN = "Give the model functions of your own that look at a screen and act on it."
+_ITEMS = "The Responses API has it. Here give the model a function of your own."
 REMEDIES: Mapping[str, str] = {
     "code_interpreter": "Start it with --code-interpreter.",
     "shell": "Start it with --shell COMMAND.",
-    "local_shell": "Give the model a function of your own that runs commands.",
-    "apply_patch": "Give the model a function, or a custom tool, that applies patches.",
+    "local_shell": _ITEMS,
+    "apply_patch": _ITEMS,
     "web_search": _SEARCH,
     "web_search_2025_08_26": _SEARCH,
     "web_search_preview": _SEARCH,
     "web_search_preview_2025_03_11": _SEARCH,
     "file_search": _OWN,
-    "image_generation": "Give the model a function of your own that makes images.",
-    "computer": _SCREEN,
-    "computer_use_preview": _SCREEN,
+    "image_generation": "Name an MCP server that makes images, or give the model a function of your own.",
+    "computer": _ITEMS,
+    "computer_use_preview": _ITEMS,
     "tool_search": "The model is shown all tools at once: leave it out.",
     "programmatic_tool_calling": "The model calls tools itself: leave it out.",
     "mcp": "Start it with --mcp-host HOST, or with [[mcp_servers]] in its file of options.",

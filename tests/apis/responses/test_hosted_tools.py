@@ -66,7 +66,6 @@ def test_a_web_search_has_several_names(type_: str) -> None:
     "tool",
     [
         {"type": "web_search", "external_web_access": False},
-        {"type": "local_shell"},
         {"type": "image_generation"},
     ],
 )
@@ -84,8 +83,10 @@ def test_a_server_without_tools_offers_none() -> None:
             assert refused(offers={}, tools=[tool]).param == "tools[0].type"
 
 
-def test_settings_that_keep_a_tool_from_the_server_are_refused() -> None:
-    assert refused(tools=[OWN, LOCAL]).param == "tools[1]"
+def test_a_shell_on_the_clients_machine_is_the_clients() -> None:
+    found = offered(OWN, LOCAL)
+    assert list(found) == ["f", "shell"]
+    assert found["shell"].hosted is None
 
 
 def test_a_prompt_that_is_measured_is_offered_the_same() -> None:

@@ -325,6 +325,7 @@ def test_what_other_servers_ran_is_shown_if_it_has_words() -> None:
         FunctionOutput("c", (TextPart("1"),)),
         FunctionCall("c", "shell", '{"commands":["ls"]}'),
         FunctionOutput("c", (TextPart("ok"),)),
+        FunctionCall("c", "computer", '{"action":{"type":"wait"}}'),
     )
 
 

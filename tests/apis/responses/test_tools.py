@@ -64,7 +64,7 @@ def test_tools_that_clients_always_send_are_accepted_and_not_offered() -> None:
     assert "--web-search" in notes[0].message
 
 
-@pytest.mark.parametrize("type_", ["mcp", "file_search", "code_interpreter", "shell", "computer", "wibble"])
+@pytest.mark.parametrize("type_", ["mcp", "file_search", "code_interpreter", "shell", "image_3", "wibble"])
 def test_other_types_are_refused_by_name(type_: str) -> None:
     error = refused(tools=[F, {"type": type_}])
     assert error.param == "tools[1].type"

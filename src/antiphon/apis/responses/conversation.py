@@ -2,7 +2,7 @@
 
 Messages, reasoning and calls are shown as they were. Calls that a server ran are
 shown as its presenters read them back: under the name that the model knows such a
-tool by, if it is offered one. Items without text (screenshots, images) are not shown,
+tool by, if it is offered one. Items without text for it (pictures that were made) are not shown,
 and neither is what stands before a compaction, except for messages to the model.
 """
 
@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.given import Given, json_text
+from antiphon.apis.responses.client_tools import client_call, read_computer_call, read_screenshot
 from antiphon.apis.responses.parts import parse_parts
 from antiphon.apis.responses.presenters.presenter import output_item
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
@@ -132,14 +133,9 @@ def _output(item: Given, _: Unseal) -> Iterator[Item]:
     yield FunctionOutput(item.text("call_id"), parse_parts(item, "output"))
 
 
-# Tools of the client that have types of their own
-
-
-def _client_call(name: str, field: str) -> Reader:
-    def read(item: Given, _: Unseal) -> Iterator[Item]:
-        yield FunctionCall(item.text("call_id"), name, json_text(item.value.get(field)))
-
-    return read
+def _client(read: Callable[[Given], Iterator[Item]]) -> Reader:
+    """A reader of an item of a client's tool that has a type of its own."""
+    return lambda item, _: read(item)
 
 
 def _client_output(item: Given, _: Unseal) -> Iterator[Item]:
@@ -154,8 +150,10 @@ _READERS: dict[str, Reader] = {
     "function_call_output": _output,
     "custom_tool_call": _custom_call,
     "custom_tool_call_output": _output,
-    "local_shell_call": _client_call("local_shell", "action"),
+    "computer_call": _client(read_computer_call),
+    "computer_call_output": _client(read_screenshot),
+    "local_shell_call": _client(client_call("local_shell", "action")),
     "local_shell_call_output": _client_output,
-    "apply_patch_call": _client_call("apply_patch", "operation"),
+    "apply_patch_call": _client(client_call("apply_patch", "operation")),
     "apply_patch_call_output": _client_output,
 }

@@ -57,6 +57,11 @@ ArgumentsDone = event("response.function_call_arguments.done", *CALL, "name", "a
 InputDelta = event("response.custom_tool_call_input.delta", *CALL, "delta")
 InputDone = event("response.custom_tool_call_input.done", *CALL, "input")
 
+# A command has no id: it is found by the index of its item, and its own
+CommandAdded = event("response.shell_call_command.added", *ITEM, "command_index", "command")
+CommandDelta = event("response.shell_call_command.delta", *ITEM, "command_index", "delta")
+CommandDone = event("response.shell_call_command.done", *ITEM, "command_index", "command")
+
 
 class StageEvent(Struct):
     """A call that the server runs has come to the stage that its type names."""

@@ -24,6 +24,7 @@ from msgspec import UNSET, Raw
 from antiphon.apis.responses import events as wire
 from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, Accepted
 from antiphon.apis.responses.approvals import REQUEST, OpenApproval, is_approved
+from antiphon.apis.responses.client_tools import CLIENT_TOOLS, OpenClientCall
 from antiphon.apis.responses.errors import ErrorEvent, error_fields, response_error_code
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.calls import OpenCustomCall, OpenFunctionCall
@@ -224,6 +225,10 @@ class ResponseProjection:
             case ReasoningStarted():
                 form = accepted.reasoning
                 return form and OpenReasoning(numbers, self._position("reasoning"), form, self._seal)
+        return self._new_call(event)
+
+    def _new_call(self, event: CallStarted) -> OpenItem:
+        accepted, numbers = self._accepted, self._numbers
         tool = accepted.tools.find(event.name)
         hosted = tool.function.hosted
         if hosted is not None and not event.hosted:
@@ -233,6 +238,9 @@ class ResponseProjection:
             approved = is_approved(event.call_id)
             call = ToolCall(event.call_id, hosted, accepted.id, accepted.include, approved)
             return presenter(numbers, self._position(presenter.type), call)
+        own = CLIENT_TOOLS.get(tool.type)
+        if own is not None:
+            return OpenClientCall(numbers, self._position(own.type), event.call_id, own)
         if tool.type == CUSTOM:
             return OpenCustomCall(numbers, self._position("custom_tool_call"), event.call_id, tool)
         return OpenFunctionCall(numbers, self._position("function_call"), event.call_id, tool)

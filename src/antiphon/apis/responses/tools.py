@@ -2,7 +2,8 @@
 
 Functions are offered as they are. A custom tool is offered as a function with
 one string. The tools of a namespace are offered under flat names,
-`namespace__name`, and are called by both names towards the client. Tools that
+`namespace__name`, and are called by both names towards the client. Tools of the client with types of
+their own are known to `client_tools.py`. Tools that
 the server runs are offered as the functions that they have for this model; what becomes of those
 that it does not run is known to `tools/discovery.py`.
 """
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import InputFormat, as_function
 from antiphon.apis.given import Given, Object, given
+from antiphon.apis.responses.client_tools import client_tool
 from antiphon.apis.tool_schemas import check_schema
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
@@ -32,7 +34,6 @@ NAMESPACE = "namespace"
 ALWAYS_SENT = frozenset(
     {
         "image_generation",
-        "local_shell",
         "tool_search",
         "web_search",
         "web_search_2025_08_26",
@@ -40,7 +41,11 @@ ALWAYS_SENT = frozenset(
         "web_search_preview_2025_03_11",
     }
 )
-"""Types that coding agents list whether they are there or not: clients work without them."""
+"""Types that coding agents list whether they are there or not: clients work without them.
+
+Codex 0.169.0 lists `web_search` in every request, and has the other two, which it lists for models that it
+knows. openai-agents 0.24.0 and the AI SDK list what their user names, and nothing else.
+"""
 
 _READ = {
     FUNCTION: ("type", "name", "description", "parameters", "strict"),
@@ -96,11 +101,11 @@ class Toolbox:
         return tuple(self._by_type.get(self._hosts.type_of(type_), ()))
 
     def named_of(self, wanted: Given, type_: str) -> Iterator[str]:
-        """What the model knows a tool of the server by: of a remote server all, or the one that is named."""
+        """What the model knows a tool with a type of its own by: of a remote server all, or the one named."""
         label, name = wanted.text_or_none("server_label"), wanted.text_or_none("name")
         for function in self.hosted(type_):
-            assert function.hosted is not None
-            if label in (None, function.hosted.server) and name in (None, function.hosted.action):
+            hosted = function.hosted
+            if hosted is None or (label in (None, hosted.server) and name in (None, hosted.action)):
                 yield function.name
 
     def offered(self, type_: str) -> Function:
@@ -157,14 +162,16 @@ def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
     return {
         f"tools[{index}]": tool
         for index, tool in enumerate(tools or ())
-        if isinstance(tool, dict) and isinstance(tool.get("type"), str)
+        if isinstance(tool, dict) and isinstance(tool.get("type"), str) and client_tool(tool) is None
     }
 
 
 def _notes(tool: Given) -> Iterator[Note]:
     """Notes on what the client says of its own tools, and is not acted on."""
-    type_ = tool.text("type")
-    if type_ in _READ:
+    type_, own = tool.text("type"), client_tool(tool.value)
+    if own is not None:
+        yield from own.notes(tool)
+    elif type_ in _READ:
         yield from unread(tool.value, tool.where, _READ[type_])
     if type_ == NAMESPACE:
         for inner in tool.objects("tools"):
@@ -186,6 +193,10 @@ def _twins(first: Tool, second: Tool) -> str:
 
 def _offered(tool: Given, hosts: Hosts) -> Iterator[Tool]:
     """What the model is offered of a tool."""
+    own = client_tool(tool.value)
+    if own is not None:
+        yield Tool(tool.text("type"), own.name, UNSET, own.function(tool))
+        return
     match tool.text("type"):
         case "function" | "custom":
             yield _tool(tool, None)

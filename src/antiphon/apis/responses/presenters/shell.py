@@ -8,7 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.apis.given import Given, json_text
-from antiphon.apis.responses.events import CALL, ITEM, event
+from antiphon.apis.responses.client_tools import command_events
+from antiphon.apis.responses.events import CALL, event
 from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item
 from antiphon.apis.responses.stored import StoredItem
@@ -28,10 +29,6 @@ _SHELLS = frozenset({"bash", "sh"})
 _SCRIPTS = frozenset({"-c", "-lc"})
 
 
-# A command has no id: it is found by the index of its item, and its own
-CommandAdded = event("response.shell_call_command.added", *ITEM, "command_index", "command")
-CommandDelta = event("response.shell_call_command.delta", *ITEM, "command_index", "delta")
-CommandDone = event("response.shell_call_command.done", *ITEM, "command_index", "command")
 ShellOutputDelta = event("response.shell_call_output_content.delta", *CALL, "command_index", "delta")
 ShellOutputDone = event("response.shell_call_output_content.done", *CALL, "command_index", "output")
 
@@ -124,15 +121,7 @@ class ShellPresenter(Presenter):
         """The item, and each command."""
         assert isinstance(item, FunctionCall)
         self._action = shell_action(item.arguments)
-        out = [self.added()]
-        for number, command in enumerate(self._action.commands):
-            position = self.position.output_index, number
-            out += [
-                self.numbers.encode(CommandAdded, *position, ""),
-                self.numbers.encode(CommandDelta, *position, command),
-                self.numbers.encode(CommandDone, *position, command),
-            ]
-        return out
+        return [self.added(), *command_events(self.numbers, self.position, self._action.commands)]
 
     def result_item(self, position: ItemPosition) -> "OpenShellOutput":
         """What the commands printed."""
