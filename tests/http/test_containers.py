@@ -161,6 +161,35 @@ async def test_a_model_works_in_a_container_of_the_client(server: Running, alice
     assert raised.value.param == "tools[0].container"
 
 
+async def test_a_conversation_goes_on_in_its_container(server: Running, alice: AsyncOpenAI):
+    uploaded, other = [
+        await alice.files.create(file=("n.txt", content), purpose="user_data") for content in (b"41", b"7")
+    ]
+    auto = {"type": "auto", "file_ids": [uploaded.id]}
+    asked: Any = {"model": "scripted", "tools": [{"type": "code_interpreter", "container": auto}]}
+    server.engine.says(call("n = int(open('n.txt').read()) + 1; n"), "It is 42.")
+    first = await alice.responses.create(input="Go!", **asked)
+
+    server.engine.says(call("n"), "Still 42.")
+    second = await alice.responses.create(input="And now?", previous_response_id=first.id, **asked)
+    items = [{"role": "user", "content": "Go!"}, *(item.to_dict() for item in first.output)]
+    server.engine.says(call("n"), "Still 42.")
+    sent: Any = [*items, {"role": "user", "content": "And now?"}]
+    third = await alice.responses.create(input=sent, store=False, **asked)
+    server.engine.says(call("open('n.txt').read()"), "It is 7.")
+    auto["file_ids"] = [other.id]
+    fourth = await alice.responses.create(input="And now?", previous_response_id=first.id, **asked)
+    await alice.containers.delete(first.output[0].container_id)
+    auto["file_ids"] = []
+    server.engine.says(call("'n' in globals()"), "No.")
+    fifth = await alice.responses.create(input="And now?", previous_response_id=first.id, **asked)
+
+    ran = [response.output[0] for response in (first, second, third, fourth, fifth)]
+    assert [each.outputs[0].logs for each in ran] == ["42\n", "42\n", "42\n", "'7'\n", "False\n"]
+    own = ran[0].container_id
+    assert [each.container_id == own for each in ran] == [True, True, True, False, False]
+
+
 async def test_files_that_an_answer_names_are_cited(server: Running, alice: AsyncOpenAI):
     uploaded = await alice.files.create(file=("n.txt", b"41"), purpose="user_data")
     text = "See [it](sandbox:/mnt/data/out/r.csv), not /mnt/data/none.csv."

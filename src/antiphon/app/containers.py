@@ -47,6 +47,13 @@ class ContainerKeeper:
             raise missing_container(container)
         await self._uploaded(owner, file_ids)
 
+    async def has(self, owner: str, container: str, file_ids: Sequence[str]) -> bool:
+        """See `Keeper`."""
+        if await self._storage.store.containers.get(owner, container) is None:
+            return False
+        held = {file.digest for file in await self.files(owner, container)}
+        return held.issuperset(file.digest for file in await self._uploaded(owner, file_ids))
+
     async def use(
         self, owner: str, container: str, interpreter: str, create: Sequence[str] | None
     ) -> str | None:

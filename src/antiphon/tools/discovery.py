@@ -60,14 +60,15 @@ class Asking(Struct, frozen=True):
     """Who asks for tools, and what else counts.
 
     `optional` are the types of tools that need not be run. `listings` are those of remote servers in its
-    conversation, by label. `names` are those of the client's own functions. With `items` the API shows
-    listings, and asks for approvals, as items of their own. `defaults` are the settings of tools that every
-    request has.
+    conversation, by label; `container` is where programs ran in it last. `names` are those of the client's
+    own functions. With `items` the API shows listings, and asks for approvals, as items of their own.
+    `defaults` are the settings of tools that every request has.
     """
 
     owner: str = ""
     optional: frozenset[str] = frozenset()
     listings: Mapping[str, Listing] = {}
+    container: str | None = None
     names: frozenset[str] = frozenset()
     items: bool = False
     defaults: tuple[Mapping[str, Any], ...] = ()
@@ -121,7 +122,13 @@ async def discover(
     notes: list[Note] = []
     listings: list[Listing] = []
     wanted = [
-        Wanted(settings, where, asking.owner, listing=asking.listings.get(str(settings.get("server_label"))))
+        Wanted(
+            settings,
+            where,
+            asking.owner,
+            listing=asking.listings.get(str(settings.get("server_label"))),
+            container=asking.container,
+        )
         for where, settings in (*requested.items(), *asking.absent(requested))
         if settings["type"] not in RESERVED
     ]
@@ -144,7 +151,8 @@ async def discover(
         elif not functions:
             notes.append(_not_offered(name, where, types, asking.optional))
         notes += offer.notes
-        found[where] = tuple(_placed(function, where, settings) for function in functions)
+        settled = settings if offer.settings is None else offer.settings
+        found[where] = tuple(_placed(function, where, settled) for function in functions)
     return Hosts(_labelled(found, asking.names), types, tuple(notes), tuple(listings))
 
 

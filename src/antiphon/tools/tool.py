@@ -18,7 +18,8 @@ from antiphon.core.turn import Function
 class Wanted(Struct, frozen=True):
     """A tool as a request wants it: its `settings`, which stand at `where`, and the request's `owner`.
 
-    `listing` is what a remote server said earlier in the conversation. `answer` is the id of the answer that
+    `listing` is what a remote server said earlier in the conversation, `container` where programs ran in it
+    last. `answer` is the id of the answer that
     a session works for, if its client gets to know one.
     """
 
@@ -27,17 +28,20 @@ class Wanted(Struct, frozen=True):
     owner: str = ""
     answer: str = ""
     listing: Listing | None = None
+    container: str | None = None
 
 
 class Offer(Struct, frozen=True):
     """What a model is offered of a tool. `notes` are on settings that are not acted on.
 
-    `listing` is there for the tools of a remote server, also if they cannot be listed.
+    `listing` is there for the tools of a remote server, also if they cannot be listed. `settings` stand for
+    those of the request, where they say less than the tool knows.
     """
 
     functions: tuple[Function, ...] = ()
     notes: tuple[Note, ...] = ()
     listing: Listing | None = None
+    settings: Mapping[str, Any] | None = None
 
 
 class Session(Protocol):

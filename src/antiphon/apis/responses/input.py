@@ -92,6 +92,16 @@ def known_listings(history: Sequence[bytes], given: str | list[Any] | None) -> M
     return {listing.label: listing for listing in listings if listing.error is None}
 
 
+def last_container(history: Sequence[bytes], given: str | list[Any] | None) -> str | None:
+    """Where programs ran last in a conversation: the container of their items."""
+    payloads = [payload for payload in history if b'"code_interpreter_call"' in payload]
+    items = [msgspec.json.decode(payload) for payload in payloads]
+    items += [item for item in given or () if isinstance(item, dict)]
+    calls = [item for item in items if item.get("type") == "code_interpreter_call"]
+    last = calls[-1].get("container_id") if calls else None
+    return last if isinstance(last, str) and len(last) <= MAX_ID else None
+
+
 def listing_of(item: Object, *, known: bool) -> Listing | None:
     """The listing that an item is, if it is a sound one."""
     if item.get("type") != "mcp_list_tools":

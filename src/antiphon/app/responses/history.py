@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.apis.responses.accept import Accepted, accept, check_conflicts, prompting
 from antiphon.apis.responses.accept import Context as ReadContext
-from antiphon.apis.responses.input import known_listings, references
+from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, Prompting
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
@@ -91,6 +91,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
         owner,
         ALWAYS_SENT,
         {**known_listings(history, request.input), **listed},
+        last_container(history, request.input),
         client_names(request.tools),
         items=True,
     )

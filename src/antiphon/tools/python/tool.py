@@ -64,6 +64,10 @@ class HeldFile(Struct, frozen=True):
 class Keeper(Protocol):
     """Keeps containers and their files. What belongs to another owner does not exist."""
 
+    async def has(self, owner: str, container: str, file_ids: Sequence[str]) -> bool:
+        """Whether this container is there, with what these files hold."""
+        ...
+
     async def check(self, owner: str, container: str | None, file_ids: Sequence[str]) -> None:
         """Raise NotFoundError unless the owner has this container, and these files to copy into one."""
         ...
@@ -250,12 +254,16 @@ class PythonInterpreter:
             where += ".file_ids"
         elif container is not None and not isinstance(container, str):
             raise invalid_setting(where, "Use the id of a container, or {'type': 'auto'}.")
+        keeper, file_ids = self._interpreters.keeper, _file_ids(wanted.settings)
         try:
-            await self._interpreters.keeper.check(wanted.owner, container, _file_ids(wanted.settings))
+            await keeper.check(wanted.owner, container, file_ids)
         except NotFoundError as error:
             error.param = where
             raise
-        return Offer((self._function,), notes)
+        settings, last = None, wanted.container
+        if container is None and last is not None and await keeper.has(wanted.owner, last, file_ids):
+            settings = {**wanted.settings, "container": last}
+        return Offer((self._function,), notes, settings=settings)
 
     def open(self, wanted: Wanted) -> "Notebook":
         """See `ServerTool`."""
