@@ -2,8 +2,10 @@
 
 import builtins
 import os
+import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,18 @@ async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(builtins, "__import__", without_asyncpg)
     with pytest.raises(ValueError, match=r"pip install .*\[postgresql\]'"):
         await open_store("postgresql://host/db")
+
+
+async def test_an_sqlite_without_full_text_search_is_refused_by_name(monkeypatch: pytest.MonkeyPatch):
+    class Without(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> Any:
+            if "fts5" in sql:
+                raise sqlite3.OperationalError("no such module: fts5")
+            return super().execute(sql, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Without))
+    with pytest.raises(ValueError, match="no FTS5"):
+        await open_store("memory")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,8 +72,12 @@ class Sqlite:
         self._writer: _Writer | None = None
 
     async def open(self, notifier: Notifier) -> None:
-        """Make the file if there is none, for its owner only, and bring its tables up to date."""
+        """Make the file if there is none, for its owner only, and bring its tables up to date.
+
+        Raises ValueError for an SQLite that cannot search texts.
+        """
         self._notifier = notifier
+        _check_search()
         await _run(self._write_thread, self._open)
         if self._path is not None:
             self._poller = asyncio.create_task(self._poll(), name="store poller")
@@ -200,6 +204,19 @@ class _Writer:
 
 async def _run(threads: ThreadPoolExecutor, work: Callable[[], R]) -> R:
     return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+
+def _check_search() -> None:
+    """Raise ValueError if SQLite was built without what vector stores are searched with."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.execute("CREATE VIRTUAL TABLE tried USING fts5(text)")
+        except sqlite3.OperationalError as error:
+            message = (
+                "the SQLite of this Python has no FTS5, its full text search. Take a Python that has it, "
+                "or PostgreSQL."
+            )
+            raise ValueError(message) from error
 
 
 def _create(path: Path) -> None:
