@@ -118,6 +118,22 @@ async def test_the_result_of_a_call_is_answered(quick: ScriptedEngine) -> None:
     assert answer.json()["choices"][0]["message"]["content"].startswith("It is sunny in **Rome**")
 
 
+async def test_each_question_of_a_conversation_has_its_own_answer(quick: ScriptedEngine) -> None:
+    asked = ["Why is the sky blue?", "Describe Rome.", "Hello!", "Why is the sky blue?"]
+    told: list[dict[str, str]] = []
+    async with (
+        running(quick, names=(demo.NAME,)) as server,
+        httpx.AsyncClient(verify=NO_TLS, timeout=60, base_url=server.url) as client,
+    ):
+        for question in asked:
+            told.append({"role": "user", "content": question})
+            body = {"model": demo.NAME, "messages": told}
+            answer = (await client.post("/v1/chat/completions", json=body)).json()["choices"][0]["message"]
+            told.append({"role": "assistant", "content": answer["content"]})
+    said = [each["content"][:12] for each in told[1::2]]
+    assert said == ["Because air ", '{"name": "Ro', "This is a sc", "Because air "]
+
+
 def test_the_settings_play_the_script() -> None:
     assert demo.settings(demo.Settings(port=1)).port == 1
     assert demo.settings(demo.Settings()).engine.build()

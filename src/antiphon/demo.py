@@ -81,7 +81,14 @@ TRIES = (
 
 def settings(given: Settings) -> Settings:
     """The settings of the demo, where host, port and the like are as given."""
-    return replace(given, engine=Options(script=SCRIPT), model_name=(NAME,), dialect="hermes", store="memory")
+    return replace(
+        given,
+        engine=Options(script=SCRIPT),
+        model_name=(NAME,),
+        dialect="hermes",
+        store="memory",
+        debug_answers=20,
+    )
 
 
 def greeting(url: str) -> Iterator[str]:
@@ -91,6 +98,9 @@ def greeting(url: str) -> Iterator[str]:
     width = max(len(each.title) for each in TRIES)
     yield f"{'Talk to it'.ljust(width)}  Why is the sky blue?"
     yield f"  antiphon chat --url {url}"
+    yield ""
+    yield f"{'In a browser'.ljust(width)}  a chat in every API, with the inside of each answer"
+    yield f"  {url}/"
     for each in TRIES:
         yield ""
         yield f"{each.title.ljust(width)}  {each.shows}"

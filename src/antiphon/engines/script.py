@@ -32,8 +32,8 @@ _PIECES = re.compile(r"<\|[^<>|]*\|>|</?\w+>|\s?\w+|\s+|[^\w\s]")
 class Line(Struct, frozen=True, forbid_unknown_fields=True):
     """One answer of a script.
 
-    `when` must occur in the rendered prompt; None matches any. `split` says where
-    the pieces of `output` end: "whole", "chars", a number of characters for each,
+    `when` must occur in the rendered prompt, or in so many of its `last` characters; None matches any.
+    `split` says where the pieces of `output` end: "whole", "chars", a number of characters for each,
     the positions of the cuts, or None for word-like pieces. `finish` is "stop" or
     "length". `delay_ms` is the pause before each chunk. `tokens` repeats the pieces
     in a circle until there are so many. `fail_after` raises EngineError after so
@@ -42,14 +42,20 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
 
     output: str
     when: str | None = None
+    last: int | None = None
     split: str | int | list[int] | None = None
     finish: FinishReason = FinishReason.STOP
     delay_ms: float = 0
     tokens: int | None = None
     fail_after: int | None = None
 
+    def fits(self, prompt: str) -> bool:
+        """Whether this is the answer to a prompt."""
+        searched = prompt if self.last is None else prompt[-self.last :]
+        return self.when is None or self.when in searched
+
     def __post_init__(self) -> None:
-        for name in ("delay_ms", "tokens", "fail_after"):
+        for name in ("delay_ms", "tokens", "fail_after", "last"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"`{name}` must not be negative")
         if self.finish is FinishReason.ERROR:

@@ -277,7 +277,7 @@ class ScriptedEngine:
 
     def _find(self, prompt: str) -> ScriptedAnswer | None:
         for answer in self._answers:
-            if answer.line.when is None or answer.line.when in prompt:
+            if answer.line.fits(prompt):
                 return answer
         return None
 

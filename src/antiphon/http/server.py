@@ -88,15 +88,17 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
     ):
         if not (runtime.app.keys.guarded or settings.unix_socket or _is_local(settings.host)):
             log.warning("anyone who reaches this server may use it: give --api-key", host=settings.host)
-        runner.run(_serve(server, listener, greeting or partial(_greeting, runtime.app)))
+        runner.run(_serve(server, listener, greeting or partial(_greeting, runtime.app, settings.root_path)))
     if server.received is signal.SIGINT:
         raise KeyboardInterrupt
 
 
-def _greeting(app: App, url: str) -> Iterator[str]:
+def _greeting(app: App, root: str, url: str) -> Iterator[str]:
     """The usual greeting."""
     yield f"listening on {url}"
     yield f"try: {_curl(url, app.models.names[0], app.keys.guarded)}"
+    if not url.startswith("unix:"):
+        yield f"or open {url}{root}/ in a browser"
 
 
 async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) -> None:
