@@ -18,6 +18,7 @@ from antiphon.app.app import App, Options
 from antiphon.app.attachments import AttachmentReader
 from antiphon.app.keys import KeyTable
 from antiphon.app.log_writer import LEASE
+from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.compose import Runtime
@@ -133,7 +134,8 @@ async def running(
     `models` are served instead of one with this script. `programs` make the interpreters of containers.
     """
     opened = partial(open_store, store) if isinstance(store, str) else store
-    storage = Storage(opened, lease)
+    metrics = Metrics()
+    storage = Storage(opened, lease, metrics)
     interpreters = programs(storage) if programs else None
     own = [*tools, *([PythonInterpreter(interpreters)] if interpreters else [])]
     engine = ScriptedEngine(script, parallel=parallel, limits=limits) if isinstance(script, list) else script
@@ -154,6 +156,7 @@ async def running(
         options,
         presenters,
         default_tools,
+        metrics,
         tracing=tracing,
         attachments=attachments or AttachmentReader(limits),
         keys=KeyTable(keys, admin_keys, key_file),

@@ -24,6 +24,7 @@ from antiphon.app.app import DAY, App, Options
 from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.containers import ContainerKeeper
 from antiphon.app.keys import KeyTable
+from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings, identity_of, read_keep_loaded
@@ -87,7 +88,8 @@ class Runtime(Struct, frozen=True):
 
 def compose(settings: Settings) -> Runtime:
     """The parts of a server with these options. Raises AntiphonError for options that cannot be used."""
-    storage = Storage(_open_store(settings), settings.lease_seconds)
+    metrics = Metrics()
+    storage = Storage(_open_store(settings), settings.lease_seconds, metrics)
     mcp = _mcp(settings)
     interpreters = _interpreters(settings, storage)
     own = (*_tools(settings, interpreters), FileSearch(search.FileSearcher(storage)))
@@ -98,6 +100,7 @@ def compose(settings: Settings) -> Runtime:
         Sealer(_secrets(settings)),
         _options(settings),
         default_tools=mcp.defaults if mcp else (),
+        metrics=metrics,
         tracing=_tracing(settings),
         attachments=_attachments(settings),
         interpreters=interpreters,

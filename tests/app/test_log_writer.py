@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from antiphon.app import log_writer as module
 from antiphon.app.journal import BackgroundJournal, StoredInput, StreamJournal
 from antiphon.app.log_writer import LogWriter
+from antiphon.app.metrics import Metrics
 from antiphon.core.errors import NotFoundError, StoreError
 from antiphon.core.events import TextDelta, TextEnded
 from antiphon.run.endings import FINISHED, LostError
@@ -188,6 +189,21 @@ async def test_a_database_that_stays_away_stops_the_work(
     other = await begun(writer, "resp_2")  # the writer goes on
     other.say("a")
     await until_written(store, 1, "resp_2")
+
+
+async def test_writes_and_outages_are_counted(store: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY", 0.001)
+    metrics = Metrics()
+    writer = LogWriter(store, metrics=metrics)
+    store.away = True
+    calls = asyncio.create_task(writer.retried(lambda: store.log.read("resp_1")))
+    await until(lambda: len(store.calls) > 2)
+    store.away = False
+    await calls
+    failed = len(store.calls) - 1
+    text = metrics.text("text/plain", {}, 0)[0].decode()
+    assert f"\nantiphon:store_failures_total {float(failed)}\n" in text
+    assert "\nantiphon:store_write_seconds_count 1.0\n" in text
 
 
 async def test_an_answer_that_was_given_up_does_not_wait_for_the_store_again(

@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from antiphon.app.metrics import Metrics
 from antiphon.core.errors import StoreError
 from antiphon.run.endings import LostError
 from antiphon.store.records import Append, Lease, LogEntry, Verdict
@@ -61,10 +62,12 @@ class LogWriter:
     """Writes for the journals of one server.
 
     `worker` is the name in the leases of this server. `stopping` is done when it gives its work back.
+    What it writes is counted in `metrics`.
     """
 
-    def __init__(self, store: Store, lease: float = LEASE) -> None:
+    def __init__(self, store: Store, lease: float = LEASE, metrics: Metrics | None = None) -> None:
         self.store = store
+        self._metrics = metrics or Metrics()
         self.worker = f"worker-{secrets.token_hex(8)}"
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.open: dict[str, Writable] = {}
@@ -160,16 +163,21 @@ class LogWriter:
         others continue from what is stored.
         """
         now = asyncio.get_running_loop().time
-        deadline = now() + STORE_TIMEOUT
+        begun = now()
+        deadline = begun + STORE_TIMEOUT
         failed = False
         while True:
             try:
-                if failed and made is not None and (result := await made()) is not None:
-                    return result
-                return await call()
+                result = await made() if failed and made is not None else None
+                if result is None:
+                    result = await call()
             except StoreError as error:
+                self._metrics.store_failed()
                 log.warning("the store does not answer", error=error.why)
                 if self.stopping.done() or now() > deadline:
                     raise
                 failed = True
+            else:
+                self._metrics.store_wrote(now() - begun)
+                return result
             await asyncio.wait((self.stopping,), timeout=RETRY)

@@ -173,6 +173,8 @@ class Metrics:
         self._call_seconds: dict[str, Histogram] = {}  # by tool
         self._unmet = 0
         self._failovers = 0
+        self._writes = Histogram(_HTTP)
+        self._store_failures = 0
         self.background = 0
         """Background responses that are being worked on here."""
         self.delay = LoopDelay()
@@ -193,6 +195,14 @@ class Metrics:
             self._answers[observation.failure] += 1
         self._unmet += len(observation.unmet)
         self._failovers += observation.failovers
+
+    def store_wrote(self, seconds: float) -> None:
+        """Count what was written to the store; the time includes that in which it did not answer."""
+        self._writes.observe(seconds)
+
+    def store_failed(self) -> None:
+        """Count a try that the store did not answer."""
+        self._store_failures += 1
 
     def _count(self, generation: ObservedGeneration) -> None:
         model, usage = generation.model, generation.end.usage
@@ -275,6 +285,12 @@ class Metrics:
         failovers = CounterMetricFamily("antiphon:failovers", "Generations that another replica continued.")
         failovers.add_metric((), self._failovers)
         yield failovers
+        writes = HistogramMetricFamily("antiphon:store_write_seconds", "Seconds of a write to the store.")
+        self._writes.add_to(writes, ())
+        yield writes
+        failures = CounterMetricFamily("antiphon:store_failures", "Tries that the store did not answer.")
+        failures.add_metric((), self._store_failures)
+        yield failures
         yield _counters("antiphon:tool_calls", "Calls of tools.", self._calls, "tool", "outcome")
         seconds = HistogramMetricFamily("antiphon:tool_call_seconds", "Seconds of a call.", labels=("tool",))
         for tool, histogram in self._call_seconds.copy().items():

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from antiphon.app.log_writer import LEASE, LogWriter
+from antiphon.app.metrics import Metrics
 from antiphon.core.errors import StoreError
 from antiphon.store.store import Store
 
@@ -12,11 +13,17 @@ ANSWER_SECONDS = 0.5
 
 
 class Storage:
-    """Opens the store when the server starts. `lease` is in seconds."""
+    """Opens the store when the server starts. `lease` is in seconds; writes are counted in `metrics`."""
 
-    def __init__(self, open_store: Callable[[], Awaitable[Store]], lease: float = LEASE) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[], Awaitable[Store]],
+        lease: float = LEASE,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._open_store = open_store
         self._lease = lease
+        self._metrics = metrics
         self._writer: LogWriter | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -48,7 +55,7 @@ class Storage:
 
     async def start(self) -> None:
         """Open the store. Raises AntiphonError if that cannot be done."""
-        self._writer = LogWriter(await self._open_store(), self._lease)
+        self._writer = LogWriter(await self._open_store(), self._lease, self._metrics)
         self._writing = asyncio.create_task(self._writer.write())
 
     async def stop(self) -> None:
