@@ -27,6 +27,7 @@ from msgspec import Struct
 import antiphon
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
+from antiphon.log import configure
 from antiphon.tools.tool import Offer, Wanted
 from bench.report import Target, target_table
 from bench.scenario import PLAIN, script_line
@@ -140,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the figures for machines")
     options = parser.parse_args(arguments)
+    configure("warning")  # what is printed is the report
     rows = measure()
     report = Report([*targets(rows)], rows)
     lines = (*table(rows), *target_table(report.targets))

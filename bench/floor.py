@@ -45,10 +45,9 @@ def _stream(plan: Plan) -> Ready:
     return Ready((_STREAM_HEAD + first, *rest), plan.delay_ms / 1000)
 
 
-def _answer(plan: Plan) -> Ready:
+def _answer(plan: Plan) -> bytes:
     request = msgspec.json.decode(plan.request(stream=False), type=ChatRequest)
-    body = answer(request, PLAIN.chunks(plan.tokens))
-    return Ready((_ANSWER_HEAD % len(body) + body,))
+    return answer(request, PLAIN.chunks(plan.tokens))
 
 
 def _http_chunk(body: bytes) -> bytes:
@@ -56,7 +55,9 @@ def _http_chunk(body: bytes) -> bytes:
 
 
 _READY = {FULL.prompt.encode(): _stream(FULL), PACED.prompt.encode(): _stream(PACED)}
-_READY_SHORT = _answer(SHORT)
+READY_SHORT_BODY = _answer(SHORT)
+"""The full answer."""
+_READY_SHORT = Ready((_ANSWER_HEAD % len(READY_SHORT_BODY) + READY_SHORT_BODY,))
 
 
 class Clock:

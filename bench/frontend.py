@@ -17,6 +17,7 @@ if __name__ == "__main__":
 import msgspec
 from msgspec import Struct
 
+from antiphon.log import configure
 from bench import calls, in_process, over_http
 from bench.calls import Row as Calls
 from bench.in_process import Result as InProcess
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a smoke run of 20 s: rough figures")
     parser.add_argument("--only", choices=PARTS, help="run one part")
     options = parser.parse_args(arguments)
+    configure("warning")  # what is printed is the report
     # A plain kill must end the servers too: let `finally` run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parts = {options.only or part for part in PARTS}
@@ -130,6 +132,8 @@ def _table_over_http(result: OverHttp) -> Iterator[str]:
     yield from ("", f"{'':40}{'antiphon':>9}{'floor':>9}{'added':>9}")
     name = "µs of server CPU per full answer"
     yield f"{name:40}{short.antiphon.median:9.1f}{short.floor.median:9.1f}{short.added:9.1f}"
+    yield f"{'  uvicorn, JSON':40}{short.asgi.median:9.1f}"
+    yield f"{'  uvicorn, JSON, jinja2, structlog':40}{short.libraries.median:9.1f}"
     for wait in result.first_token:
         name = f"ms to first token, {wait.streams} streams, {wait.arrival}"
         for what in ("p50", "p99"):

@@ -17,7 +17,7 @@ from bench.client import Load, Tally, drive, http_request
 from bench.in_process import payloads
 from bench.measure import Figure, cpu_seconds, figure, percentile
 from bench.scenario import FULL, PACED, PLAIN, SHORT, Plan
-from bench.servers import Server, both
+from bench.servers import Server, both, running
 
 _PACED_STREAMS = 256
 _EVENT = b"data: "
@@ -50,10 +50,15 @@ class Throughput(Struct, frozen=True):
 
 
 class NonStreaming(Struct, frozen=True):
-    """Target 3: µs of server CPU per request with a one-token answer."""
+    """Target 3: µs of server CPU per request with a one-token answer.
+
+    `asgi` and `libraries` are those of `libraries.py`: HTTP and JSON alone, and with a template and a log.
+    """
 
     antiphon: Figure
     floor: Figure
+    asgi: Figure
+    libraries: Figure
     added: float
 
 
@@ -95,12 +100,17 @@ Runs = dict[str, list[_Run]]
 
 def measure(effort: Effort = Effort()) -> Result:  # noqa: B008 (frozen)
     """Start both servers and take all figures."""
-    with both() as servers, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        both() as servers,
+        running("asgi", ("-m", "bench.libraries")) as asgi,
+        running("libraries", ("-m", "bench.libraries", "work")) as libraries,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
 
-        def turns(load: Load, rounds: int) -> Runs:
-            runs: Runs = {server.name: [] for server in servers}
+        def turns(load: Load, rounds: int, *others: Server) -> Runs:
+            runs: Runs = {server.name: [] for server in (*servers, *others)}
             for _ in range(rounds):
-                for server in servers:
+                for server in (*servers, *others):
                     runs[server.name].append(runner.run(_run(server, load)))
             return runs
 
@@ -110,7 +120,7 @@ def measure(effort: Effort = Effort()) -> Result:  # noqa: B008 (frozen)
                 _throughput(streams, turns(_full(streams, effort), effort.rounds))
                 for streams in effort.streams
             ],
-            _non_streaming(turns(_answers(effort.answers), effort.rounds)),
+            _non_streaming(turns(_answers(effort.answers), effort.rounds, asgi, libraries)),
             [
                 _first_token("spread", turns(_paced(effort.paced_requests), effort.paced_rounds)),
                 _first_token("at once", turns(_paced_at_once(), effort.paced_rounds)),
@@ -164,8 +174,8 @@ def _throughput(streams: int, runs: Runs) -> Throughput:
 
 
 def _non_streaming(runs: Runs) -> NonStreaming:
-    antiphon, floor = (figure([_per(run, 1) for run in runs[name]]) for name in ("antiphon", "floor"))
-    return NonStreaming(antiphon, floor, round(antiphon.median - floor.median, 1))
+    of = {name: figure([_per(run, 1) for run in each]) for name, each in runs.items()}
+    return NonStreaming(**of, added=round(of["antiphon"].median - of["floor"].median, 1))
 
 
 def _first_token(arrival: str, runs: Runs) -> FirstToken:

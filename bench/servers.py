@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, cast
 
 from msgspec import Struct
@@ -17,6 +17,8 @@ from bench.scenario import MODEL, PLANS
 _ROOT = Path(__file__).parent.parent
 _START_SECONDS = 20
 _STOP_SECONDS = 5
+_LOG_BYTES = 4096
+"""Of the log of a server, if something fails."""
 
 
 class Server(Struct, frozen=True):
@@ -48,19 +50,24 @@ def running(name: str, arguments: tuple[str, ...]) -> Iterator[Server]:
     """A server in a process of its own, while the block runs."""
     # The user's own settings must not change what is measured.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
-    process = subprocess.Popen(  # noqa: S603
-        [sys.executable, *arguments], cwd=_ROOT, env=environment, stdout=subprocess.PIPE
-    )
-    output = cast("IO[bytes]", process.stdout)  # it is a pipe
-    try:
-        yield Server(name, process.pid, _port(name, output))
-    finally:
-        process.terminate()
+    with TemporaryFile() as log:  # a line for each request: nobody reads it unless the server fails
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, *arguments], cwd=_ROOT, env=environment, stdout=subprocess.PIPE, stderr=log
+        )
+        output = cast("IO[bytes]", process.stdout)  # it is a pipe
         try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            yield Server(name, process.pid, _port(name, output))
+        except Exception as error:
+            log.seek(0)
+            error.add_note(log.read()[-_LOG_BYTES:].decode(errors="replace"))
+            raise
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _port(name: str, output: IO[bytes]) -> int:
