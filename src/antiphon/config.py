@@ -186,9 +186,9 @@ class Settings:
     """The origin of web pages that may use this server from a browser, as in https://chat.example.com;
     repeat it for several; * for all. Without any, browsers let none."""
 
-    drain_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
-    """The most seconds that running answers may take to end after SIGTERM or Ctrl-C; then they are stopped.
-    Without it, as long as they take."""
+    drain_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 300
+    """The most seconds that running answers may take to end after SIGTERM or Ctrl-C; then they are
+    stopped."""
 
     max_tokens: PositiveInt | None = None
     """The most tokens of an answer whose request does not say. Without it, what the context has room for."""

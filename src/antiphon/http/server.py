@@ -131,7 +131,7 @@ async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) 
 class Server(uvicorn.Server):
     """A uvicorn server that keeps the signals it takes, and prints what they do."""
 
-    def __init__(self, config: uvicorn.Config, runtime: Runtime, drain: float | None = None) -> None:
+    def __init__(self, config: uvicorn.Config, runtime: Runtime, drain: float) -> None:
         super().__init__(config)
         self.runtime = runtime
         self._drain = drain
@@ -167,9 +167,7 @@ class Server(uvicorn.Server):
         running = len(self.server_state.tasks)
         if not running:
             return "stopping: nothing is under way"
-        answers = "1 request" if running == 1 else f"{running} requests"
-        within = "" if self._drain is None else f" within {self._drain:g} seconds"
-        return f"finishing {answers}{within}; Ctrl-C again to stop now"
+        return f"finishing {_requests(running)} within {self._drain:g} seconds; Ctrl-C again to stop now"
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running answers end before the socket is closed: until then, others hear that it stops."""
@@ -178,11 +176,11 @@ class Server(uvicorn.Server):
                 connection.shutdown()
         running = set(self.server_state.tasks)
         loop = asyncio.get_running_loop()
-        end = None if self._drain is None else loop.time() + self._drain
+        end = loop.time() + self._drain
         while running and not self.force_exit:
             _, running = await asyncio.wait(running, timeout=SIGNAL_SECONDS)
-            if running and end is not None and loop.time() >= end:
-                print(f"stopping: {len(running)} answers did not end in time", flush=True)
+            if running and loop.time() >= end:
+                print(f"stopping: {_requests(len(running))} did not end in time", flush=True)
                 self.force_exit = True
         await super().shutdown(sockets)
 
@@ -203,6 +201,10 @@ def _tune_malloc() -> None:
         mallopt(_MMAP_THRESHOLD, LARGE_BUFFER)
         mallopt(_TRIM_THRESHOLD, LARGE_BUFFER)
         mallopt(_ARENA_MAX, ARENAS)
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"
 
 
 def _tune_gc() -> None:
