@@ -18,7 +18,7 @@ from antiphon.core.tool_result import FilesSearched, Printed, Shown, ToolResult,
 
 _MARK = re.compile(r"【(\d{1,6})†(?:[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?[^†】\n]{0,100}|source)】")
 _END = 10**7  # no page has such a line
-_LINE = re.compile(r"^L(\d+): (.*)$", re.MULTILINE)
+_LINE = re.compile(r"^L(\d{1,7}): (.*)$", re.MULTILINE)
 
 
 class Cited(Struct, frozen=True):
@@ -41,14 +41,15 @@ class Citations:
     """What the answer has found and written so far, and may cite."""
 
     def __init__(self) -> None:
-        self._pages: dict[int, tuple[Shown, str]] = {}  # and the text, with numbered lines
+        self._pages: dict[int, tuple[Shown, list[tuple[int, str]]]] = {}  # and lines, with their numbers
         self._files: dict[int, tuple[FileResult, ...]] = {}
         self._written: dict[str, tuple[str, WrittenFile]] = {}  # by path: its container, and the file
 
     def add(self, result: ToolResult) -> None:
         """A call was run: what it has shown can be cited from now on."""
         if result.shown is not None:
-            self._pages[result.shown.cursor] = result.shown, result.text
+            lines = [(int(number), line) for number, line in _LINE.findall(result.text)]
+            self._pages[result.shown.cursor] = result.shown, lines
         if isinstance(details := result.details, FilesSearched):
             self._files[details.number] = details.results
         if isinstance(details, Printed):
@@ -91,6 +92,6 @@ class Citations:
                 yield Cited(start, end, written=file, container=container)
 
 
-def _quote(text: str, first: int, last: int) -> str:
-    """What of a text with numbered lines stands in these."""
-    return " ".join(line for number, line in _LINE.findall(text) if first <= int(number) <= last).strip()
+def _quote(lines: list[tuple[int, str]], first: int, last: int) -> str:
+    """What stands in these lines."""
+    return " ".join(line for number, line in lines if first <= number <= last).strip()

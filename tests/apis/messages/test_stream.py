@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from jiter import from_json
 from msgspec.structs import replace
 
+from antiphon.apis.chat.stream import ChatCompletionStream
+from antiphon.apis.envelope import PresentationOptions
 from antiphon.apis.messages.answer import object_so_far
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tools import Tools
+from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import EngineBusyError, EngineError
 from antiphon.core.events import (
@@ -42,6 +45,7 @@ from tests.apis.messages.support import (
     streamed,
 )
 from tests.contracts.dialect import TOOLS, answers, table_of
+from tests.counting import lines
 from tests.laws import cut, cuts, model_text
 from tests.openai_schema import validate
 from tests.response_invariants import read_events
@@ -120,6 +124,24 @@ def test_what_is_said_does_not_depend_on_how_it_was_cut(
     whole, pieces = answered(said([text]), presentation), answered(said(cut(text, at)), presentation)
 
     assert pieces["content"] == whole["content"]
+
+
+LONG = "word " * 200
+CALLED = (
+    f'<tool_call>\n{{"name": "f", "arguments": {{"city": "{LONG}", "at": [{"1, " * 200}0]}}}}\n</tool_call>'
+)
+
+
+@pytest.mark.parametrize("text", [LONG, f"<think>{LONG}</think>", CALLED])
+def test_a_token_takes_no_more_work_than_in_chat(text: str) -> None:
+    events = Accumulator().extend(said(list(text)))
+
+    def work(stream: MessageStream | ChatCompletionStream) -> int:
+        stream.begin()
+        return lines(lambda: [stream.push(0, [event]) for event in events])
+
+    in_chat = ChatCompletionStream(ENVELOPE, 1, PresentationOptions())
+    assert work(MessageStream(ENVELOPE, ALL, seal)) <= 1.1 * work(in_chat)
 
 
 # The end
