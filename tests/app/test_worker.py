@@ -231,7 +231,7 @@ async def test_a_cancel_stops_the_engine(store: Outage) -> None:
     async with working(store, lease=60) as server:
         await queued(store, "endless")
         await until_written(store, 10)
-        await store.jobs.request_cancel(OWNER, "resp_1")
+        await store.jobs.request_cancel(OWNER, "resp_1", 9.0)
         record = await ended(store)
         assert server.engine.load.running == 0
     cancelled = check(await log_of(store))
@@ -242,7 +242,7 @@ async def test_a_cancel_stops_the_engine(store: Outage) -> None:
 
 async def test_a_cancel_before_the_claim(store: Outage) -> None:
     await queued(store)
-    await store.jobs.request_cancel(OWNER, "resp_1")
+    await store.jobs.request_cancel(OWNER, "resp_1", 9.0)
     async with working(store) as server:
         assert await status_of(store) == "cancelled"
         assert server.engine.steps == 0
@@ -254,7 +254,7 @@ async def test_a_cancel_between_two_workers(store: Outage) -> None:
     async with working(store) as first:
         await until_written(store, 20)
         await first.die()
-    await store.jobs.request_cancel(OWNER, "resp_1")
+    await store.jobs.request_cancel(OWNER, "resp_1", 9.0)
     before = await log_of(store)
     async with working(store) as second:
         assert await status_of(store) == "cancelled"
@@ -272,7 +272,7 @@ async def test_a_cancel_while_a_response_is_prepared(store: Outage) -> None:
         server.store.held["log.read"] = asyncio.Event()
         await queued(store)
         await until(lambda: prepared(server))
-        await store.jobs.request_cancel(OWNER, "resp_1")
+        await store.jobs.request_cancel(OWNER, "resp_1", 9.0)
         await until(lambda: prepared(server) == 2)  # for its end, the log is read once more
         server.store.held["log.read"].set()
         assert await status_of(store) == "cancelled"
@@ -288,7 +288,7 @@ async def test_a_cancel_while_a_tool_runs(store: Outage) -> None:
         await queue(server.app, tools=tools)
         await tool.running.wait()
         await until(lambda: server.engine.load.running == 0)
-        await store.jobs.request_cancel(OWNER, "resp_1")
+        await store.jobs.request_cancel(OWNER, "resp_1", 9.0)
         assert await status_of(store) == "cancelled"
     assert tool.done[-1] == ("close", None)
     cancelled = check(await log_of(store))
@@ -312,7 +312,7 @@ async def test_the_end_of_an_answer_is_not_lost_to_a_cancel(store: Outage) -> No
         for number in range(10):
             name = await queued(store, "slow", f"resp_{number}")
             await until_written(store, 12 + number // 2, name)
-            await store.jobs.request_cancel(OWNER, name)
+            await store.jobs.request_cancel(OWNER, name, 9.0)
             record = await ended(store, name)
             assert check(await log_of(store, name))["status"] == record.status
 

@@ -165,7 +165,7 @@ class SharedStoreContract(StoreContract):
         ):
             await store.log.append(append(entry(0)))
             assert await woken(events)
-            await store.jobs.request_cancel(OWNER, "resp_1")
+            await store.jobs.request_cancel(OWNER, "resp_1", NOW)
             assert await woken(cancel)
             await store.responses.create(job("resp_2"), ())
             assert await woken(jobs)

@@ -72,6 +72,7 @@ async def test_a_batch_is_answered_in_the_background() -> None:
 
     counts = {"processing": 0, "succeeded": 1, "errored": 3, "canceled": 0, "expired": 0}
     assert (done["request_counts"], done["ended_at"] > done["created_at"]) == (counts, True)
+    assert done["cancel_initiated_at"] is None
     assert texts(found["a"]["message"]) == "Hello there!"
     kinds = {
         custom_id: result["error"]["error"]["type"] for custom_id, result in found.items() if custom_id != "a"
@@ -102,6 +103,7 @@ async def test_a_batch_that_is_cancelled_keeps_what_it_has() -> None:
     assert found["a"]["type"] == "succeeded"
     assert {found[f"e{index}"]["type"] for index in range(9)} == {"canceled"}
     assert again == done
+    assert done["created_at"] < done["cancel_initiated_at"] <= done["ended_at"]
 
 
 async def test_a_batch_that_no_worker_has_is_cancelled_at_once() -> None:

@@ -98,7 +98,7 @@ async def cancel(app: App, owner: str, batch_id: str) -> ResponseRecord:
     """Answer no more of its requests; the batch as it is now. One that has ended stays as it is."""
     await retrieve(app, owner, batch_id)
     store = app.storage.store
-    record = await store.jobs.request_cancel(_OWNER + owner, batch_id)
+    record = await store.jobs.request_cancel(_OWNER + owner, batch_id, time.time())
     if record is not None and not record.status.terminal and record.lease is None:
         await store.responses.finish(_cancelled(record))
     return await retrieve(app, owner, batch_id)
@@ -138,9 +138,14 @@ def shown(record: ResponseRecord, results_url: Callable[[str], str]) -> MessageB
         request_counts=state.counts,
         created_at=timestamp(record.created_at),
         expires_at=timestamp(record.created_at + LIFETIME),
-        ended_at=None if state.ended_at is None else timestamp(state.ended_at),
+        ended_at=_timestamp(state.ended_at),
+        cancel_initiated_at=_timestamp(record.cancel_requested_at),
         results_url=results_url(record.id) if ended else None,
     )
+
+
+def _timestamp(seconds: float | None) -> str | None:
+    return None if seconds is None else timestamp(seconds)
 
 
 def shown_page(page: Page[ResponseRecord], results_url: Callable[[str], str]) -> MessageBatchList:

@@ -94,10 +94,12 @@ def _release(transaction: Transaction, holding: _Holding) -> None:
 
 
 @one_by_one
-def _request_cancel(transaction: Transaction, owned: tuple[str, str]) -> ResponseRecord | None:
-    owner, response_id = owned
+def _request_cancel(transaction: Transaction, wanted: tuple[str, str, float]) -> ResponseRecord | None:
+    owner, response_id, now = wanted
     its = (responses.c.owner == owner) & (responses.c.id == response_id)
-    transaction.execute(update(responses).where(its, RUNNING).values(cancel_requested=True))
+    first = func.coalesce(responses.c.cancel_requested_at, now)
+    asked = update(responses).where(its, RUNNING).values(cancel_requested=True, cancel_requested_at=first)
+    transaction.execute(asked)
     row = transaction.execute(select(responses).where(its)).first()
     transaction.wake(cancel_of(response_id))
     return record_of(row) if row else None
@@ -125,8 +127,8 @@ class SqlJobs:
         holding = _Holding(Lease(worker, now + lease_seconds), frozenset(response_ids))
         return await self._database.write(_heartbeat, holding)
 
-    async def request_cancel(self, owner: str, response_id: str) -> ResponseRecord | None:
-        return await self._database.write(_request_cancel, (owner, response_id))
+    async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
+        return await self._database.write(_request_cancel, (owner, response_id, now))
 
     async def release(self, worker: str, response_ids: Collection[str]) -> None:
         await self._database.write(_release, _Holding(Lease(worker, 0.0), frozenset(response_ids)))

@@ -42,7 +42,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     known, both wire JSON. `prompt_ids` are packed int32 token ids. `calls_begun` is how many calls of the
     server's tools were begun, at least. `last_seq` is the
     sequence number of the last event in its log, -1 before the first. Without
-    `expires_at` it never expires.
+    `expires_at` it never expires. `cancel_requested_at` is when that was first, if it is known.
     """
 
     id: str
@@ -58,6 +58,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     prompt_ids: bytes | None = None
     calls_begun: int = 0
     cancel_requested: bool = False
+    cancel_requested_at: float | None = None
     lease: Lease | None = None
     last_seq: int = -1
     expires_at: float | None = None

@@ -123,6 +123,7 @@ def _row(record: ResponseRecord) -> tuple[Any, ...]:
         record.body,
         record.prompt_ids,
         record.calls_begun,
+        record.cancel_requested_at,
     )
 
 

@@ -73,6 +73,7 @@ responses = Table(
     Column("body", LargeBinary, nullable=False),
     Column("prompt_ids", LargeBinary),
     Column("calls_begun", Integer, nullable=False, server_default=text("0")),
+    Column("cancel_requested_at", Double),
     Index("responses_by_owner", "owner", "created_at", "id"),
     Index("responses_by_time", "created_at"),
     Index(

@@ -207,7 +207,7 @@ class Jobs(Protocol):
         """Renew leases. Lost and cancelled responses are reported each time until the worker stops."""
         ...
 
-    async def request_cancel(self, owner: str, response_id: str) -> ResponseRecord | None:
+    async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
         """Ask for a response to be cancelled, again if need be; the response as it is now.
 
         One that has ended stays as it is. One that nobody works on must be finished

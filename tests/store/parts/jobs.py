@@ -70,7 +70,7 @@ class JobsContract:
         await store.responses.finish(response_end("ended"))
         await store.responses.delete(OWNER, "deleted")
         assert len(await store.jobs.claim("v", NOW + 15, 10, 9)) == 1
-        await store.jobs.request_cancel(OWNER, "cancelled")
+        await store.jobs.request_cancel(OWNER, "cancelled", NOW)
         mine = ["kept", "taken", "ended", "deleted", "cancelled", "unknown"]
         for _ in range(2):
             beat = await store.jobs.heartbeat("w", mine, NOW + 15, 10)
@@ -112,9 +112,10 @@ class JobsContract:
 
     async def test_cancelling_is_idempotent(self, store: Store) -> None:
         await store.responses.create(job(), ())
-        assert await store.jobs.request_cancel(OWNER, "unknown") is None
-        for _ in range(2):
-            assert await store.jobs.request_cancel(OWNER, "resp_1") == job(cancel_requested=True)
+        assert await store.jobs.request_cancel(OWNER, "unknown", NOW) is None
+        cancelled = job(cancel_requested=True, cancel_requested_at=NOW)
+        for later in range(2):
+            assert await store.jobs.request_cancel(OWNER, "resp_1", NOW + later) == cancelled
         (claimed,) = await store.jobs.claim("w", NOW, 10, 1)
         assert claimed.cancel_requested
 
@@ -122,5 +123,5 @@ class JobsContract:
         await store.responses.create(leased(), ())
         await store.responses.finish(response_end())
         before = await store.responses.get(OWNER, "resp_1")
-        assert await store.jobs.request_cancel(OWNER, "resp_1") == before
+        assert await store.jobs.request_cancel(OWNER, "resp_1", NOW) == before
         assert await store.responses.get(OWNER, "resp_1") == before

@@ -187,7 +187,7 @@ class WatchContract:
         with store.watch(cancel_of("resp_1")) as waiting:
             await store.log.append(append(entry(0)))
             assert await quiet(waiting)
-            await store.jobs.request_cancel(OWNER, "resp_1")
+            await store.jobs.request_cancel(OWNER, "resp_1", NOW)
             assert await woken(waiting)
             await store.responses.delete(OWNER, "resp_1")
             assert await woken(waiting)

@@ -75,7 +75,7 @@ class ResponsesContract:
         await store.log.append(append(entry(0)))
         assert await store.responses.get("eve", "resp_1") is None
         assert await store.log.events_after("eve", "resp_1", -1) is None
-        assert await store.jobs.request_cancel("eve", "resp_1") is None
+        assert await store.jobs.request_cancel("eve", "resp_1", NOW) is None
         assert not await store.responses.delete("eve", "resp_1")
         with pytest.raises(NotFoundError):
             await store.responses.input_items("eve", "resp_1", Paging())

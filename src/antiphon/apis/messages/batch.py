@@ -57,7 +57,7 @@ class MessageBatch(Struct, tag_field="type", tag="message_batch", kw_only=True):
     expires_at: str
     ended_at: str | None
     results_url: str | None
-    cancel_initiated_at: None = None
+    cancel_initiated_at: str | None = None
     archived_at: None = None
 
 

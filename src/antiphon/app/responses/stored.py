@@ -1,6 +1,7 @@
 """Stored responses: as they are now, their events and their input items; cancelled and deleted."""
 
 import asyncio
+import time
 
 import msgspec
 
@@ -67,7 +68,7 @@ async def cancel(app: App, owner: str, response_id: str) -> bytes:
         message = "Only background responses can be cancelled. Close the connection of others."
         raise RequestError(message, param="response_id")
     with store.watch(events_of(response_id)) as watch:
-        record = await store.jobs.request_cancel(owner, response_id)
+        record = await store.jobs.request_cancel(owner, response_id, time.time())
         if record is not None and not record.status.terminal and record.lease is None:
             await store.responses.finish(await end_from_record(store, record, CancelRequestedError(), None))
         deadline = asyncio.get_running_loop().time() + CANCEL_TIMEOUT
