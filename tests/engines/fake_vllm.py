@@ -153,11 +153,12 @@ class AsyncLLM:
         if args.model == "org/broken":  # type: ignore[attr-defined]
             raise RuntimeError("Engine core initialization failed. See root cause above.")
         self.args = args
-        self.renderer = SimpleNamespace(tokenizer=FakeTokenizer())
+        self.renderer = Renderer()
         self.model_config = SimpleNamespace(
             model=args.model,  # type: ignore[attr-defined]
             max_model_len=args.max_model_len or 2048,  # type: ignore[attr-defined]
             max_logprobs=20,
+            is_multimodal_model=args.model == "org/eyes",  # type: ignore[attr-defined]
             hf_config=SimpleNamespace(architectures=["LlamaForCausalLM"], model_type="llama"),
             get_diff_sampling_param=lambda: {"temperature": 0.6, "max_tokens": 9},
         )
@@ -175,6 +176,39 @@ class AsyncLLM:
     def shutdown(self) -> None:
         for end in self.engine_core.end:
             os.close(end)
+
+
+class Renderer:
+    """The placeholder of an image, `*`, becomes a token for each of its bytes."""
+
+    def __init__(self) -> None:
+        self.tokenizer = FakeTokenizer()
+        self.seen: list[Mapping[str, Any]] = []
+
+    def get_mm_processor(self) -> SimpleNamespace:
+        return SimpleNamespace(info=SimpleNamespace(allowed_mm_limits={"image": 9}))
+
+    async def render_cmpl_async(self, prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        await asyncio.sleep(0)
+        self.seen += prompts
+        return [self._rendered(prompt) for prompt in prompts]
+
+    def _rendered(self, prompt: Mapping[str, Any]) -> dict[str, Any]:
+        ids: list[int] = []
+        images, eye = (
+            [*prompt["multi_modal_data"]["image"]],
+            self.tokenizer.encode("*", add_special_tokens=False)[0],
+        )
+        for token in prompt["prompt_token_ids"]:
+            ids += [token] * len(images.pop(0)) if token == eye else [token]
+        if images:
+            raise ValueError("There are more images than placeholders.")
+        return {"type": "multimodal", "prompt_token_ids": ids}
+
+
+class ImageMediaIO:
+    def load_bytes(self, data: bytes) -> bytes:
+        return data
 
 
 class InputProcessor:
@@ -195,7 +229,7 @@ class InputProcessor:
         if params.temperature > 2:
             message = f"temperature must be in [0, 2], got {params.temperature}."
             raise VLLMValidationError(message, parameter="temperature")
-        if prompt["type"] != "token" or supported_tasks != ("generate",):
+        if prompt["type"] not in ("token", "multimodal") or supported_tasks != ("generate",):
             raise TypeError
         request = SimpleNamespace(
             request_id=request_id,
@@ -296,6 +330,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         "vllm.v1": {},
         "vllm.v1.engine": {},
         "vllm.v1.engine.async_llm": {"AsyncLLM": AsyncLLM},
+        "vllm.multimodal": {},
+        "vllm.multimodal.media": {"ImageMediaIO": ImageMediaIO},
         "vllm.sampling_params": {
             "SamplingParams": SamplingParams,
             "StructuredOutputsParams": StructuredOutputsParams,

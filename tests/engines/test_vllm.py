@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
+from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Adapters, GenerationRequest, Prompt
@@ -223,6 +225,36 @@ async def test_a_constraint_holds_from_the_first_token_on(engine):
     with pytest.raises(RequestError) as raised:
         await asked(engine, Sampling(ignore_eos=True), constraint=StructuralTag("{}"))
     assert raised.value.param == "ignore_eos"
+
+
+async def test_images_are_given_at_their_placeholders(engine):
+    assert engine.card.capabilities.media == frozenset()
+    seeing = Options("org/eyes", vllm=PLAYED, context=512).build()
+    await seeing.start()
+    assert seeing.card.capabilities.media == {MediaKind.IMAGE}
+    media = tuple(MediaPart(MediaKind.IMAGE, each, "image/png", each.encode()) for each in ("cat", "house"))
+    text = "a*b*a"
+    prompt = Prompt(text, tuple(await seeing.tokenize([text])), media)
+    request = GenerationRequest(prompt, 3, Sampling())
+    chunks = await generated(seeing, request)
+    assert text_of(chunks) == "bcd"
+    assert [chunk.media_tokens for chunk in chunks] == [len("cat") + len("house") - 2, 0, 0]
+    [given] = llm_of(seeing).renderer.seen
+    assert given["multi_modal_uuids"] == {"image": ["cat", "house"]}
+    [made] = llm_of(seeing).input_processor.seen
+    assert len(made.prompt_token_ids) == len(prompt.ids) + 6
+
+    lost = replace(request, prompt=replace(prompt, ids=prompt.ids[:2]))
+    with pytest.raises(RequestError, match="more images than placeholders"):
+        await generated(seeing, lost)
+    for param, sampling, ask in (
+        ("prompt_logprobs", Sampling(prompt_logprobs=1), seeing.score_prompt),
+        ("use_beam_search", Sampling(beam_width=2), seeing.search),
+    ):
+        with pytest.raises(RequestError) as error:
+            await ask(replace(request, sampling=sampling))
+        assert error.value.param == param
+    await seeing.stop()
 
 
 async def test_what_vllm_refuses_names_the_parameter(engine):

@@ -224,7 +224,10 @@ class VllmEngine:
     ) -> None:
         """There is a slot: ask vLLM for it."""
         try:
-            around = Around(self._adapter(request.adapter), trace)
+            rendered = await core.rendered(request.prompt) if request.prompt.media else None
+            if rendered is not None:
+                generation.reader.media_tokens = len(rendered["prompt_token_ids"]) - len(request.prompt.ids)
+            around = Around(self._adapter(request.adapter), trace, rendered)
             if request.constraint is None:
                 made = core.request(request, around)
             else:  # it compiles the grammar to check it
@@ -327,7 +330,7 @@ class _Generation:
     def __init__(self, engine: VllmEngine, receiver: Receiver, reader: OutputReader) -> None:
         self._engine = engine
         self._receiver = receiver
-        self._reader = reader
+        self.reader = reader
         self.id = ""
         self.over = False
         self.ended = False
@@ -336,7 +339,7 @@ class _Generation:
         """Hand over what an output says. A receiver that raises, which is a bug, does not stop the others."""
         self.ended = output.finish_reason is not None
         try:
-            chunk = self._reader.read(output)
+            chunk = self.reader.read(output)
         except Exception as error:
             self.fail(_public(error))
             return
@@ -396,7 +399,9 @@ def _card(core: VllmCore) -> ModelCard:
         known_as=tuple(core.names),
         response_template=response_template(core.folder / "tokenizer.json"),
         opening=core.opening,
-        capabilities=Capabilities(token_ids=True, sampling=SUPPORTED, constraints=(StructuralTag,)),
+        capabilities=Capabilities(
+            token_ids=True, sampling=SUPPORTED, constraints=(StructuralTag,), media=core.media
+        ),
         defaults={name: float(value) for name, value in core.defaults.items()},
     )
 

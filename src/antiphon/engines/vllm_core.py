@@ -8,6 +8,7 @@ version, so the extra names the one that they are known of.
 Importing vLLM takes seconds, and may fail; nothing here is imported before an engine of it is made.
 """
 
+import asyncio
 import importlib
 import json
 import os
@@ -21,8 +22,9 @@ from msgspec import Struct
 
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, RequestError, install_extra
+from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import GenerationRequest
+from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.vllm_beams import Wanted
 from antiphon.engines.vllm_stream import Vocabulary
 
@@ -191,11 +193,24 @@ def _unloadable(model: str, error: Exception) -> EngineError:
 class Around(Struct, frozen=True):
     """What a request to the core has beside its prompt and its sampling.
 
-    An adapter as `load_adapter` gives it, and the headers of the trace that the request is part of.
+    An adapter as `load_adapter` gives it, the headers of the trace that the request is part of, and, of a
+    prompt with media, what `rendered` gives.
     """
 
     adapter: Any = None
     trace: Mapping[str, str] = {}
+    rendered: Any = None
+
+
+def _refused(error: Exception, param: str | None) -> RequestError:
+    message = f"vLLM refuses this: {str(error.args[0] if error.args else error).rstrip('.')}."
+    return RequestError(message, param=param)
+
+
+def _check_text(request: GenerationRequest, param: str) -> None:
+    """Raise RequestError for what is done with prompts of text alone."""
+    if request.prompt.media:
+        raise RequestError("vLLM does not do this with images in the prompt. Leave it out.", param=param)
 
 
 class VllmCore:
@@ -247,6 +262,33 @@ class VllmCore:
         """Where the model's files are, if it is a folder."""
         return Path(self._config.model)
 
+    @property
+    def media(self) -> frozenset[MediaKind]:
+        """The media that the model takes, and that are shown to it: images."""
+        if not self._config.is_multimodal_model:
+            return frozenset()
+        limits: Mapping[str, int] = self._llm.renderer.get_mm_processor().info.allowed_mm_limits
+        return frozenset({MediaKind.IMAGE} if limits.get("image") else ())
+
+    async def rendered(self, prompt: Prompt) -> Any:
+        """A prompt with images as the core takes it: with the tokens that they take. Raises RequestError.
+
+        vLLM finds by the digest of an image what it has made of it before, and its prefix cache does.
+        """
+        reader = imported("vllm.multimodal.media").ImageMediaIO()
+        given = {
+            "prompt_token_ids": [*prompt.ids],
+            "multi_modal_data": {
+                "image": [await asyncio.to_thread(reader.load_bytes, part.data) for part in prompt.media]
+            },
+            "multi_modal_uuids": {"image": [part.digest or None for part in prompt.media]},
+        }
+        try:
+            [made] = await self._llm.renderer.render_cmpl_async([given])
+        except (self._refusal, ValueError, RuntimeError) as error:
+            raise _refused(error, "messages") from error
+        return made
+
     def request(self, request: GenerationRequest, around: Around) -> Any:
         """The request to the core; its `request_id` is what outputs name. Raises RequestError."""
         made = self._made(request, request.prompt.ids, self._sampling(request), around)
@@ -257,6 +299,7 @@ class VllmCore:
 
     def scoring(self, request: GenerationRequest, around: Around) -> Any:
         """The request for the log probabilities of a prompt. Raises RequestError."""
+        _check_text(request, "prompt_logprobs")
         params = self._params.SamplingParams(
             max_tokens=1, prompt_logprobs=request.sampling.prompt_logprobs, skip_clone=True
         )
@@ -267,6 +310,7 @@ class VllmCore:
 
         As many tokens are asked for as vLLM's own server asks for.
         """
+        _check_text(request, "use_beam_search")
         width = request.sampling.beam_width or 1
         if 2 * width > self._config.max_logprobs >= 0:
             message = (
@@ -291,7 +335,7 @@ class VllmCore:
 
     def _made(self, request: GenerationRequest, ids: Sequence[int], params: Any, around: Around) -> Any:
         sampling = request.sampling
-        prompt = {"type": "token", "prompt_token_ids": [*ids]}
+        prompt = around.rendered or {"type": "token", "prompt_token_ids": [*ids]}
         if sampling.cache_salt is not None:
             prompt["cache_salt"] = sampling.cache_salt
         try:
@@ -306,8 +350,7 @@ class VllmCore:
                 data_parallel_rank=sampling.data_parallel_rank,
             )
         except (self._refusal, ValueError) as error:
-            message = f"vLLM refuses this: {str(error.args[0] if error.args else error).rstrip('.')}."
-            raise RequestError(message, param=getattr(error, "parameter", None)) from error
+            raise _refused(error, getattr(error, "parameter", None)) from error
         made.external_req_id = made.request_id
         return made
 

@@ -159,7 +159,9 @@ class PlainStream:
 
 
 class OutputReader:
-    """Turns the outputs for one request into chunks."""
+    """Turns the outputs for one request into chunks. The first says how many tokens the media have."""
+
+    media_tokens = 0
 
     def __init__(self, vocabulary: Vocabulary, request: GenerationRequest) -> None:
         sampling: Sampling = request.sampling
@@ -175,6 +177,8 @@ class OutputReader:
         """The chunk in an output, if there is one. Raises EngineError if vLLM gave up."""
         ids, cached = output.new_token_ids, 0
         if output.prefill_stats is not None:
+            if self.media_tokens:
+                return self._first(output)
             cached = output.prefill_stats.num_cached_tokens
         if len(ids) == 1 and output.finish_reason is None and not self._begun and not self._scored:
             token = ids[0]
@@ -191,6 +195,11 @@ class OutputReader:
         elif not tokens and not cached:
             return None
         return Chunk("".join(token.text for token in tokens), tuple(tokens), finish, cached)
+
+    def _first(self, output: Any) -> Chunk:
+        """The first chunk of an answer to a prompt with media."""
+        tokens, self.media_tokens = self.media_tokens, 0
+        return structs.replace(self.read(output) or Chunk("", ()), media_tokens=tokens)
 
     def whole(self, beam: Beam) -> list[Chunk]:
         """The chunks of a whole answer."""
