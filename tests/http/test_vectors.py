@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
+from structlog.testing import capture_logs
 
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest
@@ -298,6 +299,22 @@ async def test_scores_of_pairs(api: ChatApi, path: str) -> None:
 async def test_scores_of_lists_that_do_not_fit(api: ChatApi) -> None:
     error = await refused(api, SCORE, text_1=["a", "b"], text_2=["c"])
     assert error["param"] == "text_1"
+
+
+async def test_what_is_read_is_counted_for_the_operator(api: ChatApi) -> None:
+    async def read() -> float:
+        lines = (await api.http.get("/metrics")).text.splitlines()
+        return sum(
+            float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:prompt_tokens_total")
+        )
+
+    before = await read()
+    with capture_logs() as logs:
+        embedded = await api.post(EMBEDDINGS, {"model": "plain", "input": [CAT, TRADE]})
+        ranked = await api.post(RERANK, {"model": "ranker", "query": CAT, "documents": [TRADE]})
+    used = [embedded["usage"]["prompt_tokens"], ranked["usage"]["total_tokens"]]
+    assert await read() - before == sum(used)
+    assert [line["prompt_tokens"] for line in logs if line["event"] == "request"] == used
 
 
 async def test_who_leaves_is_not_worked_for(api: ChatApi) -> None:

@@ -188,6 +188,8 @@ class Metrics:
         """Count what was done for a request, or a background response."""
         for generation in observation.generations:
             self._count(generation)
+        if observation.read and observation.served is not None:
+            self._tokens["vllm:prompt_tokens"][observation.served] += observation.read
         for call in observation.calls:
             self._calls[call.type, "failed" if call.failed else "completed"] += 1
             _observe(self._call_seconds, call.type, _WHOLE, call.ended - call.started)

@@ -80,4 +80,5 @@ async def _counted(about: int, param: str, work: Callable[[], Awaitable[T]]) -> 
             used = found.tokens
         finally:
             account.settle(reserved, used)
+            observed().read += used
     return found

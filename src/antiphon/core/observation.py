@@ -71,6 +71,8 @@ class Observation(Struct):
     first: float | None = None
     """When the first event of the answer came."""
     generations: list[ObservedGeneration] = []
+    read: int = 0
+    """Tokens of texts that were embedded or ranked."""
     ended: FinishReason | None = None
     """Why an answer of several generations ended: the last of them may have ended for another reason."""
     calls: list[ObservedCall] = []
@@ -94,7 +96,7 @@ class Observation(Struct):
 
     def summary(self) -> dict[str, Any]:
         """What a log line says of it: only what there is to say. Times are in milliseconds."""
-        prompt = cached = completion = reasoning = malformed = 0
+        prompt, cached, completion, reasoning, malformed = self.read, 0, 0, 0, 0
         for generation in self.generations:
             usage = generation.end.usage
             prompt += generation.prompt_tokens
