@@ -19,6 +19,7 @@ from antiphon.app.attachments import AttachmentReader
 from antiphon.app.keys import KeyTable
 from antiphon.app.log_writer import LEASE
 from antiphon.app.metrics import Metrics
+from antiphon.app.search import ChunkEmbedder
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.compose import Runtime
@@ -127,6 +128,7 @@ async def running(
     attachments: AttachmentReader | None = None,
     default_tools: tuple[Mapping[str, Any], ...] = (),
     programs: Callable[[Storage], Interpreters] | None = None,
+    embedder: str | None = None,
     **given: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not.
@@ -161,6 +163,7 @@ async def running(
         attachments=attachments or AttachmentReader(limits),
         keys=KeyTable(keys, admin_keys, key_file),
         interpreters=interpreters,
+        embedder=None if embedder is None else ChunkEmbedder(embedder, lambda: models),
     )
     worker = Worker(app, jobs=JOBS, lease=lease)
     runtime = Runtime(app, worker)

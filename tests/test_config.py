@@ -144,6 +144,7 @@ SAMPLES = {
     "python": ("/opt/science/bin/python", "/opt/science/bin/python"),
     "python_sandbox": ("bwrap --", "bwrap --"),
     "mcp_host": ("a b:1", ("a", "b:1")),
+    "search_embeddings": ("embedder", "embedder"),
     "web_search": ("http://127.0.0.1:8888", "http://127.0.0.1:8888"),
     "web_search_key": ("secret", "secret"),
     "shell": ("bwrap sh", "bwrap sh"),

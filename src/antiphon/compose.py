@@ -92,7 +92,10 @@ def compose(settings: Settings) -> Runtime:
     storage = Storage(_open_store(settings), settings.lease_seconds, metrics)
     mcp = _mcp(settings)
     interpreters = _interpreters(settings, storage)
-    own = (*_tools(settings, interpreters), FileSearch(search.FileSearcher(storage)))
+    name = settings.search_embeddings
+    embedder = None if name is None else search.ChunkEmbedder(name, lambda: app.models)
+    searcher = search.searcher(storage, embedder, read_limits(settings.limit))
+    own = (*_tools(settings, interpreters), FileSearch(searcher))
     tools = by_type([*own, *([mcp] if mcp else [])])
     app = App(
         _models(settings, tools),
@@ -104,6 +107,7 @@ def compose(settings: Settings) -> Runtime:
         tracing=_tracing(settings),
         attachments=_attachments(settings),
         interpreters=interpreters,
+        embedder=embedder,
         keys=KeyTable(settings.api_key, settings.admin_key, settings.keys),
     )
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds), mcp)

@@ -280,6 +280,10 @@ class Settings:
     web_search_key: str | None = field(default=None, repr=False)
     """The key for `brave` or `tavily`."""
 
+    search_embeddings: str | None = None
+    """The name of a model of this server that embeds: with its vectors, files in vector stores are found by
+    meaning, too."""
+
     shell: str | None = None
     """The command that begins a shell in a sandbox, to run commands in for models that ask for
     it. {workspace} in it stands for a folder that is made for each answer."""

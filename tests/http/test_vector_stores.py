@@ -1,16 +1,23 @@
 """Vector stores over HTTP, through the OpenAI SDK: filled, indexed in the background, searched."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
+from math import hypot
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from structlog.testing import capture_logs
 
+from antiphon.core.errors import EngineNotReadyError
+from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.vectors import EmbeddingRequest, Embeddings
+from antiphon.engines.scripted import ScriptedEngine
 from antiphon.store.open import open_store
-from antiphon.store.records import Limits
+from antiphon.store.records import Limits as StoreLimits
 from tests.files import docx_of, pdf_of
 from tests.openai_schema import validate
 from tests.server import NO_TLS, Running, running
@@ -21,7 +28,7 @@ DOGS = b"<!doctype html><title>Dogs</title><p>Dogs bark. They are walked twice a
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Running]:
-    store = partial(open_store, "memory", Limits(vector_stores=5))
+    store = partial(open_store, "memory", StoreLimits(vector_stores=5))
     async with running([{"output": "Hi"}], keys=("alice", "eve"), store=store) as server:
         yield server
 
@@ -251,3 +258,77 @@ async def test_without_the_extra(http: httpx.AsyncClient, monkeypatch: pytest.Mo
     monkeypatch.setattr("antiphon.app.vector_stores.find_spec", lambda _: None)
     answer = await http.post("/vector_stores", json={})
     assert (answer.status_code, "`files`" in answer.json()["error"]["message"]) == (400, True)
+
+
+# By meaning
+
+
+class Meaning(ScriptedEngine):
+    """It knows that felines are cats, and canines dogs. `away`: it is not ready so many times."""
+
+    words = (("feline", "cat"), ("canine", "dog"))
+
+    def __init__(self) -> None:
+        super().__init__([{"output": "Hi"}])
+        self.away = 0
+        self.asked: list[EmbeddingRequest] = []
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        self.asked.append(request)
+        if self.away:
+            self.away -= 1
+            raise EngineNotReadyError
+        return Embeddings(tuple(map(self._vector, request.inputs)), 1)
+
+    def _vector(self, text: Any) -> list[float]:
+        found = [float(any(word in text.lower() for word in known)) for known in self.words]
+        length = hypot(*found, 0.5)
+        return [*(each / length for each in found), 0.5 / length]
+
+
+@asynccontextmanager
+async def meaning(engine: Meaning, limits: Limits = DEFAULTS, **options: Any) -> AsyncIterator[AsyncOpenAI]:
+    async with (
+        running(engine, embedder="scripted", limits=limits, keys=("alice", "eve"), **options) as server,
+        sdk(server) as alice,
+    ):
+        yield alice
+
+
+async def test_files_are_found_by_meaning_and_by_terms() -> None:
+    engine = Meaning()
+    async with meaning(engine) as alice:
+        store = await alice.vector_stores.create(name="pets")
+        await put(alice, store.id, "dogs", DOGS, kind="dog")
+        await put(alice, store.id, "cats.md", CATS, kind="cat")
+        assert {request.truncate for request in engine.asked} == {-1}
+        assert await found(alice, store.id, "felines") == ["cats.md", "dogs"]
+        assert await found(alice, store.id, "canines", max_num_results=1) == ["dogs"]
+        both = (await alice.vector_stores.search(store.id, query="dogs that bark")).data
+        assert (both[0].filename, both[0].score) == ("dogs", 1.0)  # the first of both rankings
+        only: Any = {"type": "eq", "key": "kind", "value": "cat"}
+        assert await found(alice, store.id, "canines", filters=only) == ["cats.md"]
+        used = (await alice.vector_stores.retrieve(store.id)).usage_bytes
+        assert used > len(CATS) + 2 * 3 * 4
+
+        other = await alice.vector_stores.create(name="none")
+        assert await found(alice, other.id, "felines") == []
+
+
+async def test_no_more_chunks_are_compared_than_allowed() -> None:
+    async with meaning(Meaning(), Limits(compared_chunks=1)) as alice:
+        store = await alice.vector_stores.create(name="pets")
+        await put(alice, store.id, "dogs", DOGS)
+        await put(alice, store.id, "cats.md", CATS)
+        with capture_logs() as logs:
+            assert len(await found(alice, store.id, "felines")) == 1
+        assert [line["limit"] for line in logs if line["log_level"] == "warning"] == ["compared_chunks"]
+
+
+async def test_a_file_waits_for_the_model_that_embeds() -> None:
+    engine = Meaning()
+    engine.away = 1
+    async with meaning(engine, lease=0.3) as alice:
+        store = await alice.vector_stores.create(name="pets")
+        await put(alice, store.id, "cats.md", CATS)
+        assert await found(alice, store.id, "felines") == ["cats.md"]

@@ -17,6 +17,7 @@ from antiphon.app.attachments import AttachmentReader, Contents
 from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics
 from antiphon.app.records import AnswerRecords
+from antiphon.app.search import ChunkEmbedder, FileSearcher, searcher
 from antiphon.app.storage import Storage
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
@@ -64,7 +65,8 @@ class App(Struct, frozen=True):
     """The models, the store, the options; what seals for clients, shows calls, counts and traces.
 
     `attachments` reads what clients send along. `keys` knows who they are. `records` are the insides of
-    answers, where they are kept. `interpreters` work in containers.
+    answers, where they are kept. `interpreters` work in containers. `embedder` makes vectors of what vector
+    stores have.
     """
 
     models: Models
@@ -79,6 +81,12 @@ class App(Struct, frozen=True):
     keys: KeyTable = field(default_factory=KeyTable)
     records: AnswerRecords = field(default_factory=AnswerRecords)
     interpreters: Interpreters | None = None
+    embedder: ChunkEmbedder | None = None
+
+    @property
+    def searcher(self) -> FileSearcher:
+        """Searches vector stores."""
+        return searcher(self.storage, self.embedder, self.options.limits)
 
     def contents(self, owner: str) -> Contents:
         """What is attached to a request of an owner."""

@@ -6,6 +6,7 @@ another claims it when the lease has run out, deletes the chunks that were writt
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -14,11 +15,11 @@ import structlog
 from antiphon.apis.vector_stores.schema import LastError
 from antiphon.app.app import App
 from antiphon.app.files import whole_content
-from antiphon.core.errors import RequestError, StoreError
+from antiphon.core.errors import EngineBusyError, EngineNotReadyError, RequestError, StoreError
 from antiphon.core.limits import CLIENT
 from antiphon.log import log_failure
 from antiphon.run.bounded import BoundedPool
-from antiphon.run.documents import UNSUPPORTED, Chunking, read_chunks
+from antiphon.run.documents import UNSUPPORTED, Chunk, Chunking, read_chunks
 from antiphon.store.records import IndexedFile, IndexEnd, IndexStatus, NewChunk
 from antiphon.store.store import INDEXING, VectorStores
 
@@ -85,6 +86,8 @@ class Indexer:
                         continue
                 except StoreError as error:
                     log.warning("the store does not answer", error=error.why)
+                except (EngineBusyError, EngineNotReadyError) as error:
+                    log.warning("a file has to wait for the model that embeds", error=error.message)
                 except Exception as error:
                     log_failure(error)
                 await watch.changed(self._lease)
@@ -98,14 +101,18 @@ class Indexer:
             self._held.discard(record.key)
 
     async def _index(self, record: IndexedFile) -> None:
-        """Index a file. Raises StoreError: then its lease runs out, and it is tried again."""
+        """Index a file.
+
+        Raises StoreError, or what a model raises that is not ready: then its lease runs out, and it is tried
+        again.
+        """
         error = None
         try:
             if not await self._write_chunks(record):
                 return
         except RequestError as refusal:
             error = LastError(_code(refusal), refusal.message)
-        except StoreError:
+        except (StoreError, EngineBusyError, EngineNotReadyError):
             raise
         except Exception as failure:
             log_failure(failure, vector_store=record.vector_store_id, file=record.id)
@@ -123,12 +130,22 @@ class Indexer:
         chunks = await read_chunks(self._pool, content, Chunking(record.chunk_size, record.chunk_overlap))
         if not chunks:
             raise RequestError("There is no text in this file. Send one whose text is not a picture.")
-        written = [NewChunk(position, it.text, it.terms) for position, it in enumerate(chunks)]
-        for start in range(0, len(written), _WRITTEN):
-            some = written[start : start + _WRITTEN]
+        for start in range(0, len(chunks), _WRITTEN):
+            some = await self._embedded(chunks[start : start + _WRITTEN], start)
             if not await self._vector_stores.add_chunks(self._worker, record.key, some):
                 return False
         return True
+
+    async def _embedded(self, chunks: Sequence[Chunk], first: int) -> list[NewChunk]:
+        """The chunks, the first of which has this position, with their vectors, if a model makes some."""
+        embedder = self._app.embedder
+        if embedder is None:
+            return [NewChunk(place, it.text, it.terms) for place, it in enumerate(chunks, first)]
+        vectors = await embedder.vectors([it.text for it in chunks])
+        return [
+            NewChunk(place, it.text, it.terms, embedder.model, vector)
+            for place, (it, vector) in enumerate(zip(chunks, vectors, strict=True), first)
+        ]
 
 
 def _code(error: RequestError) -> str:

@@ -1,25 +1,38 @@
 """Searching vector stores: rankings of chunks, joined, cut and made into results.
 
-There is one ranker, by terms (BM25). Another, such as one by embeddings, has the protocol `Ranker`, and
-is given to `FileSearcher` beside it: what several find is joined by reciprocal rank fusion.
+There is a ranker by terms (BM25), and one by meaning, where a model embeds the chunks. What several find
+is joined by reciprocal rank fusion. Another has the protocol `Ranker`, and is given to `FileSearcher`.
 """
 
 import asyncio
 import time
+from array import array
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from math import log
+from collections.abc import Callable, Collection, Mapping, Sequence
+from heapq import nlargest
+from math import log as logarithm
+from operator import mul
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from antiphon.app.storage import Storage
 from antiphon.core.file_search import FileQuery, FileResult
+from antiphon.core.limits import Limits
+from antiphon.core.vectors import EmbeddingRequest
 from antiphon.run.documents import terms_of
+from antiphon.run.models import Models
 from antiphon.store.records import ChunkRecord, Postings
-from antiphon.store.vector_stores import missing
+from antiphon.store.vector_stores import CANDIDATES, missing
 
+log = structlog.get_logger(__name__)
+
+EMBEDDED = 32
+"""Texts that are embedded at a time."""
+FILES_READ = 16
+"""Files whose vectors are read at a time."""
 SATURATION, LENGTH_WEIGHT = 1.2, 0.75
 """`k1` and `b` of BM25."""
 MOST_TERMS = 64
@@ -75,7 +88,8 @@ def bm25(found: Postings) -> list[Ranked]:
     if not found.chunks:
         return []
     weights = {
-        term: log(1 + (found.total - count + 0.5) / (count + 0.5)) for term, count in found.counts.items()
+        term: logarithm(1 + (found.total - count + 0.5) / (count + 0.5))
+        for term, count in found.counts.items()
     }
     best = sum(weights.values()) * (SATURATION + 1)
     mean = found.length / found.total
@@ -91,6 +105,76 @@ def _weight(terms: str, weights: Mapping[str, float], mean: float) -> float:
         for term, weight in weights.items()
         if counts[term]
     )
+
+
+class ChunkEmbedder:
+    """Makes vectors of chunks and queries, with the model of a name. `models` are there once it is used."""
+
+    def __init__(self, model: str, models: Callable[[], Models]) -> None:
+        self.model = model
+        self._models = models
+
+    async def vectors(self, texts: Sequence[str]) -> list[bytes]:
+        """The vectors of texts, of length 1, as they are stored. Raises RequestError, EngineError."""
+        model = await self._models().model(self.model)
+        able = "truncate" in model.card.capabilities.embedding
+        found: list[bytes] = []
+        for start in range(0, len(texts), EMBEDDED):
+            some = tuple(texts[start : start + EMBEDDED])
+            made = await model.embed(EmbeddingRequest(some, truncate=-1 if able else None))
+            found += [array("f", vector).tobytes() for vector in made.vectors]
+        return found
+
+
+class MeaningRanker:
+    """Finds chunks by the angle between their vectors and that of a query: the score is its cosine.
+
+    At most `compared` chunks are looked at for a query; of more, those of the files that come first.
+    """
+
+    def __init__(self, storage: Storage, embedder: ChunkEmbedder, compared: int) -> None:
+        self._storage = storage
+        self._embedder = embedder
+        self._compared = compared
+
+    async def rank(self, where: Where, query: str) -> list[Ranked]:
+        """See `Ranker`."""
+        vector_stores = self._storage.store.vector_stores
+        keys = where.keys
+        if keys is None:
+            keys = await vector_stores.attributes(where.owner, where.vector_store_ids)
+        [wanted] = await self._embedder.vectors([query])
+        best: list[tuple[float, int]] = []
+        left, files = self._compared, sorted(keys)
+        for start in range(0, len(files), FILES_READ):
+            some = files[start : start + FILES_READ]
+            vectors = await vector_stores.vectors(
+                where.owner, where.vector_store_ids, some, self._embedder.model
+            )
+            if len(vectors) > left:
+                log.warning("too many chunks to compare", limit="compared_chunks", most=self._compared)
+            best = await asyncio.to_thread(nearest, wanted, vectors[:left], best)
+            left -= len(vectors)
+            if left <= 0:
+                break
+        found = {it.id: it for it in await vector_stores.chunks(where.owner, [id_ for _, id_ in best])}
+        return [Ranked(found[id_], max(0.0, score)) for score, id_ in best if id_ in found]
+
+
+def nearest(
+    query: bytes, vectors: Sequence[tuple[int, bytes]], best: Sequence[tuple[float, int]] = ()
+) -> list[tuple[float, int]]:
+    """The cosine and the id of the vectors that are nearest to a query, the nearest first.
+
+    `best` are those of others. A vector of another length than the query's is none of its model's.
+    """
+    wanted = array("f", query)
+    scored = [
+        (sum(map(mul, wanted, memoryview(vector).cast("f"))), id_)
+        for id_, vector in vectors
+        if len(vector) == len(query)
+    ]
+    return nlargest(CANDIDATES, [*best, *scored])
 
 
 def fused(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
@@ -151,3 +235,10 @@ def _result(it: Ranked) -> FileResult:
     chunk = it.chunk
     attributes: dict[str, Any] = msgspec.json.decode(chunk.attributes)
     return FileResult(chunk.file_id, chunk.filename, round(it.score, 4), attributes, chunk.text)
+
+
+def searcher(storage: Storage, embedder: ChunkEmbedder | None, limits: Limits) -> FileSearcher:
+    """What searches by terms and, where a model embeds, by meaning."""
+    if embedder is None:
+        return FileSearcher(storage)
+    return FileSearcher(storage, MeaningRanker(storage, embedder, limits.compared_chunks))

@@ -35,7 +35,6 @@ from antiphon.apis.vector_stores.schema import (
     VectorStoreFile,
 )
 from antiphon.app.app import App
-from antiphon.app.search import FileSearcher
 from antiphon.core.errors import RequestError, missing_extra
 from antiphon.core.file_search import FileQuery, check_most, check_queries, check_ranking, parse_filter
 from antiphon.decode.ids import random_id
@@ -132,7 +131,7 @@ async def search(app: App, owner: str, vector_store_id: str, wire: Search) -> by
         None if wire.filters is None else parse_filter(wire.filters, "filters"),
         check_ranking(wire.ranking_options, "ranking_options"),
     )
-    found = await FileSearcher(app.storage).search(owner, query)
+    found = await app.searcher.search(owner, query)
     data = [
         SearchResult(it.file_id, it.filename, it.score, dict(it.attributes), [Text(it.text)]) for it in found
     ]

@@ -64,6 +64,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     file_bytes: int = 128 * MIB
     files: int = 10_000
     vector_stores: int = 1_000
+    compared_chunks: int = 20_000
 
     # Work that may not end: see `run/bounded.py`
     work_seconds: int = 10

@@ -326,11 +326,16 @@ class VectorStoreBatch(Struct, frozen=True, kw_only=True):
 
 
 class NewChunk(Struct, frozen=True):
-    """A piece of a file's text, and its terms, joined by spaces."""
+    """A piece of a file's text, and its terms, joined by spaces.
+
+    `vector` is what the model `embedded_by` made of it, if one did: packed floats of 32 bits.
+    """
 
     position: int
     text: str
     terms: str
+    embedded_by: str | None = None
+    vector: bytes | None = None
 
 
 class ChunkRecord(Struct, frozen=True):

@@ -274,6 +274,8 @@ vector_chunks = Table(
     Column("size", Integer, nullable=False),
     Column("text", Text, nullable=False),
     Column("terms", Text, nullable=False),
+    Column("embedded_by", Text),
+    Column("vector", LargeBinary),
     Index("vector_chunks_by_parent", "parent", "position"),
 )
 

@@ -41,6 +41,7 @@ from typing import Protocol
 from antiphon.store.records import (
     Append,
     BlobRecord,
+    ChunkRecord,
     CompletionFilter,
     CompletionRecord,
     ContainerFileRecord,
@@ -511,6 +512,16 @@ class VectorStores(Protocol):
 
         With `keys`, only those of the files with these keys. Missing vector stores are left out.
         """
+        ...
+
+    async def vectors(
+        self, owner: str, vector_store_ids: Sequence[str], keys: Collection[str], model: str
+    ) -> Sequence[tuple[int, bytes]]:
+        """The id and the vector of each chunk, of the files with these keys, that this model has embedded."""
+        ...
+
+    async def chunks(self, owner: str, chunk_ids: Sequence[int]) -> Sequence[ChunkRecord]:
+        """Those of these chunks that can be found, in no order."""
         ...
 
 

@@ -367,7 +367,7 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk],
     row = transaction.execute(mine).first()
     if row is None:
         return False
-    usage = row.usage_bytes + sum(len(it.text.encode()) + len(it.terms.encode()) for it in chunks)
+    usage = row.usage_bytes + sum(map(_size, chunks))
     transaction.execute(
         update(vector_store_files).where(vector_store_files.c.id == key).values(usage_bytes=usage)
     )
@@ -384,11 +384,17 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk],
             len(chunk.terms.split()) + 1,
             chunk.text,
             f"{store} {chunk.terms}",
+            chunk.embedded_by,
+            chunk.vector,
         )
         for index, chunk in enumerate(chunks)
     ]
     transaction.each(_ADD_CHUNK, rows)
     return True
+
+
+def _size(chunk: NewChunk) -> int:
+    return len(chunk.text.encode()) + len(chunk.terms.encode()) + len(chunk.vector or b"")
 
 
 @one_by_one
@@ -462,6 +468,15 @@ def _postings(
     found = [term for term in terms if counts[term]]
     if not found:
         return Postings(total, int(length), counts, [])
+    wanted = _found().where(searched, _matching(connection, ids, found))
+    weights = {term: log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5)) for term in found}
+    ordered = wanted.order_by(_weight(weights).desc(), vector_chunks.c.id).limit(CANDIDATES)
+    rows = [ChunkRecord(*row) for row in connection.execute(ordered)]
+    return Postings(total, int(length), counts, rows)
+
+
+def _found() -> Select[Any]:
+    """The columns of a `ChunkRecord`."""
     columns = (
         vector_chunks.c.id,
         vector_store_files.c.file_id,
@@ -471,12 +486,21 @@ def _postings(
         vector_chunks.c.text,
         vector_chunks.c.terms,
     )
-    wanted = _joined(*columns).join(files, files.c.id == vector_store_files.c.file_id)
-    wanted = wanted.where(searched, _matching(connection, ids, found))
-    weights = {term: log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5)) for term in found}
-    ordered = wanted.order_by(_weight(weights).desc(), vector_chunks.c.id).limit(CANDIDATES)
-    rows = [ChunkRecord(*row) for row in connection.execute(ordered)]
-    return Postings(total, int(length), counts, rows)
+    return _joined(*columns).join(files, files.c.id == vector_store_files.c.file_id)
+
+
+def _vectors(
+    connection: Connection, owner: str, ids: Sequence[str], keys: Collection[str], model: str
+) -> list[tuple[int, bytes]]:
+    wanted = _joined(vector_chunks.c.id, vector_chunks.c.vector)
+    its = wanted.where(_searched(owner, ids, keys), vector_chunks.c.embedded_by == model)
+    return [(row.id, row.vector) for row in connection.execute(its)]
+
+
+def _chunks_of(connection: Connection, owner: str, chunk_ids: Sequence[int]) -> list[ChunkRecord]:
+    mine = _found().where(vector_chunks.c.id.in_(chunk_ids), vector_store_files.c.owner == owner)
+    done = mine.where(vector_store_files.c.status == IndexStatus.COMPLETED)
+    return [ChunkRecord(*row) for row in connection.execute(done)]
 
 
 def _weight(weights: Mapping[str, float]) -> ColumnElement[float]:
@@ -588,3 +612,11 @@ class SqlVectorStores:
         keys: Collection[str] | None = None,
     ) -> Postings:
         return await self._database.read(_postings, owner, vector_store_ids, terms, keys)
+
+    async def vectors(
+        self, owner: str, vector_store_ids: Sequence[str], keys: Collection[str], model: str
+    ) -> Sequence[tuple[int, bytes]]:
+        return await self._database.read(_vectors, owner, vector_store_ids, keys, model)
+
+    async def chunks(self, owner: str, chunk_ids: Sequence[int]) -> Sequence[ChunkRecord]:
+        return await self._database.read(_chunks_of, owner, chunk_ids)

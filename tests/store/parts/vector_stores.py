@@ -297,6 +297,34 @@ class VectorStoresContract:
         assert len(read.chunks) == 200
         assert read.chunks[0].filename == "ü.txt"
 
+    async def test_vectors_are_found_by_the_model_that_made_them(self, store: Store) -> None:
+        await filled(store, {"a": ["plain"]})
+        await uploaded(store, "b")
+        await store.vector_stores.attach(OWNER, "vs_1", [indexed("b")])
+        claimed = await store.vector_stores.claim("w", NOW, 10)
+        assert claimed is not None
+        new = [NewChunk(place, text, text, "m", text.encode()) for place, text in enumerate(("one", "three"))]
+        assert await store.vector_stores.add_chunks("w", claimed.key, new)
+        vectors, keys = store.vector_stores.vectors, [claimed.key]
+        assert await vectors(OWNER, ["vs_1"], keys, "m") == []  # it is not indexed yet
+        await store.vector_stores.finish(IndexEnd("w", claimed.key, IndexStatus.COMPLETED))
+
+        every = await store.vector_stores.attributes(OWNER, ["vs_1"])
+        read = dict(await vectors(OWNER, ["vs_1"], every, "m"))
+        assert sorted(read.values()) == [b"one", b"three"]
+        chunks = await store.vector_stores.chunks(OWNER, [*read, 5])
+        assert {each.id: each.text.encode() for each in chunks} == read
+        for nothing in (
+            vectors("eve", ["vs_1"], every, "m"),
+            vectors(OWNER, ["vs_1"], every, "other"),
+            vectors(OWNER, ["vs_1"], every.keys() - {claimed.key}, "m"),
+            vectors(OWNER, ["vs_2"], every, "m"),
+            store.vector_stores.chunks("eve", [*read]),
+        ):
+            assert await nothing == []
+        file = await store.vector_stores.file(OWNER, "vs_1", "b")
+        assert file.usage_bytes == 3 * len("onethree")
+
     async def test_terms_are_what_they_are(self, store: Store) -> None:
         """No database cuts, folds or understands them."""
         terms = ["x86", "3", "1e5", "10k", "東京", "naïve", "हिन्दी", "or", "and", "not", "near", "the", "İx"]
