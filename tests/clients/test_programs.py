@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
+from antiphon.core.limits import DEFAULTS
 from antiphon.engines.engine import Engine
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.tools.mcp.open import open_mcp
+from tests.acting import TakingTurns
 from tests.clients.environments import ENVIRONMENTS, INSTALL_SECONDS, RUN_SECONDS
 from tests.real_engine import real_engine
 from tests.server import running
+from tests.tools.mcp_servers import serving
 
 pytestmark = [
     pytest.mark.skipif(
@@ -186,6 +190,27 @@ async def test_llm_comply_finds_no_fault(api: str, model: str, tmp_path: Path) -
     }
     assert faults == {}
     assert [result for result in report["results"] if result.get("warnings")] == []
+
+
+@pytest.mark.parametrize("way", ["whole", "streamed"])
+@pytest.mark.parametrize("client", ["openai-agents", "ai-sdk"])
+async def test_a_client_approves_a_call_of_an_mcp_server(client: str, way: str, tmp_path: Path) -> None:
+    environment = ENVIRONMENTS[client]
+    environment.ready()
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
+    mcp = open_mcp((), ("127.0.0.1",), DEFAULTS, str)
+    await mcp.start()
+    async with (
+        serving() as sums,
+        running(TakingTurns(call, "It is 5.", name="scripted"), tools=[mcp], keys=[KEY]) as server,
+    ):
+        program = f"{client.replace('-', '_')}_mcp"
+        fact = await environment.run(
+            program, f"{server.url}/v1", "scripted", sums.url, way, key=KEY, home=tmp_path
+        )
+
+    assert fact == {"text": "It is 5.", "asked": [["sums", "add", {"a": 2, "b": 3}]], "ran": ["5"]}
+    assert sums.told.calls == ["add"]
 
 
 async def test_codex_runs_a_command_and_resumes(tmp_path: Path) -> None:

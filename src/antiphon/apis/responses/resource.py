@@ -98,27 +98,27 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
     namespace: str | UnsetType = UNSET
 
 
-class ListedToolEntry(Struct):
-    """A tool of a remote server."""
+class ListedToolEntry(Struct, omit_defaults=True):
+    """A tool of a remote server. What is null is left out: clients read it so."""
 
     name: str
-    description: str | None
     input_schema: Mapping[str, Any]
-    annotations: Mapping[str, Any] | None
+    description: str | None = None
+    annotations: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, tool: ListedTool) -> "ListedToolEntry":
         """The tool, as it was listed."""
-        return cls(tool.name, tool.description, tool.input_schema, tool.annotations)
+        return cls(tool.name, tool.input_schema, tool.description, tool.annotations)
 
 
 class ListToolsItem(Struct, tag_field="type", tag="mcp_list_tools"):
-    """What a remote server says that it has, or why it does not."""
+    """What a remote server says that it has, or why it does not. Clients take no error that is null."""
 
     id: str
     server_label: str
     tools: tuple[ListedToolEntry, ...] = ()
-    error: str | None = None
+    error: str | UnsetType = UNSET
 
 
 # The response

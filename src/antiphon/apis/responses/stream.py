@@ -337,7 +337,7 @@ class ResponseProjection:
         type_, encode_event = "mcp_list_tools", self._numbers.encode
         position = self._position(type_)
         tools = tuple(map(ListedToolEntry.of, listing.tools))
-        payload = encode(ListToolsItem(position.id, listing.label, tools, listing.error))
+        payload = encode(ListToolsItem(position.id, listing.label, tools, listing.error or UNSET))
         self._output.append(StoredItem(position.id, type_, payload))
         self._tokens.append([])
         stages = ("in_progress", "failed" if listing.error else "completed")
