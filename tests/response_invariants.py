@@ -221,7 +221,7 @@ class _Item:
         stages = _STAGES.get(final["type"], [])
         assert self.stages == stages[: len(self.stages)], "stages are missing"
         if final["type"] == "mcp_list_tools":
-            assert self.failed == (final["error"] is not None) == (self.stages != stages)
+            assert self.failed == (final.get("error") is not None) == (self.stages != stages)
         elif stages:
             assert (final["status"] == "completed") == (self.stages == stages), "it ended otherwise"
         if final["type"] == "mcp_call":

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp.server import MCPServer
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
@@ -24,8 +25,9 @@ from antiphon.tools.mcp.settings import Policy, ToolFilter
 from antiphon.tools.mcp.tables import McpServer
 from antiphon.tools.mcp.tool import Mcp
 from antiphon.tools.web.guard import GuardedTransport, look_up, public
-from tests.acting import TakingTurns
+from tests.acting import ActingTool, TakingTurns
 from tests.http.api import Api, check_stream, client, prompt_of, text_of, user
+from tests.http.harmony import Said
 from tests.response_invariants import check
 from tests.run.support import until
 from tests.server import Running, running
@@ -721,3 +723,72 @@ async def test_chat_notes_a_server_that_cannot_be_listed() -> None:
     [note] = chat["notes"]
     assert note["param"] == "tools[0]"
     assert "'sums' has no tools now" in note["message"]
+
+
+# The labels of tools that models were trained with
+
+PROGRAM = "<|channel|>analysis to=python code<|message|>print(42)<|call|>"
+SWITCH = {"type": "mcp", "server_label": "code_interpreter", "require_approval": "never"}
+
+
+async def test_a_label_switches_the_tool_that_the_model_was_trained_with() -> None:
+    engine = Said()
+    async with (
+        running(engine, dialect="openai", date="2025-06-28", tools=[ActingTool()]) as server,
+        client(server) as api,
+    ):
+        engine.says(PROGRAM, "<|channel|>final<|message|>It is 42.<|return|>")
+        response = await api.streamed("Run!", tools=[SWITCH])
+        assert "Use this tool to execute Python code" in prompt_of(server)
+        engine.says(PROGRAM, "<|channel|>final<|message|>It is 42.<|return|>")
+        chat = await api.post("/chat/completions", {"model": "scripted", **CHAT, "tools": [SWITCH]})
+        approved = await api.refused("Run!", tools=[{**SWITCH, "require_approval": "always"}])
+        unknown = await api.refused("Run!", tools=[{**SWITCH, "server_label": "container"}])
+
+    called = item(response, "mcp_call")
+    assert (called["server_label"], called["name"], called["output"]) == (
+        "code_interpreter",
+        "python",
+        "42\n",
+    )
+    assert json.loads(called["arguments"]) == {"code": "print(42)"}
+    assert chat["choices"][0]["message"]["content"] == "It is 42."
+    assert approved["param"] == "tools[0].require_approval"
+    assert unknown["param"] == "tools[0].type"
+
+
+async def test_an_operators_server_stands_for_a_tool_that_the_model_was_trained_with() -> None:
+    made = MCPServer("python")
+
+    @made.tool()
+    def python(code: str) -> str:
+        """Runs code."""
+        return f"ran {code}"
+
+    @made.tool()
+    def other() -> str:
+        """Is no part of what the model was trained with."""
+        return ""
+
+    engine = Said()
+    async with serving(made.streamable_http_app()) as there:
+        tool = Mcp(network(), (operators(there, "code_interpreter"),), (), Limits())
+        await tool.start()
+        async with (
+            running(engine, dialect="openai", date="2025-06-28", tools=[tool]) as server,
+            client(server) as api,
+        ):
+            outputs = []
+            for _ in range(2):
+                engine.says(PROGRAM, PROGRAM, "<|channel|>final<|message|>Done.<|return|>")
+                response = await api.create("Run!", tools=[SWITCH])
+                outputs += [each["output"] for each in response["output"] if each["type"] == "mcp_call"]
+            prompt = prompt_of(server)
+        await tool.close()
+
+    assert outputs == ["ran print(42)"] * 4
+    assert "Use this tool to execute Python code" in prompt
+    assert "Is no part" not in prompt
+    sessions = [headers["x-session-id"] for headers in there.told.headers if "x-session-id" in headers]
+    assert len({*sessions}) == 2  # one for each answer
+    assert {headers["authorization"] for headers in there.told.headers} == {f"Bearer {SECRET}"}

@@ -39,6 +39,13 @@ class Listing(Struct, frozen=True):
     known: bool = False
 
 
+TRAINED_LABELS: Mapping[str, str] = {
+    "code_interpreter": "code_interpreter",
+    "web_search_preview": "web_search",
+    "container": "shell",
+}
+"""Label of an MCP server that stands for a tool which models were trained with → the type of that tool."""
+
 DEFAULTS = "default tools"
 """The place of tools that no request has to name."""
 

@@ -16,9 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import DEFAULTS, Hosts, Listing, Note
+from antiphon.core.hosts import DEFAULTS, TRAINED_LABELS, Hosts, Listing, Note, unread
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Offer, ServerTool, Wanted
+from antiphon.tools.tool import Labelled, Offer, ServerTool, Wanted
 
 RESERVED = frozenset({"function", "custom", "namespace", "allowed_tools"})
 """What APIs call a client's own tools."""
@@ -136,10 +136,11 @@ async def discover(
     for where, settings, offer in ((each.where, each.settings, offers[each.where]) for each in wanted):
         name = settings["type"]
         type_, functions = types.get(name), offer.functions
+        kind = _trained_kind(settings) or type_
         if not asking.items and any(_hosted(function).approval for function in functions):
             raise _unapproved(where)
-        if type_ is not None and functions and type_ in trained:
-            functions = tuple(_described(trained[type_], functions))
+        if functions and kind in trained:
+            functions = tuple(_described(trained[kind], functions))
         if offer.listing is not None:
             if offer.listing.label in {listing.label for listing in listings}:
                 message = f"There are two servers of the label '{offer.listing.label}'. Rename one."
@@ -163,6 +164,9 @@ async def _offers(tools: Tools, types: Mapping[str, str], wanted: Iterable[Wante
     """
 
     async def offer(each: Wanted) -> Offer:
+        own = _switched(each.settings, tools)
+        if own is not None:
+            return await _as_server(own, each)
         type_ = types.get(each.settings["type"])
         return Offer() if type_ is None else await tools[type_].offer(each)
 
@@ -172,6 +176,38 @@ async def _offers(tools: Tools, types: Mapping[str, str], wanted: Iterable[Wante
         if isinstance(found, BaseException):
             raise found
     return dict(zip(places, offers, strict=True))  # type: ignore[arg-type]
+
+
+def _trained_kind(settings: Mapping[str, Any]) -> str | None:
+    """The type of the tool that models were trained with, and that an MCP server stands for by its label."""
+    if settings["type"] != "mcp" or settings.get("server_url") is not None:
+        return None
+    return TRAINED_LABELS.get(str(settings.get("server_label")))
+
+
+def _switched(settings: Mapping[str, Any], tools: Tools) -> ServerTool | None:
+    """The server's own tool that a label stands for, where the operator has no MCP server of that label."""
+    remote = tools.get("mcp")
+    known = remote.labels if isinstance(remote, Labelled) else ()
+    kind = None if settings.get("server_label") in known else _trained_kind(settings)
+    return None if kind is None else tools.get(kind)
+
+
+async def _as_server(tool: ServerTool, wanted: Wanted) -> Offer:
+    """What a tool offers to who asks for it as for an MCP server. Raises RequestError."""
+    label, where = str(wanted.settings["server_label"]), wanted.where
+    if wanted.settings.get("require_approval") not in (None, "never"):
+        message = "Calls of the server's own tools are not approved. Use 'never'."
+        raise RequestError(message, param=f"{where}.require_approval")
+    settings = {"type": tool.type}
+    offer = await tool.offer(replace(wanted, settings=settings))
+    functions = tuple(
+        replace(function, hosted=replace(_hosted(function), label=label)) for function in offer.functions
+    )
+    notes = unread(wanted.settings, where, ("type", "server_label", "server_description", "require_approval"))
+    return replace(
+        offer, functions=functions, notes=(*offer.notes, *notes), settings=offer.settings or settings
+    )
 
 
 def _unapproved(where: str) -> RequestError:
@@ -204,15 +240,14 @@ def _described(trained: Iterable[Function], functions: Iterable[Function]) -> It
     How calls may be run is the tool's to say.
     """
     own = {_hosted(function).action: function for function in functions}
+    remote = any(_hosted(function).label for function in functions)
     for function in trained:
-        hosted = _hosted(function)
-        same = own.get(hosted.action)
+        same = own.get(_hosted(function).action)
         if same is not None:
             description = function.description or same.description
-            said = _hosted(same)
-            hosted = replace(hosted, parallel=said.parallel, idempotent=said.idempotent)
-            function = replace(function, description=description, hosted=hosted)  # noqa: PLW2901
-        yield function
+            yield replace(function, description=description, hosted=replace(_hosted(same), native=True))
+        elif not remote:
+            yield function
 
 
 def _placed(function: Function, where: str, settings: Mapping[str, Any]) -> Function:
@@ -229,7 +264,8 @@ def _labelled(
     return {
         where: tuple(
             replace(function, name=f"{_hosted(function).server}__{function.name}"[:MAX_NAME])
-            if len(tools[function.name]) > 1 or (function.name in names and _hosted(function).label)
+            if not _hosted(function).native
+            and (len(tools[function.name]) > 1 or (function.name in names and _hosted(function).label))
             else function
             for function in functions
         )

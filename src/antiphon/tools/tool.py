@@ -5,7 +5,7 @@ for each answer: a session keeps what one call leaves for the next (variables, p
 files), and is gone with the answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -85,6 +85,16 @@ class Checked(Protocol):
 
         What may work later is a warning in the log. It ends in bounded time.
         """
+        ...
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """A tool of which the operator has some, known by their labels."""
+
+    @property
+    def labels(self) -> Container[str]:
+        """Those that the operator has."""
         ...
 
 

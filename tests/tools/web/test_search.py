@@ -75,11 +75,18 @@ def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
         SearxngSearch(url)
 
 
-BRAVE = (
-    b'{"type": "search", "web": {"results": [{"title": "A &amp; B", "url": "https://a.org/1", '
-    b'"description": "of <strong>a</strong> &lt; b"}, {"title": "B", "url": "https://b.org/"}]}}'
-)
-TAVILY = b'{"query": "q", "results": [{"title": "A & B", "url": "https://a.org/1", "content": "of a < b", "score": 1}]}'
+# As api-dashboard.search.brave.com/docs has them: `WebSearchApiResponse`, asked for with the headers named there.
+BRAVE = b"""{"type": "search", "query": {"original": "choirs", "more_results_available": true},
+"mixed": {"type": "mixed", "main": [{"type": "web", "index": 0, "all": false}], "top": [], "side": []},
+"web": {"type": "search", "family_friendly": true, "results": [
+{"type": "search_result", "subtype": "generic", "title": "A &amp; B", "url": "https://a.org/1",
+"description": "of <strong>a</strong> &lt; b", "is_source_local": false, "language": "en", "age": "May 2, 2025",
+"profile": {"name": "A", "url": "https://a.org/1"}, "meta_url": {"scheme": "https", "hostname": "a.org"}},
+{"type": "search_result", "title": "B", "url": "https://b.org/"}]}}"""
+# As docs.tavily.com/api-reference/endpoint/search has them, its time as text.
+TAVILY = b"""{"query": "choirs", "answer": null, "images": [], "results": [{"title": "A & B",
+"url": "https://a.org/1", "content": "of a < b", "score": 0.81025416, "raw_content": null, "favicon": null}],
+"response_time": "1.67", "request_id": "123e4567-e89b-12d3-a456-426614174111"}"""
 
 
 async def test_brave_is_asked_with_its_key() -> None:
@@ -91,6 +98,7 @@ async def test_brave_is_asked_with_its_key() -> None:
         [asked] = site.asked
     assert dict(asked.query_params) == {"q": "choirs (site:a.org)", "count": "5"}
     assert asked.headers["X-Subscription-Token"] == "k"
+    assert asked.headers["Accept"] == "application/json"
 
 
 async def test_tavily_is_asked_with_its_key() -> None:
@@ -98,6 +106,7 @@ async def test_tavily_is_asked_with_its_key() -> None:
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         bodies.append(request.read())
+        assert (request.method, str(request.url)) == ("POST", "https://api.tavily.com/search")
         assert request.headers["Authorization"] == "Bearer k"
         return httpx2.Response(200, content=TAVILY)
 

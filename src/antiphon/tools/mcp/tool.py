@@ -5,13 +5,14 @@ server does, slow, broken or lying, is the result of a call, or the error of a l
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import ListedTool, Note, unread
+from antiphon.core.hosts import TRAINED_LABELS, ListedTool, Note, unread
 from antiphon.core.limits import DEFAULTS, Limits, check_body
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
@@ -25,6 +26,8 @@ TYPE = "mcp"
 MAX_NAME = 64
 """Characters of a function's name, as models and clients know them."""
 MAX_DESCRIPTION = 4000
+SESSION_HEADER = "x-session-id"
+"""Tells servers of tools that models were trained with which calls belong together: those of an answer."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -56,6 +59,11 @@ class Mcp:
             if server.default
         )
 
+    @property
+    def labels(self) -> Container[str]:
+        """See `Labelled`."""
+        return self._servers.keys()
+
     async def start(self) -> None:
         """Connect to the operator's servers."""
         await self._connections.start()
@@ -84,6 +92,9 @@ class Mcp:
         """See `ServerTool`."""
         asked = parse(wanted.settings, wanted.where, self._hosts)
         target, *_ = self._resolved(asked, wanted)
+        if asked.label in TRAINED_LABELS and target.url:
+            headers = {**target.headers, SESSION_HEADER: wanted.answer or uuid4().hex}
+            target = replace(target, headers=headers)  # so the connection is the answer's own
         return Session(Lease(self._connections, target, wanted.owner), self._limits)
 
     async def close(self) -> None:
