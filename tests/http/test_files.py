@@ -1,6 +1,7 @@
 """Files over HTTP, through the OpenAI SDK, and what is wrong with an upload."""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from functools import partial
@@ -11,6 +12,7 @@ import pytest
 import pytest_asyncio
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError
 
+from antiphon.config import identity_of
 from antiphon.core.limits import Limits
 from antiphon.store.open import open_store
 from antiphon.store.records import Limits as StoreLimits
@@ -182,3 +184,93 @@ async def test_others_are_answered_while_a_large_file_comes(alice: AsyncOpenAI, 
     while not uploading.done():
         assert json.loads((await http.get("/models")).content)["object"] == "list"
     assert len(await uploading) == 4
+
+
+# In parts
+
+
+async def test_a_file_comes_in_parts(alice: AsyncOpenAI, server: Running):
+    data = bytes(range(256)) * 1000
+    upload = await alice.uploads.create(
+        filename="../a.bin", purpose="assistants", bytes=len(data), mime_type="application/octet-stream"
+    )
+    validate("Upload", json.loads(upload.model_dump_json(exclude_unset=True)))
+    assert (upload.status, upload.bytes, upload.file) == ("pending", len(data), None)
+    parts = [
+        await alice.uploads.parts.create(upload.id, data=piece) for piece in (data[100_000:], data[:100_000])
+    ]
+    validate("UploadPart", json.loads(parts[0].model_dump_json(exclude_unset=True)))
+    ids = [part.id for part in reversed(parts)]
+
+    with pytest.raises(BadRequestError, match="The parts have 100000 bytes"):
+        await alice.uploads.complete(upload.id, part_ids=ids[:1])
+    with pytest.raises(BadRequestError, match="another MD5"):
+        await alice.uploads.complete(upload.id, part_ids=ids, md5="0" * 32)
+    with pytest.raises(NotFoundError) as missing:
+        await alice.uploads.complete(upload.id, part_ids=[*ids, "part_none"])
+    async with sdk(server, "eve") as eve:
+        with pytest.raises(NotFoundError):
+            await eve.uploads.parts.create(upload.id, data=b"x")
+        with pytest.raises(NotFoundError):
+            await eve.uploads.cancel(upload.id)
+    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    done = await alice.uploads.complete(upload.id, part_ids=ids, md5=md5)
+
+    assert missing.value.param == "part_ids[2]"
+    validate("Upload", json.loads(done.model_dump_json(exclude_unset=True)))
+    assert done.file is not None
+    assert (done.status, done.file.filename, done.file.bytes) == ("completed", "a.bin", len(data))
+    assert (await alice.files.content(done.file.id)).content == data
+    for again in (alice.uploads.cancel(upload.id), alice.uploads.complete(upload.id, part_ids=ids)):
+        with pytest.raises(NotFoundError, match="it may be complete"):
+            await again
+
+
+async def test_an_upload_that_is_cancelled_leaves_nothing(alice: AsyncOpenAI, server: Running):
+    before = await server.app.storage.store.blobs.used(identity_of("alice"))
+    upload = await alice.uploads.create(
+        filename="a",
+        purpose="vision",
+        bytes=3,
+        mime_type="image/png",
+        expires_after={"anchor": "created_at", "seconds": 3600},
+    )
+    await alice.uploads.parts.create(upload.id, data=b"abc")
+    cancelled = await alice.uploads.cancel(upload.id)
+
+    assert cancelled.status == "cancelled"
+    with pytest.raises(NotFoundError):
+        await alice.uploads.parts.create(upload.id, data=b"abc")
+    assert await server.app.storage.store.blobs.used(identity_of("alice")) == before
+
+
+async def test_the_client_cuts_a_file_itself(alice: AsyncOpenAI):
+    upload = await alice.uploads.upload_file_chunked(
+        file=b"0123456789" * 100,
+        filename="n.txt",
+        bytes=1000,
+        mime_type="text/plain",
+        purpose="assistants",
+        part_size=300,
+    )
+
+    assert upload.file is not None
+    assert (await alice.files.content(upload.file.id)).content == b"0123456789" * 100
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"bytes": -1}, "bytes"),
+        ({"bytes": 2**40}, "bytes"),
+        ({"purpose": "fun"}, "purpose"),
+        ({"filename": ""}, "filename"),
+    ],
+)
+async def test_uploads_that_cannot_be(http: httpx.AsyncClient, change: dict[str, Any], param: str):
+    body = {"filename": "a", "purpose": "vision", "bytes": 3, "mime_type": "image/png"}
+    answer = await http.post("/uploads", json=body | change)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    path = f"/uploads/{(await http.post('/uploads', json=body)).json()['id']}/parts"
+    answer = await http.post(path, files={"file": b"abc"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "data")

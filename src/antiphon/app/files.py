@@ -13,6 +13,8 @@ from antiphon.decode.ids import random_id
 from antiphon.store.files import missing_file
 from antiphon.store.records import FileRecord, NewBlob, Paging
 
+NAME_CHARACTERS = 512
+
 
 async def create(
     app: App, owner: str, wire: CreateFile, filename: str, content: AsyncIterable[bytes]
@@ -88,6 +90,13 @@ async def whole_content(app: App, owner: str, file_id: str, param: str) -> tuple
     except NotFoundError as error:
         error.param = param
         raise
+
+
+def plain_name(name: str) -> str:
+    """The name of a file, without folders, and without what no database and no header can hold."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    shown = "".join(letter for letter in last if letter.isprintable())
+    return shown[:NAME_CHARACTERS] or "file"
 
 
 def _encode(record: FileRecord) -> bytes:

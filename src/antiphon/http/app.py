@@ -16,9 +16,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from antiphon.apis.chat.stored import UpdateRequest
 from antiphon.apis.containers.schema import CreateContainer
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
+from antiphon.apis.files.schema import CompleteUpload, CreateUpload
 from antiphon.apis.vector_stores import schema as vectors
 from antiphon.app import containers as programs
-from antiphon.app import conversations, debug, stored_completions, vector_stores
+from antiphon.app import conversations, debug, stored_completions, uploads, vector_stores
 from antiphon.app import files as uploaded
 from antiphon.app import message_batches as batches
 from antiphon.app.app import App
@@ -64,6 +65,7 @@ _RESPONSE = "/v1/responses/{response_id}"
 _CONVERSATION = "/v1/conversations/{conversation_id}"
 _ITEM = _CONVERSATION + "/items/{item_id}"
 _FILE = "/v1/files/{file_id}"
+_UPLOAD = "/v1/uploads/{upload_id}"
 _VECTORS = "/v1/vector_stores/{vector_store_id}"
 _VECTORS_FILE = _VECTORS + "/files/{file_id}"
 _VECTORS_BATCH = _VECTORS + "/file_batches/{batch_id}"
@@ -138,6 +140,10 @@ ROUTES = [
     Route(_FILE, handler(uploaded.retrieve), methods=GET),
     Route(_FILE, handler(uploaded.delete), methods=DELETE),
     Route(_FILE + "/content", files.content, methods=GET),
+    Route("/v1/uploads", handler(uploads.create, body(CreateUpload, "small_body_bytes")), methods=POST),
+    Route(_UPLOAD + "/parts", files.add_part, methods=POST),
+    Route(_UPLOAD + "/complete", handler(uploads.complete, body(CompleteUpload)), methods=POST),
+    Route(_UPLOAD + "/cancel", handler(uploads.cancel), methods=POST),
     Route("/v1/containers", handler(programs.create, body(CreateContainer)), methods=POST),
     Route(
         "/v1/containers",

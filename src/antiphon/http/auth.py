@@ -29,7 +29,14 @@ _ADMIN = frozenset(
         *("/v1/replicas", "/v1/replicas/drain", "/v1/replicas/resume"),
     }
 )
-_STORED = ("/v1/conversations", "/v1/files", "/v1/vector_stores", "/v1/containers", "/v1/debug")
+_STORED = (
+    "/v1/conversations",
+    "/v1/files",
+    "/v1/uploads",
+    "/v1/vector_stores",
+    "/v1/containers",
+    "/v1/debug",
+)
 """The beginning of paths that do nothing but keep things."""
 _ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 """The beginning of paths where answers are made, and are found later."""

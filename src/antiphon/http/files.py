@@ -1,4 +1,4 @@
-"""POST /v1/files, which takes a form, and the content of files. What else there is, `http/app.py` lists."""
+"""Files and parts of uploads, which come as forms, and the content of files. `http/app.py` lists all else."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from antiphon.apis.files.schema import PURPOSES, CreateFile
-from antiphon.app import files
+from antiphon.app import files, uploads
 from antiphon.core.errors import MediaTypeError, RequestError
 from antiphon.http.request import Query, app_of, json_response, owner_of, too_large
 from antiphon.store.records import Paging
@@ -21,7 +21,6 @@ MOST_ON_PAGE = 10_000
 STATUSES = ("in_progress", "completed", "failed", "cancelled")
 MOST_FIELDS = 100
 FIELD_BYTES = 64 * 1024
-NAME_CHARACTERS = 512
 _READ_BYTES = 256 * 1024
 
 
@@ -34,6 +33,16 @@ async def create(request: Request) -> Response:
         wire = _fields(form)
         app, owner = app_of(request), owner_of(request)
         return json_response(await files.create(app, owner, wire, name_of(upload), pieces_of(upload)))
+
+
+async def add_part(request: Request) -> Response:
+    """Keep a part of an upload that a form brings."""
+    async with form_of(request) as form:
+        data = form.get("data")
+        if not isinstance(data, UploadFile):
+            raise RequestError("Missing required parameter: 'data'. Send it as a file.", param="data")
+        app, owner, upload_id = app_of(request), owner_of(request), request.path_params["upload_id"]
+        return json_response(await uploads.add_part(app, owner, upload_id, pieces_of(data)))
 
 
 async def list_filter(request: Request) -> str | None:
@@ -121,9 +130,7 @@ def _fields(form: FormData) -> CreateFile:
 
 def name_of(upload: UploadFile) -> str:
     """The name of a file, without folders, and without what no database and no header can hold."""
-    name = (upload.filename or "").replace("\\", "/").rpartition("/")[2]
-    shown = "".join(letter for letter in name if letter.isprintable())
-    return shown[:NAME_CHARACTERS] or "file"
+    return files.plain_name(upload.filename or "")
 
 
 async def pieces_of(upload: UploadFile) -> AsyncIterator[bytes]:

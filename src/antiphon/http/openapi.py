@@ -57,7 +57,7 @@ class Operation(Struct, frozen=True):
     """One method of a route. `request` and `answer` are types of JSON bodies; None for another body, or none.
 
     A tuple of types stands for any of them. `events`: it may be a stream. `query` names the
-    parameters of the URL. A `form` is a file with fields.
+    parameters of the URL. A `form` is a file, in the field of that name, with other fields.
     """
 
     request: Any = None
@@ -65,6 +65,7 @@ class Operation(Struct, frozen=True):
     events: bool = False
     query: tuple[str, ...] = ()
     form: Any = None
+    file: str = "file"
     media_type: str = JSON
 
 
@@ -171,6 +172,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/files/{file_id}": Operation(answer=files.File),
     "DELETE /v1/files/{file_id}": Operation(answer=files.DeletedFile),
     "GET /v1/files/{file_id}/content": Operation(media_type="application/octet-stream"),
+    "POST /v1/uploads": Operation(files.CreateUpload, files.Upload),
+    "POST /v1/uploads/{upload_id}/parts": Operation(
+        form=files.AddUploadPart, file="data", answer=files.UploadPart
+    ),
+    "POST /v1/uploads/{upload_id}/complete": Operation(files.CompleteUpload, files.Upload),
+    "POST /v1/uploads/{upload_id}/cancel": Operation(answer=files.Upload),
     "POST /v1/containers": Operation(containers.CreateContainer, containers.Container),
     "GET /v1/containers": Operation(
         answer=_list_of(containers.Container, "ContainerList"), query=("name", *PAGED)
@@ -331,7 +338,9 @@ def _operation(
     if operation.request is not None:
         said["requestBody"] = _body(JSON, _schema(operation.request, known))
     if operation.form is not None:
-        fields = {"allOf": [_schema(operation.form, known), {"properties": {"file": {"format": "binary"}}}]}
+        fields = {
+            "allOf": [_schema(operation.form, known), {"properties": {operation.file: {"format": "binary"}}}]
+        }
         said["requestBody"] = _body("multipart/form-data", fields)
     return said
 

@@ -139,7 +139,7 @@ async def discover(
         kind = _trained_kind(settings) or type_
         if not asking.items and any(_hosted(function).approval for function in functions):
             raise _unapproved(where)
-        if functions and kind in trained:
+        if functions and kind is not None and kind in trained:
             functions = tuple(_described(trained[kind], functions))
         if offer.listing is not None:
             if offer.listing.label in {listing.label for listing in listings}:

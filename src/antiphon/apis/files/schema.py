@@ -42,6 +42,48 @@ class File(Struct, tag_field="object", tag="file", kw_only=True):
     expires_at: int | UnsetType = UNSET
 
 
+class CreateUpload(Struct):
+    """The body of POST /v1/uploads: of a file that comes in parts, with so many `bytes` in all."""
+
+    filename: Annotated[str, Meta(min_length=1, max_length=512)]
+    purpose: Purpose
+    bytes: Annotated[int, Meta(ge=0)]
+    mime_type: str
+    expires_after: ExpiresAfter | None = None
+
+
+class AddUploadPart(Struct):
+    """The fields beside the data of POST /v1/uploads/{id}/parts: there are none."""
+
+
+class CompleteUpload(Struct):
+    """The body of POST /v1/uploads/{id}/complete: the parts, in their order, and the MD5 of all, in hex."""
+
+    part_ids: Annotated[Sequence[str], Meta(min_length=1, max_length=10_000)]
+    md5: str | None = None
+
+
+class Upload(Struct, tag_field="object", tag="upload", kw_only=True):
+    """A file that comes in parts; `file` is there when it is complete."""
+
+    id: str
+    created_at: int
+    expires_at: int
+    filename: str
+    bytes: int
+    purpose: str
+    status: str
+    file: File | UnsetType = UNSET
+
+
+class UploadPart(Struct, tag_field="object", tag="upload.part"):
+    """A part of an upload."""
+
+    id: str
+    created_at: int
+    upload_id: str
+
+
 class DeletedFile(Struct, tag_field="object", tag="file"):
     """What is left of a deleted file."""
 
