@@ -45,7 +45,7 @@ from msgspec import Struct
 
 from antiphon.core.chunks import Chunk, Token
 from antiphon.core.constraint import Constraint
-from antiphon.core.errors import AntiphonError, RequestError
+from antiphon.core.errors import AntiphonError, EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Sampling, Turn
@@ -398,3 +398,12 @@ def check_size(pieces: Sequence[str], context: int) -> None:
             f"{context} tokens. Shorten it."
         )
         raise RequestError(message, param="prompt", code="context_length_exceeded")
+
+
+def failure_of(error: Exception) -> AntiphonError:
+    """What a receiver is told of a failure. What it really was is its cause, of which clients see nothing."""
+    if isinstance(error, AntiphonError):
+        return error
+    failure = EngineError()
+    failure.__cause__ = error
+    return failure

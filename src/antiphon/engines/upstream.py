@@ -33,6 +33,7 @@ from antiphon.engines.engine import (
     Task,
     Work,
     check_size,
+    failure_of,
 )
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines, Passing
 from antiphon.engines.pool import PoolEngine
@@ -423,7 +424,7 @@ class _Generation(Exchange):
                 self._asking = asyncio.ensure_future(self._ask(missing))
                 break
             except Exception as error:
-                failure = _public(error)
+                failure = failure_of(error)
                 break
             if chunk is not None:
                 chunks.append(chunk)
@@ -447,7 +448,7 @@ class _Generation(Exchange):
             await missing.fetch()
         except Exception as error:
             self._asking = None
-            self.fail(_public(error))
+            self.fail(failure_of(error))
             return
         self._asking = None
         unread, self._unread = self._unread, []
@@ -511,12 +512,3 @@ async def _probe(options: Options, client: HttpClient) -> Answers:
             f"The server at {options.model} asks for a key, or for another one: set ANTIPHON_UPSTREAM_KEY."
         )
     return {path: answer for path, answer in found.items() if answer is not None}
-
-
-def _public(error: Exception) -> AntiphonError:
-    """What the receiver of a generation is told of a failure."""
-    if isinstance(error, AntiphonError):
-        return error
-    failure = EngineError()
-    failure.__cause__ = error
-    return failure

@@ -37,6 +37,7 @@ from antiphon.engines.engine import (
     Receiver,
     Work,
     check_size,
+    failure_of,
 )
 from antiphon.engines.models import response_template
 from antiphon.engines.vllm_beams import Beam, Row, search
@@ -239,7 +240,7 @@ class VllmEngine:
             self._running[generation.id] = generation
             await core.add(made)
         except Exception as error:
-            generation.fail(_public(error))
+            generation.fail(failure_of(error))
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
         """See `PromptScorer`. vLLM computes the whole prompt for it; the generation finds that cached."""
@@ -274,7 +275,7 @@ class VllmEngine:
                 await core.add(each)
             outputs = [await each.output for each in waiting]
         except Exception as error:
-            raise _public(error) from error
+            raise failure_of(error) from error
         finally:
             for single in waiting:
                 self.leave(single)
@@ -341,7 +342,7 @@ class _Generation:
         try:
             chunk = self.reader.read(output)
         except Exception as error:
-            self.fail(_public(error))
+            self.fail(failure_of(error))
             return
         if self.ended:
             self.cancel()  # the slot is free before the receiver knows
@@ -404,12 +405,3 @@ def _card(core: VllmCore) -> ModelCard:
         ),
         defaults={name: float(value) for name, value in core.defaults.items()},
     )
-
-
-def _public(error: Exception) -> AntiphonError:
-    """What the receiver of a generation is told of a failure."""
-    if isinstance(error, AntiphonError):
-        return error
-    failure = EngineError()
-    failure.__cause__ = error
-    return failure

@@ -25,6 +25,7 @@ from antiphon.engines.upstreams.kind import (
     SIGNATURES,
     Answers,
     ChatServer,
+    OpenAIReader,
     Recognise,
     Remembered,
     Wanted,
@@ -416,38 +417,19 @@ _decode = msgspec.json.Decoder(_Event).decode
 _NOTHING = _Details()
 
 
-class ChatReader:
-    """Reads the events of a stream. The end is kept until the usage behind it has come.
-
-    `sign` is told of calls what has to come back with them, by their ids.
-    """
-
-    complete = False
+class ChatReader(OpenAIReader):
+    """Reads the events of chats. `sign` is told of calls what has to come back with them, by their ids."""
 
     def __init__(self, sign: Callable[[str, Any], None] = lambda _id, _content: None) -> None:
+        super().__init__(_decode)
         self._sign = sign
         self._reason: FinishReason | None = None
-        self._usage: _Usage | None = None
         self._last_call = 0  # the number of the call that is being read
         self._last_id = ""
 
-    def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`."""
-        if not line.startswith(b"data:"):
-            return None  # empty, a comment, or the name of an event
-        data = line[5:].strip()
-        if data == b"[DONE]":
-            return self.end()
-        event = _decode(data)
-        if event.error is not None:
-            raise refusal(error_status(event.error), data)
-        if event.usage is not None:
-            self._usage = event.usage
-        if not event.choices:
-            return None
-        choice = event.choices[0]
+    def _chosen(self, choice: _Choice) -> Chunk | None:
         if choice.error is not None:
-            raise refusal(error_status(choice.error), data)
+            raise refusal(error_status(choice.error), msgspec.json.encode({"error": choice.error}))
         if choice.finish_reason and self._reason is None:
             self._reason = _REASONS.get(choice.finish_reason)
             if self._reason is None:
@@ -491,7 +473,7 @@ class ChatReader:
         if reason is None:
             return None
         self.complete = True
-        usage = self._usage
+        usage: _Usage | None = self._usage
         if usage is None:
             return ChatChunk(finish=Finish(reason))
         prompt, completion = (

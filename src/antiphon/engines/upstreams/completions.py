@@ -22,11 +22,10 @@ from antiphon.engines.models import tokenizer_folder
 from antiphon.engines.upstreams.kind import (
     Answers,
     Lookups,
+    OpenAIReader,
     Post,
     Recognise,
     Wanted,
-    error_status,
-    refusal,
     unexpected,
     unreachable,
 )
@@ -241,38 +240,23 @@ UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
 """What is not sent."""
 
 
-class CompletionsReader:
-    """Reads the events of a stream. The last chunk is kept until the usage behind it has come.
+class CompletionsReader(OpenAIReader):
+    """Reads the events of completions. `text` finds the text of a token.
 
-    `text` finds the text of a token. `counted`: the server counts the tokens, without naming them.
+    `counted`: the server counts the tokens, without naming them.
     """
 
-    complete = False
-
     def __init__(self, sampling: Sampling, text: Callable[[int], str], *, counted: bool) -> None:
+        super().__init__(_decode)
         self._text = text
         self._stops = frozenset(sampling.stop_token_ids)
         self._most = sampling.logprobs or 0
         self._counted = counted
         self._bytes = 0
         self._last: Chunk | None = None
-        self._usage: _Usage | None = None
 
-    def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`."""
-        if not line.startswith(b"data:"):
-            return None  # empty, a comment, or the name of an event
-        data = line[5:].strip()
-        if data == b"[DONE]":
-            return self.end()
-        event = _decode(data)
-        if event.error is not None:
-            raise refusal(error_status(event.error), data)
-        if event.usage is not None:
-            self._usage = event.usage
-        if not event.choices:
-            return None
-        chunk = self._chunk(event.choices[0])
+    def _chosen(self, choice: _Choice) -> Chunk | None:
+        chunk = self._chunk(choice)
         if chunk.finish is None:
             return chunk if chunk.text or chunk.tokens else None
         self._last = chunk
@@ -319,7 +303,7 @@ class CompletionsReader:
         if last is None or last.finish is None:
             return None
         self.complete = True
-        usage = self._usage
+        usage: _Usage | None = self._usage
         details = usage.prompt_tokens_details if usage is not None else None
         cached = (details.cached_tokens if details is not None else None) or 0
         if not self._counted:

@@ -103,6 +103,41 @@ class Reader(Protocol):
         ...
 
 
+class OpenAIReader:
+    """Reads events as OpenAI's APIs stream them. The end is kept until the usage behind it has come.
+
+    `decode` makes of each a struct with `choices`, `usage` and `error`.
+    """
+
+    complete = False
+
+    def __init__(self, decode: Callable[[bytes], Any]) -> None:
+        self._decode = decode
+        self._usage: Any = None
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`."""
+        if not line.startswith(b"data:"):
+            return None  # empty, a comment, or the name of an event
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return self.end()
+        event = self._decode(data)
+        if event.error is not None:
+            raise refusal(error_status(event.error), data)
+        if event.usage is not None:
+            self._usage = event.usage
+        return self._chosen(event.choices[0]) if event.choices else None
+
+    def _chosen(self, choice: Any) -> Chunk | None:
+        """The chunk in the one choice that there is."""
+        raise NotImplementedError
+
+    def end(self) -> Chunk | None:
+        """See `Reader`."""
+        raise NotImplementedError
+
+
 class Server(Protocol):
     """A server of some kind, and the model of it that is asked.
 
