@@ -615,6 +615,27 @@ async def test_sglang_gives_tokens_and_text(last):
     }
 
 
+async def test_sglang_scores_prompts():
+    scored = {"input_token_logprobs": [[None, 504, "The"], [-10.75, 8715, " phrase"]]}
+    tops = {"input_top_logprobs": [None, [[-0.75, 29, "-"], [-2.5, 28, ","]]]}
+    for more, most, top in ((tops, 2, (Candidate(29, "-", -0.75), Candidate(28, ",", -2.5))), ({}, 0, ())):
+        whole = [answer(200, {"text": "a", "meta_info": {**scored, **more}})]
+        before, after = {**SGLANG, "/generate": [answer(400, NO_BIAS)]}, {**SGLANG, "/generate": whole}
+        async with canned(before) as server:
+            engine = await started(server)
+            server.answers = after
+            sampling = Sampling(prompt_logprobs=most, cache_salt="s")
+            request = GenerationRequest(Prompt("", (504, 8715)), 4, sampling)
+            tokens = await engine.score_prompt(request)
+            server.answers = {**SGLANG, "/generate": [answer(200, {"text": "a"})]}
+            with pytest.raises(EngineError, match="does not answer as expected"):
+                await engine.score_prompt(request)
+            await engine.stop()
+        assert tokens == (Token(504, "The"), Token(8715, " phrase", -10.75, top))
+        body = server.asked[-1].body
+        assert (body["input_ids"], body["top_logprobs_num"], body["extra_key"]) == ([504, 8715], most, "s")
+
+
 async def test_sglang_scores_tokens():
     scores = {
         "output_token_logprobs": [[-1.5, 504, None], [-3.0, 8715, None]],

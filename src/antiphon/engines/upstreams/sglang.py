@@ -20,7 +20,15 @@ from antiphon.engines.engine import GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
 from antiphon.engines.upstreams.completions import UNSET, Flavour, listed_model, served, speaks
-from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, refusal, unreachable
+from antiphon.engines.upstreams.kind import (
+    Answers,
+    Lookups,
+    Post,
+    Wanted,
+    refusal,
+    unexpected,
+    unreachable,
+)
 from antiphon.engines.upstreams.tokenizers import ServerTokenizer, Tokenizer
 
 _NAMES = {
@@ -40,7 +48,7 @@ _NAMES = {
 
 SGLANG = Flavour(
     "sglang",
-    frozenset(_NAMES) | {"max_tokens", "logprobs", "cache_salt"},
+    frozenset(_NAMES) | {"max_tokens", "logprobs", "prompt_logprobs", "cache_salt"},
     tokens=True,
     constraints=(StructuralTag,),
 )
@@ -64,6 +72,17 @@ class _Meta(Struct, frozen=True, gc=False):
     cached_tokens: int = 0
     output_token_logprobs: list[_Score] = []
     output_top_logprobs: list[list[_Score] | None] = []
+
+
+class _ScoredPrompt(Struct, frozen=True, gc=False):
+    """Of each token of a prompt: its log probability (the first has none), id and text; and the likeliest."""
+
+    input_token_logprobs: list[tuple[float | None, int, str]]
+    input_top_logprobs: list[list[tuple[float, int, str]] | None] | None = None
+
+
+class _ScoredAnswer(Struct, frozen=True, gc=False):
+    meta_info: _ScoredPrompt
 
 
 class _Event(Struct, frozen=True, gc=False):
@@ -119,6 +138,34 @@ class SglangServer:
         if sampling.cache_salt is not None:
             body["extra_key"] = sampling.cache_salt
         return msgspec.json.encode(body)
+
+    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
+        """See `PromptScoringServer`."""
+        ids, sampling = request.prompt.ids, request.sampling
+        check_ids(ids, self._vocabulary, "prompt")
+        body: dict[str, Any] = {
+            "input_ids": ids,
+            "sampling_params": {"max_new_tokens": 1},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+            "top_logprobs_num": sampling.prompt_logprobs,
+            "return_text_in_logprobs": True,
+        }
+        if sampling.cache_salt is not None:
+            body["extra_key"] = sampling.cache_salt
+        answer = await post(self.path, body)
+        try:
+            found = msgspec.convert(answer, _ScoredAnswer).meta_info
+            tops = found.input_top_logprobs or [None] * len(ids)
+            scored = zip(ids, found.input_token_logprobs, tops, strict=True)
+            return tuple(
+                Token(
+                    token, text, logprob, tuple(Candidate(each, its, score) for score, each, its in top or ())
+                )
+                for token, (logprob, _, text), top in scored
+            )
+        except (msgspec.ValidationError, ValueError) as error:
+            raise unexpected() from error
 
     def reader(self, request: GenerationRequest) -> "SglangReader":
         """See `Server`."""
