@@ -1,5 +1,6 @@
 """The insides of answers: GET /v1/debug, in every API; what stays, for whom; and that nothing else changes."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CALL = '<tool_call>\n{"name": "roll", "arguments": {"sides": 6}}\n</tool_call>'
 SCRIPT: list[Mapping[str, Any]] = [
     {"when": "the dice", "output": f"I will. {CALL}"},
+    {"when": "Slowly", "output": "word ", "tokens": 10_000, "delay_ms": 5},
     {"when": "be broken", "output": "<tool_call>\n{nothing"},
     {"output": "Hello there"},
 ]
@@ -169,6 +171,23 @@ async def test_without_the_option_nothing_is_kept_and_the_refusal_names_it() -> 
         assert not [*plain.app.records.last("anyone")]
 
 
+async def test_the_status_shows_what_is_being_written(http: httpx.AsyncClient) -> None:
+    async def tokens_now() -> int:
+        now: int = (await http.get("/status")).json()["models"][0]["tokens_now"]
+        return now
+
+    body = asking("/chat/completions", "Slowly") | {"stream": True}
+    async with asyncio.timeout(10), http.stream("POST", "/chat/completions", json=body) as answer:
+        assert answer.status_code == 200
+        while (first := await tokens_now()) < 2:
+            await asyncio.sleep(0.01)
+        while await tokens_now() <= first:
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):  # the client has left
+        while await tokens_now():
+            await asyncio.sleep(0.01)
+
+
 async def test_the_status_counts_what_models_have_written(http: httpx.AsyncClient) -> None:
     before = (await http.get("/status")).json()["models"][0]
     answer = (await http.post("/chat/completions", json=asking("/chat/completions", "Hi"))).json()
@@ -181,4 +200,5 @@ async def test_the_status_counts_what_models_have_written(http: httpx.AsyncClien
         0,
     )
     assert model["slots"] > 0
+    assert model["tokens_now"] == 0
     assert model["generated_tokens"] - before["generated_tokens"] == answer["usage"]["completion_tokens"]

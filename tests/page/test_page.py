@@ -7,6 +7,7 @@ import asyncio
 import base64
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -268,6 +269,9 @@ async def test_the_server_is_seen_working(page: Page) -> None:
     await page.get_by_role("tab", name="Server").click()
     row = page.get_by_role("row", name="scripted")
     await expect(row.get_by_role("cell").nth(2)).to_have_text("1")
+    await expect(row.get_by_role("cell").nth(7)).to_have_text(
+        re.compile(r"^[1-9]\d*\.\d$")
+    )  # while it writes
     await shot(page, "server")
     await check_accessible(page)
     await page.keyboard.press("Escape")

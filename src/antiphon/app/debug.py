@@ -152,6 +152,7 @@ class ModelNow(Struct, kw_only=True):
     memory_bytes: int | None
     prompt_tokens: int
     generated_tokens: int
+    tokens_now: int
 
 
 class ServerNow(Struct, tag_field="object", tag="status", kw_only=True):
@@ -337,7 +338,7 @@ _NOTHING: tuple[Any, ...] = (None, "", (), {})
 async def status(app: App, owner: str) -> bytes:
     """How the server is doing: its models, how busy they are, and what they have written so far.
 
-    Tokens are those of generations that are over.
+    Tokens are those of requests that are over; `tokens_now` are those of generations under way.
     """
     data = []
     for served in app.models.served:
@@ -355,6 +356,7 @@ async def status(app: App, owner: str) -> bytes:
                 memory_bytes=served.memory,
                 prompt_tokens=read,
                 generated_tokens=written,
+                tokens_now=served.tokens_now,
             )
         )
     return msgspec.json.encode(

@@ -60,6 +60,11 @@ class ChatDecoder:
         self._cut = False
         self.stopped = False
 
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens so far, about: nothing is known of them before the end."""
+        return -(-self._written // BYTES_PER_TOKEN)
+
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
         pieces = chunk.pieces if isinstance(chunk, ChatChunk) else ()

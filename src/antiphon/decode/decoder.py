@@ -155,6 +155,11 @@ class Decoder:
         return isinstance(state, Span) and state.kind is Kind.REASONING
 
     @property
+    def completion_tokens(self) -> int:
+        """Tokens so far."""
+        return self._builder.completion_tokens + self._plain_tokens
+
+    @property
     def reasoning_tokens(self) -> int:
         """Reasoning tokens so far, with one that has begun."""
         self._count_plain()

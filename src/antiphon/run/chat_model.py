@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
 from types import MappingProxyType
+from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from antiphon.render.messages import TemplateMessage, gather, move_media_of_resu
 from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
+from antiphon.run.generation import GenerationRun
 from antiphon.run.model import Prepared, PromptSize, check_turn, most_tokens, room, texts, without
 from antiphon.tools.tool import ServerTool
 
@@ -63,6 +65,7 @@ class ChatModel:
         self.pool = BoundedPool(limits)
         self.tools = tools
         self.stopping = asyncio.Event()
+        self.writing: WeakSet[GenerationRun] = WeakSet()
         self.native_tools: Mapping[str, tuple[Function, ...]] = {}
         self._exclude_tools = exclude_tools
 

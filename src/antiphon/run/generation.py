@@ -59,6 +59,11 @@ class AnswerDecoder(Protocol):
         ...
 
     @property
+    def completion_tokens(self) -> int:
+        """Tokens so far."""
+        ...
+
+    @property
     def reasoning_tokens(self) -> int:
         """Reasoning tokens so far."""
         ...
@@ -106,6 +111,7 @@ class GenerationRun:
 
     # Every token looks some of them up; and above 30 attributes Python would give each object a dictionary.
     __slots__ = (
+        "__weakref__",
         "_before",
         "_broken",
         "_calls",
@@ -184,6 +190,11 @@ class GenerationRun:
         self._observation: Observation
         self._started = 0.0
         self._first: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far."""
+        return self._decoder.completion_tokens
 
     async def run(self, output: Driver, choice: int, emit: Emit | None = None) -> None:
         """Generate a choice of `output`, to the end; `emit` is where its events go, if not straight there.

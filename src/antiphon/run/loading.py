@@ -152,6 +152,11 @@ class ServedModel:
         """How busy it is."""
         return self._engine.load
 
+    @property
+    def tokens_now(self) -> int:
+        """The tokens so far of its generations that are under way."""
+        return 0 if self.model is None else sum(each.tokens for each in self.model.writing)
+
     async def state(self) -> ModelState:
         """Whether it can answer, as far as its engine knows; one that may be away is asked."""
         engine = self._engine

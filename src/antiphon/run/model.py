@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 import msgspec
 from msgspec import Struct
@@ -80,6 +81,11 @@ class Model(Protocol):
     @property
     def pool(self) -> BoundedPool:
         """Where work that may not end is done for it."""
+        ...
+
+    @property
+    def writing(self) -> WeakSet[GenerationRun]:
+        """Its generations that are under way."""
         ...
 
     def held(self) -> AbstractAsyncContextManager[None]:
@@ -160,7 +166,9 @@ class Prepared(Struct, frozen=True):
             kept = record_of(index, request, self.reading)
             record(self.turn.owner, kept)
             decoder = RecordingDecoder(decoder, kept)
-        return GenerationRun(self.engine, request, decoder, interceptors, items)
+        run = GenerationRun(self.engine, request, decoder, interceptors, items)
+        self.model.writing.add(run)
+        return run
 
     async def tokens_in(self, text: str) -> int:
         """How many tokens a text has: estimated where the model's tokenizer is on another server."""

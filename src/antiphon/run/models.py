@@ -13,6 +13,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
 from typing import Any
+from weakref import WeakSet
 
 import structlog
 from msgspec import Struct
@@ -32,6 +33,7 @@ from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, Sound
 from antiphon.engines.pool import ReplicaState
 from antiphon.run.bounded import BoundedPool
+from antiphon.run.generation import GenerationRun
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
 from antiphon.tools.tool import Checked, ServerTool
@@ -437,6 +439,11 @@ class NamedModel:
         """See `Model`. Its defaults are those that requests really have."""
         card = self._model.card
         return replace(card, defaults={**card.defaults, **self._served.sampling})
+
+    @property
+    def writing(self) -> WeakSet[GenerationRun]:
+        """See `Model`."""
+        return self._model.writing
 
     @property
     def native_tools(self) -> Mapping[str, tuple[Function, ...]]:

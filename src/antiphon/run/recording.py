@@ -77,6 +77,11 @@ class RecordingDecoder:
         return self._decoder.in_reasoning
 
     @property
+    def completion_tokens(self) -> int:
+        """See `AnswerDecoder`."""
+        return self._decoder.completion_tokens
+
+    @property
     def reasoning_tokens(self) -> int:
         """See `AnswerDecoder`."""
         return self._decoder.reasoning_tokens

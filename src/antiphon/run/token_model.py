@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from hashlib import sha256
 from random import Random
 from types import MappingProxyType
+from weakref import WeakSet
 
 import msgspec
 import structlog
@@ -40,7 +41,7 @@ from antiphon.run.constraints import (
     requirements_of,
     supported,
 )
-from antiphon.run.generation import ReasoningLimit
+from antiphon.run.generation import GenerationRun, ReasoningLimit
 from antiphon.run.model import Prepared, PromptSize, characters, check_turn, most_tokens, room, without
 from antiphon.run.recording import LOGPROBS, Reading
 from antiphon.tools.tool import ServerTool
@@ -84,6 +85,7 @@ class TokenModel:
         self.pool = BoundedPool(limits)
         self.tools = tools
         self.stopping = asyncio.Event()
+        self.writing: WeakSet[GenerationRun] = WeakSet()
         self.dialect = dialect
         self.markers = dialect.grammar.markers
         self._renderer = renderer

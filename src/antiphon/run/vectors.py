@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from operator import mul
 from types import MappingProxyType
+from weakref import WeakSet
 
 from antiphon.core.errors import RequestError
 from antiphon.core.limits import DEFAULTS, Limits
@@ -26,6 +27,7 @@ from antiphon.engines.engine import (
     Transcriber,
 )
 from antiphon.run.bounded import BoundedPool
+from antiphon.run.generation import GenerationRun
 from antiphon.run.model import Prepared, PromptSize
 from antiphon.tools.tool import ServerTool
 
@@ -91,6 +93,7 @@ class VectorModel:
         self.limits = limits
         self.pool = BoundedPool(limits)
         self.stopping = asyncio.Event()
+        self.writing: WeakSet[GenerationRun] = WeakSet()
         self.tools: Mapping[str, ServerTool] = MappingProxyType({})
         self.native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
 

@@ -34,7 +34,8 @@ export function Server() {
     const [first] = history.current;
     const last = history.current[history.current.length - 1];
     const before = first.models.find((each) => each.id === model.id);
-    return first === last || !before ? null : (model.generated_tokens - before.generated_tokens) / (last.at - first.at);
+    const written = (each) => each.generated_tokens + each.tokens_now;
+    return first === last || !before ? null : Math.max(0, written(model) - written(before)) / (last.at - first.at);
   };
   return html`<section class="view" aria-labelledby="server-title">
     <h2 id="server-title">Server</h2>
@@ -47,7 +48,7 @@ export function Server() {
       </dl>
       <div class="scroll" tabindex="0" role="region" aria-label="Models">
       <table>
-        <caption>Models. Tokens are counted when a generation is over; the rate is of the last ${WINDOW} seconds.</caption>
+        <caption>Models. Tokens are counted when a request is over, but for the rate: that is of the last ${WINDOW} seconds.</caption>
         <thead><tr>${["Model", "State", "Slots", "Running", "Waiting", "Memory", "Prompt tokens", "Generated tokens", "Tokens per second"].map((each) => html`<th scope="col" key=${each}>${each}</th>`)}</tr></thead>
         <tbody>${status.models.map((model) => html`<tr key=${model.id}>
           <th scope="row">${model.names.join(", ") || "–"}</th><td>${model.loaded ? "loaded" : "not loaded"}</td>
