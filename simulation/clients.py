@@ -1,4 +1,4 @@
-"""Clients that ask, stream, leave, come back, cancel and delete; and what each of them may expect.
+"""Clients that ask, stream, leave, come back, cancel, approve and delete; and what each of them may expect.
 
 What a client is told must fit what is stored, by the table of endings. What it reads of a response must
 be what its log has, whoever wrote it.
@@ -13,6 +13,7 @@ import msgspec
 
 from simulation.laws import RUNNING, History, law
 from simulation.network import Exchange
+from simulation.tools import TOOL, request_to_act, said_after
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -112,6 +113,13 @@ class Asked:
 
     def __init__(self, name: str, kind: str, *, background: bool, streamed: bool) -> None:
         self.name = name
+        self.given: Any = f"{kind} for {name}"
+        self.text = whole_text(name, kind)
+        """What the model says, if nothing keeps it from that."""
+        self.effect: str | None = None
+        """What its call is to do."""
+        self.fields: Line = {}
+        """Of the request, beside what every one has."""
         self.kind = kind
         self.background = background
         self.streamed = streamed
@@ -145,6 +153,7 @@ class Client:
         self._rng: Random = world.rng
         self._name = name
         self._key = key
+        self._conversation: str | None = None
 
     async def run(self) -> None:
         """Do a few things, one after the other."""
@@ -175,47 +184,121 @@ class Client:
     async def respond(self) -> None:
         """A response that it waits for, whole or as a stream."""
         asked = self._asked(background=False)
-        if asked.streamed:
-            await self._stream(asked, "POST", "/v1/responses", self._body(asked), live=True)
-        else:
-            exchange = await self._post("/v1/responses", self._body(asked), leaves=0.3)
-            if exchange.whole and exchange.status == 200:
-                asked.answer = msgspec.json.decode(exchange.body)
-                asked.response_id = asked.answer["id"]
-            else:
-                asked.refused = exchange.whole
-                self._check_failure(exchange, asked.kind)
-        if asked.response_id is not None and self._rng.random() < 0.3:
+        if await self._ask(asked) and self._rng.random() < 0.3:
             await self._look(asked)
 
     async def background(self) -> None:
         """A response in the background: it reads, leaves, comes back, cancels, deletes."""
         asked = self._asked(background=True)
-        if asked.streamed:
-            await self._stream(asked, "POST", "/v1/responses", self._body(asked), live=False)
-        else:
-            exchange = await self._post("/v1/responses", self._body(asked), leaves=0.1)
-            if exchange.whole and exchange.status == 200:
-                asked.response_id = msgspec.json.decode(exchange.body)["id"]
-        if asked.response_id is None:
+        if await self._ask(asked):
+            await self._follow(asked, cancels=self._rng.random() < 0.2, deletes=self._rng.random() < 0.15)
+
+    async def approve(self) -> None:
+        """Ask for something that has an effect; approve it or not, once or twice at a time."""
+        effects, guarded = self._world.effects, self._rng.random() < 0.8
+        effect = f"{self._name}-{self._world.number()}"
+        if guarded:
+            effects.guarded.add(effect)
+        tools = [{**TOOL, "require_approval": "always" if guarded else "never"}]
+        asked = self._acting(effect, tools=tools)
+        asked.given = request_to_act(effect)
+        asked.text = "" if guarded else said_after(effect)
+        if not await self._ask(asked):
             return
-        cancels, deletes = self._rng.random() < 0.2, self._rng.random() < 0.15
+        body = await self._follow(asked, cancels=self._rng.random() < 0.1)
+        if not guarded or body is None or body["status"] != "completed":
+            return
+        requests = [item for item in body["output"] if item["type"] == "mcp_approval_request"]
+        law(len(requests) == 1, f"{asked.response_id} asks for {len(requests)} approvals")
+        await self._decide(asked, effect, requests[0]["id"], tools)
+
+    async def _decide(self, asked: Asked, effect: str, request_id: str, tools: list[Line]) -> None:
+        """Answer a request for an approval: a client may do so twice, or try again when it hears nothing."""
+        approves = self._rng.random() < 0.8
+        if approves:
+            self._world.effects.approved.add(effect)
+        tries = [self._acting(effect, tools=tools, previous_response_id=asked.response_id) for _ in range(2)]
+        for each in tries:
+            each.text = said_after(effect)
+            each.given = [
+                {"type": "mcp_approval_response", "approval_request_id": request_id, "approve": approves}
+            ]
+        if self._rng.random() < 0.4:
+            await asyncio.gather(*(self._ask(each, contested=True) for each in tries))
+        elif not await self._ask(tries[0]):
+            await self._ask(tries[1], contested=True)
+        for each in tries:
+            if each.response_id is not None:
+                await self._follow(each, cancels=self._rng.random() < 0.1)
+
+    async def converse(self) -> None:
+        """Say something in a conversation, and again: one response after the other, or two at once."""
+        if self._conversation is None:
+            exchange = await self._post("/v1/conversations", {})
+            if not exchange.whole or exchange.status != 200:
+                self._check_failure(exchange, "short")
+                return
+            self._conversation = msgspec.json.decode(exchange.body)["id"]
+        together = self._rng.random() < 0.3
+        turns = [self._asked(background=self._rng.random() < 0.4, kind="short") for _ in range(2)]
+        for asked in turns:
+            asked.fields = {"conversation": self._conversation}
+        if together:
+            await asyncio.gather(*map(self._ask, turns))
+        for asked in turns:
+            if (together and asked.response_id) or (not together and await self._ask(asked)):
+                await self._follow(asked, cancels=self._rng.random() < 0.1)
+        path = f"/v1/conversations/{self._conversation}/items"
+        exchange = await self._request("GET", f"{path}?limit=100&order=asc")
+        if exchange.whole and exchange.status == 200:
+            law(b'"has_more":false' in exchange.body, "a conversation is longer than what was said in it")
+        else:
+            self._check_failure(exchange, "short")
+
+    def _acting(self, effect: str, **fields: Any) -> Asked:
+        asked = self._asked(background=self._rng.random() < 0.6, kind="short")
+        asked.effect, asked.fields = effect, fields
+        return asked
+
+    async def _ask(self, asked: Asked, *, contested: bool = False) -> bool:
+        """Ask for a response. Whether it is known, because it is there, or was.
+
+        If it is `contested` another one may have been faster to take the same approval.
+        """
+        body = self._body(asked)
+        if asked.streamed:
+            exchange = await self._stream(asked, "POST", "/v1/responses", body, live=not asked.background)
+        else:
+            exchange = await self._post("/v1/responses", body, leaves=0.1)
+            if exchange.whole and exchange.status == 200:
+                answer = msgspec.json.decode(exchange.body)
+                asked.response_id = answer["id"]
+                if not asked.background:
+                    asked.answer = answer
+        if exchange.whole and exchange.status != 200:
+            asked.refused = True
+            if not (contested and b"answered before" in exchange.body):
+                self._check_failure(exchange, asked.kind)
+        return asked.response_id is not None
+
+    async def _follow(self, asked: Asked, *, cancels: bool, deletes: bool = False) -> Line | None:
+        """Read, leave, come back, until a response has ended: it, as it is shown then."""
         for _ in range(60):
-            await asyncio.sleep(self._rng.random())
+            if asked.background:
+                await asyncio.sleep(self._rng.random())
             if cancels and self._rng.random() < 0.5:
-                asked.cancelled = True
+                asked.cancelled = asked.cancelled or asked.background
                 await self._post(f"/v1/responses/{asked.response_id}/cancel", {})
             if deletes and self._rng.random() < 0.3:
                 await self._delete(asked)
-                return
-            if self._rng.random() < 0.6:
+                return None
+            if asked.background and self._rng.random() < 0.6:
                 after = self._rng.choice([-1, *(reading.last for reading in asked.readings)])
                 query = "?stream=true" + (f"&starting_after={after}" if after >= 0 else "")
                 await self._stream(asked, "GET", f"/v1/responses/{asked.response_id}{query}", None, after)
-            else:
-                await self._look(asked)
-            if self._world.histories[asked.response_id].status not in RUNNING:
-                return
+            elif (shown := await self._look(asked)) is not None and shown["status"] not in RUNNING:
+                return shown
+        return None
 
     async def spy(self) -> None:
         """Look at what belongs to another key."""
@@ -228,7 +311,8 @@ class Client:
                 exchange = await self._request(method, path + end)
                 law(exchange.status in (0, 404, 503), f"{asked.response_id} is changed by another key")
 
-    async def _look(self, asked: Asked) -> None:
+    async def _look(self, asked: Asked) -> Line | None:
+        """A response as it is shown now."""
         exchange = await self._request("GET", f"/v1/responses/{asked.response_id}")
         history = self._world.histories.get(str(asked.response_id))
         if exchange.status == 404:
@@ -238,8 +322,10 @@ class Client:
             assert history is not None
             ended = shown["status"] not in RUNNING
             law(not ended or shown["status"] == history.status, f"{asked.response_id} is shown otherwise")
+            return shown  # type: ignore[no-any-return]
         else:
             self._check_failure(exchange, asked.kind)
+        return None
 
     async def _delete(self, asked: Asked) -> None:
         asked.deleted = True
@@ -253,17 +339,17 @@ class Client:
     def _kind(self) -> str:
         return self._rng.choice(("short", "short", "steady", "steady", "slow", "breaks", "never"))
 
-    def _asked(self, *, background: bool) -> Asked:
+    def _asked(self, *, background: bool, kind: str | None = None) -> Asked:
         streamed = self._rng.random() < 0.6
-        asked = Asked(self._name, self._kind(), background=background, streamed=streamed)
+        asked = Asked(self._name, kind or self._kind(), background=background, streamed=streamed)
         self._world.asked.append(asked)
         return asked
 
     def _body(self, asked: Asked) -> Line:
-        given = f"{asked.kind} for {self._name}"
         return {
+            **asked.fields,
             "model": "scripted",
-            "input": given,
+            "input": asked.given,
             "stream": asked.streamed,
             "background": asked.background,
             "store": True,
@@ -278,7 +364,7 @@ class Client:
 
     async def _stream(
         self, asked: Asked, method: str, path: str, body: Line | None, after: int = -1, *, live: bool = False
-    ) -> None:
+    ) -> Exchange:
         """Read a stream: to its end, or some of it; at once, or with pauses."""
         reading = asked.reading(after, live=live)
         leaves = self._rng.randint(1, 40) if self._rng.random() < 0.3 else None
@@ -301,7 +387,9 @@ class Client:
         asked.response_id = asked.response_id or reading.response_id
         if exchange.status not in (0, 200):
             asked.readings.remove(reading)
-            self._check_failure(exchange, asked.kind)
+            if method == "GET":
+                self._check_failure(exchange, asked.kind)
+        return exchange
 
     async def _request(
         self,
@@ -377,5 +465,8 @@ _ACTIONS = (
     Client.background,
     Client.background,
     Client.background,
+    Client.approve,
+    Client.approve,
+    Client.converse,
     Client.spy,
 )

@@ -16,17 +16,18 @@ from antiphon.app.worker import Worker
 from antiphon.compose import Runtime
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import ModelCard
-from antiphon.engines.scripted import ScriptedEngine
 from antiphon.http.app import build
 from antiphon.http.protocol import StreamProtocol
 from antiphon.render.renderer import Renderer
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.store.store import Store
+from antiphon.tools.discovery import by_type
 from simulation.database import SharedDatabase, Weather
 from simulation.laws import law
 from simulation.loop import Process, SimulatedLoop
 from simulation.network import Delay, Transport
+from simulation.tools import ActingEngine, EffectTool, Effects
 
 LEASE = 3.0
 _RENDERERS: dict[str | None, Renderer] = {}
@@ -52,6 +53,7 @@ class Server:
         script: list[Mapping[str, Any]],
         keys: tuple[str, ...],
         skew: float,
+        effects: Effects,
     ) -> None:
         self.process = Process(name, skew)
         self.weather = Weather()
@@ -61,9 +63,9 @@ class Server:
         self._rng = rng
         self._connections: list[Transport] = []
         self._store = database.store(self.process, self.weather)
-        self.engine = ScriptedEngine(script, parallel=rng.choice((1, 2, 8)))
+        self.engine = ActingEngine(script, parallel=rng.choice((1, 2, 8)))
         self.app = App(
-            Models([_Model(self.engine, dialect="hermes")]),
+            Models([_Model(self.engine, dialect="hermes", tools=by_type([EffectTool(effects)]))]),
             Storage(self._open, LEASE),
             Sealer(("secret",)),
             Options(stall=rng.choice((2.0, 60.0))),

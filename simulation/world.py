@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from simulation.clients import PATIENCE, Asked, Client, script, whole_text
+from simulation.clients import PATIENCE, Asked, Client, script
 from simulation.database import Memory, SharedDatabase
 from simulation.laws import RUNNING, History, law
 from simulation.loop import SimulatedLoop, _real_time, simulated_time
 from simulation.server import Server
+from simulation.tools import Effects
 
 NAMES = ("alpha", "beta")
 TROUBLED = 12.0
@@ -49,6 +50,7 @@ class World:
         self.histories: dict[str, History] = self.database.histories.by_id
         self.names = NAMES
         self.asked: list[Asked] = []
+        self.effects = Effects(self.rng, self.loop)
         self.chats: dict[str, bool | None] = {}
         """Chat completions to be stored: whether the client was told that they are, or None."""
         self.servers: list[Server] = []
@@ -77,7 +79,9 @@ class World:
         self._started += 1
         keys = tuple(f"key-{name}" for name in NAMES)
         skew = (self.rng.random() - 0.5) * self.skew
-        server = Server(f"server {self._started}", self.database, self.rng, script(NAMES), keys, skew)
+        server = Server(
+            f"server {self._started}", self.database, self.rng, script(NAMES), keys, skew, self.effects
+        )
         self.servers.append(server)
         await server.start()
         return server
@@ -183,6 +187,7 @@ class World:
         for asked in self.asked:
             self._check_asked(asked)
         self._check_chats()
+        self._check_conversations()
 
     def _check_rows(self) -> None:
         """Each row belongs to a request, no two to the same one, and none to one that was refused."""
@@ -207,6 +212,26 @@ class World:
                 told is None or told == (asked in stored),
                 f"{asked} is told as {told}, stored {asked in stored}",
             )
+
+    def _check_conversations(self) -> None:
+        """A conversation has all that was said in it, once, and each answer behind what it answers."""
+        said: dict[str, list[str]] = {}
+        for parent, position, item_id in self.database.memory.execute(
+            "SELECT parent, position, id FROM items WHERE parent LIKE 'conv%' ORDER BY parent, position"
+        ):
+            known = said.setdefault(parent, [])
+            law(position == len(known), f"{parent} has no item {len(known)}")
+            law(item_id not in known, f"{parent} has {item_id} twice")
+            known.append(item_id)
+        for asked in self.asked:
+            history = self.histories.get(str(asked.response_id))
+            if "conversation" not in asked.fields or history is None or history.status != "completed":
+                continue
+            known = said[asked.fields["conversation"]]
+            output = [item["id"] for item in msgspec.json.decode(history.body)["output"]]
+            law(output[0] in known, f"{asked.response_id} is not in its conversation")
+            start = known.index(output[0])
+            law(start > 0 and known[start : start + len(output)] == output, f"{asked.response_id} is torn apart")
 
     def _check_asked(self, asked: Asked) -> None:
         history = self.histories.get(str(asked.response_id))
@@ -260,10 +285,13 @@ class World:
 
     def _check_text(self, asked: Asked, history: History) -> None:
         body = msgspec.json.decode(history.body)
+        for item in body["output"]:
+            if item["type"] == "mcp_call" and item["output"] is not None:
+                law(str(asked.effect) in self.effects.done, f"{asked.response_id} tells of a call that was not run")
         said = "".join(
             part["text"] for item in body["output"] if item["type"] == "message" for part in item["content"]
         )
-        text = whole_text(asked.name, asked.kind)
+        text = asked.text
         if history.status == "completed":
             law(said == text, f"{asked.response_id} says {said!r}")
         law(text.startswith(said), f"{asked.response_id} says {said!r}")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SEEDS = 10
-NEW_SECONDS = 2
+SEEDS = 30
+NEW_SECONDS = 3
 
 
 def simulate(*options: str, source: Path = ROOT / "src") -> subprocess.CompletedProcess[str]:
@@ -65,6 +65,26 @@ MUTATIONS = {
         "after + 1 - entries[0].first",
         "after + 1 - entries[0].first + (after > 3)",
         "a reader gets event",
+    ),
+    "an approval is good for many calls": (
+        "store/approvals.py",
+        "return claimed in (None, claim.response_id)",
+        "return True",
+        "is run twice",
+    ),
+    "a call is run again after a takeover": (
+        "run/tool_calls.py",
+        "if number < self._context.calls_begun and not",
+        "if number < 0 and not",
+        "is run twice",
+    ),
+    "a call that was not approved is run": (
+        "apis/responses/approvals.py",
+        """        if item.flag_or_none("approve"):
+""",
+        """        if True:
+""",
+        "was not approved",
     ),
     "keys are not looked at": (
         "store/responses.py",

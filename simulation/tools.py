@@ -1,0 +1,118 @@
+"""A tool of a remote server whose calls have effects, and the model that calls it: what may happen to them.
+
+Every effect has a name. A model is asked to act by name, the call names it, and so do the client's approval
+and the laws: an effect happens once at most, whatever is tried again or taken over; only after its client has
+approved it, if it has to; and only for its owner.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from antiphon.core.hosts import ListedTool, Listing
+from antiphon.core.tool_result import ToolResult
+from antiphon.core.turn import Function, Hosted
+from antiphon.engines.script import Line, ScriptedAnswer, answer_of
+from antiphon.engines.scripted import ScriptedEngine
+from antiphon.tools.tool import Offer, Wanted
+from simulation.laws import LawError, law
+from simulation.loop import SimulatedLoop
+
+LABEL = "effects"
+TOOL = {"type": "mcp", "server_label": LABEL, "server_url": "https://effects.example/mcp"}
+CALL_SECONDS = 1.0
+"""What a call takes at most."""
+
+_SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+_ASKED = re.compile(r"act (\S+)!")
+
+
+def request_to_act(name: str) -> str:
+    """What a client asks for."""
+    return f"act {name}!"
+
+
+def said_after(name: str) -> str:
+    """What the model says behind its call, whatever came of that."""
+    return f"{name} was tried"
+
+
+class Effects:
+    """What the calls of all servers have done. Clients note in `approved` what they are about to approve."""
+
+    def __init__(self, rng: Random, loop: SimulatedLoop) -> None:
+        self._rng = rng
+        self._loop = loop
+        self._owners: dict[str, str] = {}
+        self.guarded: set[str] = set()
+        """What has to be approved."""
+        self.approved: set[str] = set()
+        self.begun: set[str] = set()
+        self.done: set[str] = set()
+
+    async def cause(self, owner: str, name: str) -> None:
+        """Have an effect."""
+        try:
+            law(name not in self.begun, f"{name} is run twice")
+            law(name not in self.guarded or name in self.approved, f"{name} is run, but was not approved")
+            law(self._owners.setdefault(name.partition("-")[0], owner) == owner, f"{name} is run for another")
+        except LawError as error:  # the server would take it for a failure of the tool
+            self._loop.call_exception_handler({"message": str(error), "exception": error})
+        self.begun.add(name)
+        await asyncio.sleep(self._rng.random() * CALL_SECONDS)
+        self.done.add(name)
+
+
+class EffectTool:
+    """The tool, as one server has it. See `ServerTool`."""
+
+    type = "mcp"
+    aliases = ()
+
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
+
+    async def offer(self, wanted: Wanted) -> Offer:
+        approval = wanted.settings["require_approval"] == "always"
+        hosted = Hosted(self.type, "act", label=LABEL, approval=approval)
+        listing = wanted.listing or Listing(LABEL, (ListedTool("act", input_schema=_SCHEMA),))
+        return Offer((Function("act", "Acts.", _SCHEMA, hosted=hosted),), (), listing)
+
+    def open(self, wanted: Wanted) -> "_Session":
+        return _Session(self._effects, wanted.owner)
+
+    async def close(self) -> None:
+        """It holds nothing."""
+
+
+class _Session:
+    def __init__(self, effects: Effects, owner: str) -> None:
+        self._effects = effects
+        self._owner = owner
+
+    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+        await self._effects.cause(self._owner, arguments["name"])
+        return ToolResult(f"{action}: {arguments['name']} is done")
+
+    async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
+        """It keeps nothing."""
+
+    async def close(self) -> None:
+        """It holds nothing."""
+
+
+class ActingEngine(ScriptedEngine):
+    """Calls the tool when it is asked to act, and says so when it was told what came of that."""
+
+    def _find(self, prompt: str) -> ScriptedAnswer | None:
+        asked = _ASKED.findall(prompt)
+        if not asked:
+            return super()._find(prompt)
+        name = asked[-1]
+        if "<tool_response>" in prompt.rpartition(request_to_act(name))[2]:
+            return answer_of(Line(said_after(name), delay_ms=20))
+        call = json.dumps({"name": "act", "arguments": {"name": name}})
+        return answer_of(Line(f"<tool_call>\n{call}\n</tool_call>", delay_ms=10))
