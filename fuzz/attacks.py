@@ -35,9 +35,9 @@ MAX_WAIT = 1.0
 """Seconds that another client may wait: generous, for machines that are shared."""
 MAX_HELD = 0.05
 """Seconds that the event loop may be held; `--held` is for machines that are shared."""
-WAITS = {"readers-that-do-not-read": 6.0}
-"""When readers that do not read hold all slots, who comes has one as soon as the first is cut off: 3 s after
-its buffers are full."""
+WAITS = {"readers-that-do-not-read": 3.0 + MAX_WAIT}
+"""When readers that do not read hold all slots, who comes has one as soon as the first is cut off: the
+`--stall-seconds` after its buffers are full, unless it has `unread_chunks` before."""
 MAX_KEPT = 50
 """MB that a server may keep."""
 SECONDS = 12

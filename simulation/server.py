@@ -27,7 +27,7 @@ from simulation.database import SharedDatabase, Weather
 from simulation.laws import law
 from simulation.loop import Process, SimulatedLoop
 from simulation.network import Delay, Transport
-from simulation.tools import ActingEngine, EffectTool, Effects
+from simulation.tools import ActingEngine, Effects, EffectTool
 
 LEASE = 3.0
 _RENDERERS: dict[str | None, Renderer] = {}

@@ -163,12 +163,13 @@ class World:
         for server in self.servers:
             server.weather.clear()
         deadline = self.loop.time() + SETTLED
-        while self._running() and self.loop.time() < deadline:
+        # A request may still be under way whose client has left.
+        while (
+            self._running() or not all(server.idle for server in self.servers)
+        ) and self.loop.time() < deadline:
             await asyncio.sleep(1)
         left = self._running()
         law(not left, f"{left} never end")
-        while not all(server.idle for server in self.servers) and self.loop.time() < deadline:
-            await asyncio.sleep(1)
 
     def _running(self) -> list[str]:
         return [
@@ -231,7 +232,10 @@ class World:
             output = [item["id"] for item in msgspec.json.decode(history.body)["output"]]
             law(output[0] in known, f"{asked.response_id} is not in its conversation")
             start = known.index(output[0])
-            law(start > 0 and known[start : start + len(output)] == output, f"{asked.response_id} is torn apart")
+            law(
+                start > 0 and known[start : start + len(output)] == output,
+                f"{asked.response_id} is torn apart",
+            )
 
     def _check_asked(self, asked: Asked) -> None:
         history = self.histories.get(str(asked.response_id))
@@ -287,7 +291,10 @@ class World:
         body = msgspec.json.decode(history.body)
         for item in body["output"]:
             if item["type"] == "mcp_call" and item["output"] is not None:
-                law(str(asked.effect) in self.effects.done, f"{asked.response_id} tells of a call that was not run")
+                law(
+                    str(asked.effect) in self.effects.done,
+                    f"{asked.response_id} tells of a call that was not run",
+                )
         said = "".join(
             part["text"] for item in body["output"] if item["type"] == "message" for part in item["content"]
         )

@@ -120,3 +120,23 @@ def test_a_body_that_is_no_json_says_so(body: bytes) -> None:
 
     assert error.message.startswith("The body is not valid JSON: ")
     assert (error.param, error.status) == (None, 400)
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"a": 2**64}, "chat_template_kwargs.a"),
+        ({"a": [1, 2, -(2**63) - 1]}, "chat_template_kwargs.a[2]"),
+        ({"a": [0.5, {"b": 10**30}]}, "chat_template_kwargs.a[1].b"),
+    ],
+)
+def test_a_number_that_has_more_than_64_bits_is_named(options: dict[str, Any], param: str) -> None:
+    error = refusal(request(chat_template_kwargs=options))
+    assert error.param == param
+    assert "64 bits" in error.message
+
+
+def test_long_digits_in_texts_and_the_greatest_numbers_are_taken() -> None:
+    options = {"a": [2**63 - 1, -(2**63)], "b": "1" * 40, "c": 2**63 - 1}
+    body = json.dumps(request(chat_template_kwargs=options)).encode()
+    assert decode_request(body, ChatRequest, ParameterNames()).chat_template_kwargs == options

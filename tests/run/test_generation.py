@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_filter import CallFilter
-from antiphon.core.chunks import Chunk, FinishReason, Token
+from antiphon.core.chunks import Candidate, Chunk, FinishReason, Token
 from antiphon.core.errors import EngineBusyError, EngineError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed, TextDelta, TextEnded, TextStarted
 from antiphon.core.limits import DEFAULTS, Limits
@@ -288,6 +288,17 @@ async def paused(most: int = 16) -> tuple[Handheld, GenerationRun, Heard, asynci
     engine.receivers[0].push([chunk("a")])
     heard.paused = True
     return engine, run, heard, running
+
+
+async def test_alternatives_to_tokens_count_among_what_waits_for_a_client() -> None:
+    engine, _, _, running = await paused(most=12)
+    scored = Chunk("b", (Token(1, "b", -0.1, tuple(Candidate(number, "c", -1.0) for number in range(5))),))
+    engine.receivers[0].push([scored] * 2)
+    await asyncio.sleep(0)
+    assert not running.done()
+    engine.receivers[0].push([scored])
+    with pytest.raises(ClientStalledError):
+        await running
 
 
 async def test_what_is_held_back_comes_as_one_event_and_in_order() -> None:

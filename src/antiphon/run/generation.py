@@ -142,6 +142,7 @@ class GenerationRun:
         "_started",
         "_told",
         "_unfinished",
+        "_unread",
         "_verdict",
         "_work",
     )
@@ -183,6 +184,7 @@ class GenerationRun:
         self._choice: int
         self._emit: Emit
         self._held: list[Chunk] = []  # while the client does not read
+        self._unread = 0  # how many those are, each with every alternative to its tokens
         self._failure: AntiphonError | None = None  # behind them
         self._finished = False
         self._broken = 0  # places of the markup, and what was wrong with the first
@@ -287,14 +289,15 @@ class GenerationRun:
         if not self._held:
             self._output.on_resume(self._release)
         self._held += chunks
-        if len(self._held) > self._pool.limits.unread_chunks and not self._ended.done():
+        self._unread += len(chunks) + sum(len(token.top) for chunk in chunks for token in chunk.tokens)
+        if self._unread > self._pool.limits.unread_chunks and not self._ended.done():
             self._ended.set_exception(ClientStalledError())
 
     def _release(self) -> None:
         """The client reads on: push what it missed, as one."""
         if self._ended.done():
             return  # what is held is left for `abandon`
-        held, self._held = self._held, []
+        held, self._held, self._unread = self._held, [], 0
         self.push(held if self._limit is not None else [merge_chunks(held)])
         if self._failure is not None:
             self.fail(self._failure)
@@ -305,8 +308,8 @@ class GenerationRun:
             return [] if self._check is None else self._check.end()
         self._finished = True
         decoder = self._decoder
-        held = [event for chunk in self._held for event in decoder.feed(chunk)]
-        return self._last(held + decoder.finish(Finish(FinishReason.ERROR)))
+        held = decoder.feed(merge_chunks(self._held)) if self._held else []
+        return self._last([*held, *decoder.finish(Finish(FinishReason.ERROR))])
 
     # Between engine and client
 

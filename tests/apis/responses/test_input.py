@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
 from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION, Summary
-from antiphon.apis.responses.input import references
+from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.kinds import KINDS
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.items import (
@@ -449,3 +450,18 @@ def test_what_is_wrong_is_told_with_its_place(item: Any, param: str) -> None:
 @pytest.mark.parametrize(("given_", "text"), [(None, "{}"), ({"a": [1]}, '{"a":[1]}'), ('{"a"', '{"a"')])
 def test_arguments_come_in_all_shapes(given_: Any, text: str) -> None:
     assert shown(CALLED | {"arguments": given_}) == (FunctionCall("call_1", "f", text),)
+
+
+class Whole(str):
+    """A text that nobody may take to pieces."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError
+
+
+def test_a_text_is_not_looked_through_for_items() -> None:
+    assert references(Whole("Hi")) == []
+    assert known_listings([], Whole("Hi")) == {}
+    assert last_container([], Whole("Hi")) is None

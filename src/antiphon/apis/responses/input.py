@@ -65,8 +65,9 @@ def _implied_type(item: Mapping[str, Any]) -> str:
 
 def references(items: str | list[Any] | None) -> list[str]:
     """The ids of the stored items that these items refer to. What is wrong with them is found later."""
-    objects = [item for item in items or () if isinstance(item, dict)]
-    named = [item.get("id") for item in objects if (item.get("type") or _implied_type(item)) == REFERENCE]
+    named = [
+        item.get("id") for item in _objects(items) if (item.get("type") or _implied_type(item)) == REFERENCE
+    ]
     return [id_ for id_ in named if isinstance(id_, str) and "\0" not in id_]
 
 
@@ -87,7 +88,7 @@ def known_listings(history: Sequence[bytes], given: str | list[Any] | None) -> M
     """What remote servers listed earlier in a conversation, by label: they are not asked again."""
     payloads = [payload for payload in history if b'"mcp_list_tools"' in payload]
     items = [msgspec.json.decode(payload) for payload in payloads]
-    items += [item for item in given or () if isinstance(item, dict)]
+    items += _objects(given)
     listings = [listing for item in items if (listing := listing_of(item, known=True)) is not None]
     return {listing.label: listing for listing in listings if listing.error is None}
 
@@ -96,10 +97,15 @@ def last_container(history: Sequence[bytes], given: str | list[Any] | None) -> s
     """Where programs ran last in a conversation: the container of their items."""
     payloads = [payload for payload in history if b'"code_interpreter_call"' in payload]
     items = [msgspec.json.decode(payload) for payload in payloads]
-    items += [item for item in given or () if isinstance(item, dict)]
+    items += _objects(given)
     calls = [item for item in items if item.get("type") == "code_interpreter_call"]
     last = calls[-1].get("container_id") if calls else None
     return last if isinstance(last, str) and len(last) <= MAX_ID else None
+
+
+def _objects(items: str | list[Any] | None) -> list[Any]:
+    """Those of the items that are objects. A text has none: it is not looked through by its characters."""
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def listing_of(item: Object, *, known: bool) -> Listing | None:
