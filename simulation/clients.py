@@ -300,8 +300,53 @@ class Client:
                 return shown
         return None
 
+    async def batch(self) -> None:
+        """A batch of messages: it waits for the results, or cancels it."""
+        kinds = {f"r{number}": self._kind() for number in range(self._rng.randint(2, 5))}
+        requests = [
+            {"custom_id": name, "params": _message(f"{kind} for {self._name}")[1]}
+            for name, kind in kinds.items()
+        ]
+        exchange = await self._post("/v1/messages/batches", {"requests": requests}, leaves=0.1)
+        if not exchange.whole or exchange.status != 200:
+            self._check_failure(exchange, "short")
+            return
+        path = f"/v1/messages/batches/{msgspec.json.decode(exchange.body)['id']}"
+        self._world.batches.append((self._name, path))
+        cancels, cancelled = self._rng.random() < 0.3, False
+        for _ in range(60):
+            await asyncio.sleep(self._rng.random() * 2)
+            if cancels and self._rng.random() < 0.5:
+                cancelled = True
+                await self._post(f"{path}/cancel", {})
+            exchange = await self._request("GET", path)
+            if not exchange.whole or exchange.status != 200:
+                self._check_failure(exchange, "short")
+            elif msgspec.json.decode(exchange.body)["processing_status"] == "ended":
+                exchange = await self._request("GET", f"{path}/results")
+                if exchange.whole and exchange.status == 200:
+                    self._check_results(path, bytes(exchange.body), kinds, cancelled=cancelled)
+                return
+
+    def _check_results(self, path: str, body: bytes, kinds: dict[str, str], *, cancelled: bool) -> None:
+        """Each request has one result, and that which it must have."""
+        results = {line["custom_id"]: line["result"] for line in map(msgspec.json.decode, body.splitlines())}
+        law(len(body.splitlines()) == len(results), f"{path}: a request has two results")
+        law(results.keys() == kinds.keys(), f"{path} has results of {[*results]}, not of {[*kinds]}")
+        for name, result in results.items():
+            kind, fails = kinds[name], KINDS[kinds[name]][2] is not None
+            expected = {"errored" if fails else "succeeded"} | ({"canceled"} if cancelled else set())
+            law(result["type"] in expected, f"{path}: {kind} has the result {result}")
+            if result["type"] == "succeeded":
+                text = "".join(part["text"] for part in result["message"]["content"])
+                law(text == whole_text(self._name, kind), f"{path}: {kind} says {text!r}")
+
     async def spy(self) -> None:
         """Look at what belongs to another key."""
+        for name, path in self._world.batches[:3]:
+            if name != self._name:
+                exchange = await self._request("GET", path + self._rng.choice(("", "/results")))
+                law(exchange.status in (0, 404, 503), f"{path} is shown to another key")
         others = [asked for asked in self._world.asked if asked.response_id and asked.name != self._name]
         for asked in others[:3]:
             path = f"/v1/responses/{asked.response_id}"
@@ -468,5 +513,6 @@ _ACTIONS = (
     Client.approve,
     Client.approve,
     Client.converse,
+    Client.batch,
     Client.spy,
 )

@@ -50,6 +50,8 @@ class World:
         self.histories: dict[str, History] = self.database.histories.by_id
         self.names = NAMES
         self.asked: list[Asked] = []
+        self.batches: list[tuple[str, str]] = []
+        """Batches of messages: whose they are, and their paths."""
         self.effects = Effects(self.rng, self.loop)
         self.chats: dict[str, bool | None] = {}
         """Chat completions to be stored: whether the client was told that they are, or None."""
@@ -194,6 +196,8 @@ class World:
         """Each row belongs to a request, no two to the same one, and none to one that was refused."""
         seen = set()
         for response_id, history in self.histories.items():
+            if history.of_batch:
+                continue
             number = msgspec.json.decode(history.body)["metadata"]["asked"]
             asked = self.asked[int(number)]
             law(number not in seen, f"{response_id} is stored twice")

@@ -86,6 +86,12 @@ MUTATIONS = {
 """,
         "was not approved",
     ),
+    "an answer is not in its conversation": (
+        "store/responses.py",
+        "conversations.append(transaction, at.conversation_id, end.conversation)",
+        "conversations.append(transaction, at.conversation_id, end.conversation[:1])",
+        "is not in its conversation",
+    ),
     "keys are not looked at": (
         "store/responses.py",
         '(responses.c.owner == bindparam("owner"))\n_CREATE',
