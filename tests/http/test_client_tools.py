@@ -7,7 +7,8 @@ import pytest
 
 from tests.acting import TakingTurns
 from tests.http.api import Api, client, prompt_of, text_of, user
-from tests.media import data_url, png
+from tests.http.messages_api import asking as messages
+from tests.media import data_url, encoded, png
 from tests.server import Running, running
 
 COMPUTER = {"type": "computer"}
@@ -141,7 +142,7 @@ async def test_what_a_model_is_told_and_other_apis_refuse() -> None:
         choice = {"type": "computer_use_preview"}
         chosen = await api.refused("Hi", tools=[SHELL], tool_choice=choice)
         named = await api.create("Hi", tools=[PREVIEW, SHELL], tool_choice={"type": "shell"})
-        told = await refusals(api, server, COMPUTER)
+        told = await refusals(api, server, {"type": "apply_patch"})
 
     assert [note["param"] for note in response["notes"]] == ["tools[0].wibble"]
     assert "1024 by 768 pixels" in prompt
@@ -161,3 +162,42 @@ async def test_a_call_that_a_limit_cuts_is_incomplete() -> None:
         "incomplete",
         ["incomplete"],
     )
+
+
+async def test_messages_has_a_computer_of_its_own() -> None:
+    tool = {
+        "type": "computer_20250124",
+        "name": "computer",
+        "display_width_px": 1024,
+        "display_height_px": 768,
+        "display_number": 1,
+    }
+    click = {"action": "left_click", "coordinate": [5, 7]}
+    async with messages(TakingTurns(called("computer", click), "Done.")) as api:
+        first = await api.ask("Go!", tools=[tool])
+        prompt = api.prompt
+        [use] = first["content"]
+        source = {"type": "base64", "media_type": "image/png", "data": encoded(png(3, 2))}
+        shot = {
+            "type": "tool_result",
+            "tool_use_id": use["id"],
+            "content": [{"type": "image", "source": source}],
+        }
+        turns = [user("Go!"), {"role": "assistant", "content": first["content"]}]
+        second = await api.ask(
+            [_plain(turns[0]), turns[1], {"role": "user", "content": [shot]}], tools=[tool]
+        )
+        seen = api.server.engine.seen[-1].prompt.media
+
+    assert (first["stop_reason"], use["type"], use["name"], use["input"]) == (
+        *("tool_use", "tool_use", "computer"),
+        click,
+    )
+    assert [note["param"] for note in first["notes"]] == ["tools[0].display_number"]
+    assert "1024 by 768 pixels" in prompt
+    assert [part.data for part in seen] == [png(3, 2)]
+    assert second["content"][0]["text"] == "Done."
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: message[name] for name in ("role", "content")}

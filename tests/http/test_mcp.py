@@ -453,6 +453,23 @@ async def test_a_call_is_run_after_the_client_has_approved_it(way: str, mode: st
     assert "answered before" in again["message"]
 
 
+async def test_an_approval_is_good_for_another_server_of_the_store(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    async with serving() as there:
+        tools = [remote(there, **ASK)]
+        async with asking(*SUM, store=store) as (api, _):
+            asked = await api.create("2 + 3?", tools=tools)
+        async with asking(*SUM, store=store) as (api, _):
+            answer: dict[str, Any] = {"previous_response_id": asked["id"], "tools": tools}
+            answered = await api.create([approve(asked["output"][1])], **answer)
+        async with asking(*SUM, store=store) as (api, _):
+            again = await api.refused([approve(asked["output"][1])], **answer)
+
+    assert item(answered, "mcp_call")["output"] == "5"
+    assert there.told.calls == ["add"]
+    assert "answered before" in again["message"]
+
+
 async def test_a_call_that_is_denied_is_not_run_and_the_model_is_told_why() -> None:
     async with serving() as there, asking(*SUM, "Then not.") as (api, server):
         tools = [remote(there, **ASK)]

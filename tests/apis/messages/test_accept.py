@@ -429,7 +429,7 @@ REFUSED = [
     ("tools[0].input_schema", {"tools": [{"name": "f"}]}),
     ("tools[0].name", {"tools": [{"input_schema": {}}]}),
     ("tools[1].name", {"tools": [WEATHER, WEATHER]}),
-    ("tools[0].type", {"tools": [{"type": "computer_20250124", "name": "computer"}]}),
+    ("tools[0].type", {"tools": [{"type": "computer_use_preview", "name": "computer"}]}),
     ("tools[0].type", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
     ("tools[0].allowed_callers", {"tools": [{**WEATHER, "allowed_callers": ["code_execution_20250825"]}]}),
     ("tool_choice", {"tool_choice": {"type": "any"}}),

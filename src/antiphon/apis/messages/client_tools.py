@@ -8,6 +8,12 @@ from typing import Any, NamedTuple
 
 _TEXT = {"type": "string"}
 _LINE = {"type": "integer", "minimum": 0}
+_POINT = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
+_ACTIONS = [
+    *("screenshot", "zoom", "cursor_position", "mouse_move", "left_click", "right_click", "middle_click"),
+    *("double_click", "triple_click", "left_click_drag", "left_mouse_down", "left_mouse_up", "scroll"),
+    *("key", "hold_key", "type", "wait"),
+]
 
 
 class ClientTool(NamedTuple):
@@ -22,6 +28,23 @@ def _parameters(required: tuple[str, ...], **properties: Mapping[str, Any]) -> M
 
 
 CLIENT_TOOLS: Mapping[str, ClientTool] = {
+    "computer": ClientTool(
+        "Act on a computer, and see its screen. Begin with a screenshot. coordinate is [x, y] in pixels, from "
+        "the upper left corner. left_click_drag: start_coordinate, coordinate. scroll: coordinate, "
+        "scroll_direction, scroll_amount. key, hold_key: text has the keys, as in ctrl+s. type: text. "
+        "hold_key, wait: duration, in seconds. zoom: region [x0, y0, x1, y1] of the screen.",
+        _parameters(
+            ("action",),
+            action={"type": "string", "enum": _ACTIONS},
+            coordinate=_POINT,
+            start_coordinate=_POINT,
+            text=_TEXT,
+            scroll_direction={"type": "string", "enum": ["up", "down", "left", "right"]},
+            scroll_amount=_LINE,
+            duration={"type": "number", "minimum": 0},
+            region={**_POINT, "minItems": 4, "maxItems": 4},
+        ),
+    ),
     "bash": ClientTool(
         "Run a command in a bash shell that lasts: variables and the working directory stay. "
         "Start it anew with restart.",

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.apis.given import Given, Object, given
-from antiphon.apis.messages.client_tools import CLIENT_TOOLS
+from antiphon.apis.messages.client_tools import CLIENT_TOOLS, ClientTool
 from antiphon.apis.messages.mcp import TOOLSET, is_enabled, mcp_settings, toolset_places
 from antiphon.apis.messages.schema import ToolChoiceObject
 from antiphon.apis.messages.server_tools import SERVER_TOOLS, own_settings
@@ -25,10 +25,12 @@ TOOL_SEARCH = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
 """They find tools that the model has not been shown yet. Here it is shown all of them."""
 
 _EVERY = ("type", "name", "cache_control", "allowed_callers")
+_DISPLAY = ("display_width_px", "display_height_px")
 _WEB = (*_EVERY, "max_uses", "allowed_domains", "blocked_domains", "user_location", "citations")
 _READ = {
     CUSTOM: (*_EVERY, "description", "input_schema", "input_examples", "strict"),
     **dict.fromkeys(CLIENT_TOOLS, _EVERY),
+    "computer": (*_EVERY, *_DISPLAY, "enable_zoom"),
     **dict.fromkeys(TOOL_SEARCH, _EVERY),
     TOOLSET: ("type", "mcp_server_name", "default_config", "configs", "cache_control"),
     "web_search": _WEB,
@@ -131,7 +133,7 @@ def _offered(tool: Given, places: Mapping[str, str], hosts: Hosts) -> Iterator[F
     if kind == CUSTOM:
         yield _custom(tool)
     elif kind in CLIENT_TOOLS:
-        yield Function(tool.named("name"), *CLIENT_TOOLS[kind], source=tool.where)
+        yield _clients_own(tool, CLIENT_TOOLS[kind])
     elif kind == TOOLSET:
         functions = hosts.functions.get(places[tool.where], ())
         yield from (each for each in functions if each.hosted and is_enabled(tool, each.hosted.action))
@@ -141,6 +143,13 @@ def _offered(tool: Given, places: Mapping[str, str], hosts: Hosts) -> Iterator[F
         yield from (
             each for each in functions if each.hosted and (not actions or each.hosted.action in actions)
         )
+
+
+def _clients_own(tool: Given, known: ClientTool) -> Function:
+    """A tool that the client does not describe, with the size of its screen, if it has one."""
+    width, height = (tool.value.get(name) for name in _DISPLAY)
+    screen = "" if width is None or height is None else f" The screen has {width} by {height} pixels."
+    return Function(tool.named("name"), known.description + screen, known.parameters, source=tool.where)
 
 
 def _custom(tool: Given) -> Function:
