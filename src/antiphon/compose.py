@@ -255,6 +255,7 @@ def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
     limits = Limits(
         history=given.history_bytes,
         stored=given.stored_bytes,
+        conversations=given.conversations,
         files=given.files,
         vector_stores=given.vector_stores,
         containers=given.containers,

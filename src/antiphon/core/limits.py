@@ -62,6 +62,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     repetitions: int = 1_000_000  # more than an answer has room for: none is ended
     stored_bytes: int = 4096 * MIB
     file_bytes: int = 128 * MIB
+    conversations: int = 100_000
     files: int = 10_000
     vector_stores: int = 1_000
     compared_chunks: int = 20_000

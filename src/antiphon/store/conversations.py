@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import ColumnElement, Connection, func, select, update
 from sqlalchemy import delete as delete_from
 
-from antiphon.core.errors import NotFoundError
+from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_conversation
@@ -70,10 +71,14 @@ def _require(connection: Connection, owner: str, conversation_id: str) -> None:
 
 
 @one_by_one
-def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord]]) -> None:
-    record, first = creation
+def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord], int]) -> None:
+    record, first, most = creation
     row = (record.id, record.owner, record.created_at, len(first), record.metadata)
     transaction.each(_CREATE, [row])
+    count = select(func.count()).select_from(conversations).where(conversations.c.owner == record.owner)
+    if transaction.execute(count).scalar_one() > most:
+        message = f"You have {most} conversations, the limit 'conversations' of this server. Delete some."
+        raise RequestError(message, code=LIMIT_EXCEEDED)
     items.add(transaction, items.input_rows(record.id, first))
     blobs.hold_for(transaction, record.owner, record.id, first)
 
@@ -149,7 +154,7 @@ class SqlConversations:
         self._database = database
 
     async def create(self, record: ConversationRecord, items: Sequence[ItemRecord]) -> None:
-        await self._database.write(_create, (record, items))
+        await self._database.write(_create, (record, items, self._database.limits.conversations))
 
     async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:
         return await self._database.read(find, owner, conversation_id)

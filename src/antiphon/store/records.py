@@ -423,8 +423,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The most bytes that the items of a conversation, or of linked responses, may have together."""
     stored: int = 4 * 1024 * 1024 * 1024
     """The most bytes that the blobs of one owner may have together."""
+    conversations: int = 100_000
+    """The most conversations of one owner."""
     files: int = 10_000
-    """The most files of one owner."""
+    """The same for files."""
     vector_stores: int = 1_000
     """The same for vector stores."""
     containers: int = 1_000

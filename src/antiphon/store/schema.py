@@ -120,6 +120,7 @@ conversations = Table(
     Column("created_at", Double, nullable=False),
     Column("next_position", Integer, nullable=False),
     Column("metadata", LargeBinary, nullable=False),
+    Index("conversations_by_owner", "owner"),
 )
 
 completions = Table(

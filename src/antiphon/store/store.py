@@ -225,7 +225,7 @@ class Conversations(Protocol):
     """Conversations. Where a method does not say so otherwise, a missing one, or item, is a NotFoundError."""
 
     async def create(self, record: ConversationRecord, items: Sequence[ItemRecord]) -> None:
-        """Store a new conversation."""
+        """Store a new conversation. Raises RequestError beyond `Limits.conversations`."""
         ...
 
     async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:

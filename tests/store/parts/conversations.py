@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from antiphon.core.errors import NotFoundError
+from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.records import (
     Paging,
 )
@@ -12,6 +13,7 @@ from antiphon.store.store import Store
 from tests.store.parts.pages import check_pages
 from tests.store.samples import (
     OWNER,
+    Opener,
     conversation,
     item,
     items,
@@ -21,6 +23,18 @@ from tests.store.samples import (
 
 class ConversationsContract:
     """Conversations and their items."""
+
+    async def test_no_owner_has_more_conversations_than_the_limit(self, opened: Opener) -> None:
+        store = await opened(conversations=2)
+        for name in "ab":
+            await store.conversations.create(conversation(name), ())
+        with pytest.raises(RequestError, match="'conversations'") as caught:
+            await store.conversations.create(conversation("c"), items("x"))
+        assert caught.value.code == LIMIT_EXCEEDED
+        assert await store.conversations.get(OWNER, "c") is None
+        await store.conversations.create(conversation("d", owner="eve"), ())
+        await store.conversations.delete(OWNER, "a")
+        await store.conversations.create(conversation("c"), items("x"))
 
     async def test_a_conversation(self, store: Store) -> None:
         record = conversation(metadata=b'{"a":"b"}')

@@ -29,8 +29,8 @@ def _parameters(required: tuple[str, ...], **properties: Mapping[str, Any]) -> M
 
 CLIENT_TOOLS: Mapping[str, ClientTool] = {
     "computer": ClientTool(
-        "Act on a computer, and see its screen. Begin with a screenshot. coordinate is [x, y] in pixels, from "
-        "the upper left corner. left_click_drag: start_coordinate, coordinate. scroll: coordinate, "
+        "Act on a computer, and see its screen. Begin with a screenshot. coordinate is [x, y] in pixels, "
+        "from the upper left corner. left_click_drag: start_coordinate, coordinate. scroll: coordinate, "
         "scroll_direction, scroll_amount. key, hold_key: text has the keys, as in ctrl+s. type: text. "
         "hold_key, wait: duration, in seconds. zoom: region [x0, y0, x1, y1] of the screen.",
         _parameters(
