@@ -295,6 +295,22 @@ async def test_with_keys_the_page_asks_for_one(browser: Browser) -> None:
         await context.close()
 
 
+async def test_the_reference_works_without_the_web(server: Running, browser: Browser) -> None:
+    context = await browser.new_context(viewport={"width": 1400, "height": 900})
+    async with _checked(context) as page:
+        requested: list[str] = []
+        page.on("request", lambda request: requested.append(request.url))
+        await page.goto(f"{server.url}/docs")
+        await page.locator("#operations-tag-messages").click()
+        operation = page.locator("#operations-messages-post_v1_messages")
+        await operation.click()
+        await expect(operation.get_by_text("Answer a conversation.")).to_be_visible()
+        await expect(operation.get_by_text("max_tokens").first).to_be_visible()
+        await shot(page, "docs")
+        assert [url for url in requested if not url.startswith((server.url, "data:"))] == []
+    await context.close()
+
+
 async def test_a_small_screen_shows_everything(server: Running, browser: Browser) -> None:
     context = await browser.new_context(viewport={"width": 400, "height": 800})
     async with _checked(context) as page:
