@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from math import sqrt
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,8 @@ from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import Adapters, GenerationRequest, Prompt
+from antiphon.core.vectors import EmbeddingRequest, Embeddings
+from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import Options
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
 from tests.contracts.engine import (
@@ -255,6 +257,34 @@ async def test_images_are_given_at_their_placeholders(engine):
             await ask(replace(request, sampling=sampling))
         assert error.value.param == param
     await seeing.stop()
+
+
+async def test_a_model_that_pools_makes_vectors(engine):
+    assert engine.card.capabilities.tasks == {Task.GENERATE}
+    pooling = Options("org/embeds", vllm=PLAYED, context=20, parallel=2).build()
+    await pooling.start()
+    assert pooling.card.capabilities.tasks == {Task.EMBED}
+    ids = tuple(await pooling.tokenize(["zzz"]))
+    found = await pooling.embed(EmbeddingRequest(("aaa", "aaazzz", ids)))
+    assert found == Embeddings(([1, 0], [sqrt(0.5)] * 2, [0, 1]), 12)
+    long = "a" * 10 + "z" * 20
+    ends = [
+        await pooling.embed(EmbeddingRequest((long,), truncate=most, keep_end=keep_end))
+        for most, keep_end in ((10, False), (10, True), (-1, False))
+    ]
+    half = [pytest.approx(sqrt(0.5))] * 2
+    assert [each.vectors for each in ends] == [([1, 0],), ([0, 1],), (half,)]
+    assert [each.tokens for each in ends] == [10, 10, 20]
+    for bad, param in (
+        (EmbeddingRequest((long,)), "input"),
+        (EmbeddingRequest(("a",), dimensions=1), "dimensions"),
+        (EmbeddingRequest(((10**8,),)), "tokens"),
+    ):
+        with pytest.raises(RequestError) as error:
+            await pooling.embed(bad)
+        assert error.value.param == param
+    assert pooling.load.idle
+    await pooling.stop()
 
 
 async def test_what_vllm_refuses_names_the_parameter(engine):

@@ -29,6 +29,7 @@ from tests.contracts.engine import (
     tokens_of,
     until,
 )
+from tests.contracts.vectors import VectorContract
 from tests.real_engine import VLLM_MODEL, real_engine
 
 pytestmark = [
@@ -85,6 +86,21 @@ class TestContract(EngineContract):
         fresh = real_engine(context=CONTEXT, slots=1)
         yield fresh
         await fresh.stop()
+
+
+class TestVectors(VectorContract):
+    """SmolLM2, which is not for that: the mean of the vectors of its tokens."""
+
+    many = 8
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="module")
+    async def engine(self, one):
+        await one.stop()
+        pooling = ("runner=pooling", "convert=embed", 'pooler_config={"pooling_type":"MEAN"}')
+        engine = real_engine(context=512, slots=SLOTS, more=pooling)
+        await engine.start()
+        yield engine
+        await engine.stop()
 
 
 async def test_the_card_is_what_vllm_has_loaded(engine):

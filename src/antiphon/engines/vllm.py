@@ -28,6 +28,7 @@ from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
+from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
     Capabilities,
@@ -35,6 +36,7 @@ from antiphon.engines.engine import (
     Load,
     ModelCard,
     Receiver,
+    Task,
     Work,
     check_size,
     failure_of,
@@ -263,6 +265,29 @@ class VllmEngine:
             found = await search(wanted, rows)
             return [OutputReader(core.vocabulary, request).whole(beam) for beam in found]
 
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """See `Embedder`. Each input has a slot of its own; vLLM batches what it has."""
+        core, around = self._alive(), Around(trace=observed().trace)
+        for text in request.inputs:
+            if isinstance(text, tuple):
+                core.vocabulary.decode(text)  # which refuses what is no token
+            elif request.truncate is None:
+                check_size([text], core.context)
+        inputs = await asyncio.to_thread(lambda: [core.input_of(text, request) for text in request.inputs])
+
+        async def vector(ids: Sequence[int]) -> Sequence[float]:
+            async with self._admission.slot():
+                [output] = await self._outputs(core, [core.embedding(ids, request.dimensions, around)])
+                found: Sequence[float] = output.pooling_output.tolist()
+                return found
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                vectors = [group.create_task(vector(ids)) for ids in inputs]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return Embeddings(tuple(each.result() for each in vectors), sum(map(len, inputs)))
+
     def _around(self, request: GenerationRequest) -> Around:
         return Around(self._adapter(request.adapter), observed().trace)
 
@@ -401,7 +426,12 @@ def _card(core: VllmCore) -> ModelCard:
         response_template=response_template(core.folder / "tokenizer.json"),
         opening=core.opening,
         capabilities=Capabilities(
-            token_ids=True, sampling=SUPPORTED, constraints=(StructuralTag,), media=core.media
+            token_ids=True,
+            sampling=SUPPORTED,
+            constraints=(StructuralTag,),
+            media=core.media,
+            tasks=frozenset({Task.EMBED if core.embeds else Task.GENERATE}),
+            embedding=frozenset({"ids", "dimensions", "truncate"}),
         ),
         defaults={name: float(value) for name, value in core.defaults.items()},
     )

@@ -24,6 +24,7 @@ from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, RequestError, install_extra
 from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
+from antiphon.core.vectors import EmbeddingRequest
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.vllm_beams import Wanted
 from antiphon.engines.vllm_stream import Vocabulary
@@ -289,6 +290,41 @@ class VllmCore:
             raise _refused(error, "messages") from error
         return made
 
+    @property
+    def embeds(self) -> bool:
+        """It makes vectors, and goes on with nothing: `runner=pooling`, or a model that is for that."""
+        return str(self._config.runner_type) == "pooling"
+
+    def input_of(self, text: str | tuple[int, ...], request: EmbeddingRequest) -> list[int]:
+        """The tokens of an input, with those that the model wants around texts, cut if that is wanted."""
+        body = [*text] if isinstance(text, tuple) else self.vocabulary.encode(text)
+        whole = body
+        if isinstance(text, str):
+            whole = [*self.tokenizer.encode(text, add_special_tokens=True)]
+        most = self.context if request.truncate in (None, -1) else min(request.truncate or 0, self.context)
+        if len(whole) <= most:
+            return whole
+        if request.truncate is None:
+            message = f"An input has {len(whole)} tokens, but the context of this model is {most} tokens."
+            raise RequestError(message, param="input", code="context_length_exceeded")
+        added = len(whole) - len(body)
+        before = next((at for at in range(added + 1) if whole[at : at + len(body)] == body), added)
+        room = max(most - added, 0)
+        kept = body[len(body) - room :] if request.keep_end else body[:room]
+        return [*whole[:before], *kept, *whole[before + len(body) :]]
+
+    def embedding(self, ids: Sequence[int], dimensions: int | None, around: Around) -> Any:
+        """The request for the vector of these tokens, of length 1. Raises RequestError."""
+        params = imported("vllm.pooling_params").PoolingParams(
+            task="embed", dimensions=dimensions, use_activation=True
+        )
+        prompt = {"type": "token", "prompt_token_ids": [*ids]}
+        try:
+            return self._accepted(prompt, params, "embed", around)
+        except RequestError as error:
+            error.param = error.param or ("input" if dimensions is None else "dimensions")
+            raise
+
     def request(self, request: GenerationRequest, around: Around) -> Any:
         """The request to the core; its `request_id` is what outputs name. Raises RequestError."""
         made = self._made(request, request.prompt.ids, self._sampling(request), around)
@@ -338,16 +374,26 @@ class VllmCore:
         prompt = around.rendered or {"type": "token", "prompt_token_ids": [*ids]}
         if sampling.cache_salt is not None:
             prompt["cache_salt"] = sampling.cache_salt
+        return self._accepted(
+            prompt,
+            params,
+            "generate",
+            around,
+            priority=sampling.priority or 0,
+            data_parallel_rank=sampling.data_parallel_rank,
+        )
+
+    def _accepted(self, prompt: Any, params: Any, task: str, around: Around, **more: Any) -> Any:
+        """The request to the core, as vLLM has checked it. Raises RequestError."""
         try:
             made = self._llm.input_processor.process_inputs(
                 uuid4().hex,
                 prompt,
                 params,
-                supported_tasks=("generate",),
+                supported_tasks=(task,),
                 lora_request=around.adapter,
                 trace_headers=around.trace or None,
-                priority=sampling.priority or 0,
-                data_parallel_rank=sampling.data_parallel_rank,
+                **more,
             )
         except (self._refusal, ValueError) as error:
             raise _refused(error, getattr(error, "parameter", None)) from error
