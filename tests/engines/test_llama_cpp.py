@@ -18,6 +18,7 @@ from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt
+from antiphon.engines.gguf import read_metadata
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_cpp import PROMPT_BATCH, LlamaCppEngine, Options
 from antiphon.engines.llama_process import LlamaProcess
@@ -63,6 +64,20 @@ class TestContract(EngineContract):
     @pytest.fixture
     def fresh(self):
         return LlamaCppEngine(resolve(None), Options(context=512, parallel=1, threads=1))
+
+
+async def test_tokens_for_filling_in_are_those_that_the_file_names(engine, monkeypatch):
+    assert engine.card.fill_in is None
+    facts = read_metadata(resolve(None))
+    for names in (("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")):
+        named = {f"tokenizer.ggml.{name}_token_id": token for token, name in enumerate(names)}
+        monkeypatch.setattr(
+            "antiphon.engines.llama_cpp.read_metadata", lambda _, named=named: {**facts, **named}
+        )
+        other = LlamaCppEngine(resolve(None), Options(context=64, parallel=1))
+        await other.start()
+        assert other.card.fill_in == ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+        await other.stop()
 
 
 async def test_card_comes_from_the_file(engine):

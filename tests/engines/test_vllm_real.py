@@ -88,19 +88,23 @@ class TestContract(EngineContract):
         await fresh.stop()
 
 
-class TestVectors(VectorContract):
+@pytest_asyncio.fixture(scope="class", loop_scope="module")
+async def pooling(one):
     """SmolLM2, which is not for that: the mean of the vectors of its tokens."""
+    await one.stop()
+    more = ("runner=pooling", "convert=embed", 'pooler_config={"pooling_type":"MEAN"}')
+    engine = real_engine(context=512, slots=SLOTS, more=more)
+    await engine.start()
+    yield engine
+    await engine.stop()
 
+
+class TestVectors(VectorContract):
     many = 8
 
-    @pytest_asyncio.fixture(scope="class", loop_scope="module")
-    async def engine(self, one):
-        await one.stop()
-        pooling = ("runner=pooling", "convert=embed", 'pooler_config={"pooling_type":"MEAN"}')
-        engine = real_engine(context=512, slots=SLOTS, more=pooling)
-        await engine.start()
-        yield engine
-        await engine.stop()
+    @pytest.fixture
+    def engine(self, pooling):
+        return pooling
 
 
 async def test_the_card_is_what_vllm_has_loaded(engine):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from openai import AsyncOpenAI
 
 from antiphon.engines.script import token_id
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.asyncio
 BEFORE, BEHIND = "def add(a, b):\n    return ", "\n\nprint(add(1, 2))"
 
 
-MARKS = frozenset(mark for family in FAMILIES for mark in family.tokens)
+OWN = FillIn("<pre>", "<suf>", "<mid>")
+MARKS = frozenset(mark for family in (*FAMILIES, OWN) for mark in family.tokens)
 
 
 class Coder(ScriptedEngine):
@@ -48,6 +50,16 @@ async def test_the_gap_stands_between_the_tokens_of_the_family(family: FillIn) -
         assert token_id(token) in prompt.ids
     assert body["choices"][0]["text"] == "a + b"
     assert body["usage"]["prompt_tokens"] == len(prompt.ids)
+
+
+async def test_the_tokens_that_the_models_file_names_come_first() -> None:
+    for family in (OWN, FAMILIES[0]):  # of which one has been left out of the vocabulary
+        engine = Coder(family)
+        engine.card = replace(engine.card, fill_in=OWN.tokens)
+        async with chatting(engine) as api:
+            await api.complete(BEFORE, suffix=BEHIND)
+            prompt = api.seen.prompt.text
+        assert prompt == family.prefix + BEFORE + family.suffix + BEHIND + family.middle
 
 
 async def test_prompts_of_ids_streams_and_the_official_client() -> None:

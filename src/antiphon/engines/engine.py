@@ -108,6 +108,8 @@ class ModelCard(Struct, frozen=True):
     `opening` is the token that the model wants before any text (BOS), None if it wants none.
     `defaults` are the fields of `Sampling` that the engine sets itself where a request does not.
     `sampling` are those that the model's makers recommend: they are asked for where a request does not.
+    `fill_in` are the texts of the tokens before the prefix, the suffix and the middle of a gap, None if its
+    file names none.
     """
 
     name: str
@@ -122,6 +124,7 @@ class ModelCard(Struct, frozen=True):
     capabilities: Capabilities = Capabilities()
     defaults: Mapping[str, float] = {}
     sampling: Mapping[str, float] = {}
+    fill_in: tuple[str, str, str] | None = None
 
 
 class Prompt(Struct, frozen=True):

@@ -54,6 +54,8 @@ NGRAM = "ngram"
 NO_ENCODER = "none"
 
 _KV_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5}
+_FILL_IN = (("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle"))
+"""The tokens for filling in, as files name them, and as older ones do."""
 _POOLING = {1: "MEAN", 2: "CLS", 3: "LAST", 4: "RANK"}
 """What a file says of how the vectors of its tokens become one: those that make one of them."""
 _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
@@ -258,7 +260,7 @@ class LlamaCppEngine:
             await client.stop()
             await process.close()
             raise
-        self._card = self._described(client.card, facts)
+        self._card = replace(self._described(client.card, facts), fill_in=await _fill_in(client, facts))
         instance = _Instance(process, client, adapters)
         self._do(self._watch(instance))
         log.info(
@@ -427,6 +429,16 @@ class LlamaCppEngine:
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """See `Reranker`."""
         return await self._client().score(pairs)
+
+
+async def _fill_in(engine: UpstreamEngine, facts: Mapping[str, Value]) -> tuple[str, str, str] | None:
+    """The texts of the tokens that the file names for filling in, under either of their names."""
+    for spelling in _FILL_IN:
+        ids = [facts.get(f"tokenizer.ggml.{name}_token_id") for name in spelling]
+        if None not in ids:
+            before, behind, between = await engine.token_texts([int(each or 0) for each in ids])
+            return before, behind, between
+    return None
 
 
 def _threads() -> int:

@@ -240,7 +240,8 @@ class TokenModel:
     async def _find_fill_in(self) -> FillIn:
         """The tokens by which the model fills in. Raises RequestError if it has none."""
         if self.card.capabilities.token_ids:
-            for family in FAMILIES:
+            named = self.card.fill_in
+            for family in (*([] if named is None else [FillIn(*named)]), *FAMILIES):
                 ids = [await self.engine.tokenize([token]) for token in family.tokens]
                 if all(len(each) == 1 for each in ids) and len({*map(tuple, ids)}) == len(ids):
                     return family
