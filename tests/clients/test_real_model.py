@@ -169,6 +169,28 @@ async def test_the_choices_of_a_stream_begin_in_order(client: AsyncOpenAI, model
     assert sorted(finishes) == [0, 1, 2]
 
 
+@pytest.mark.skipif(not VLLM_MODEL, reason="llama.cpp searches no beams, and scores no prompts")
+async def test_beams_come_the_best_first_with_the_scores_of_the_prompt(
+    client: AsyncOpenAI, model: str
+) -> None:
+    completion = await client.chat.completions.create(
+        model=model,
+        messages=user("What is the capital of France?"),
+        n=3,
+        max_tokens=8,
+        logprobs=True,
+        extra_body={"use_beam_search": True, "ignore_eos": True, "prompt_logprobs": 0},
+    )
+
+    scored = [choice.logprobs.content for choice in completion.choices if choice.logprobs]
+    totals = [sum(token.logprob for token in tokens or ()) for tokens in scored]
+    assert len({choice.message.content for choice in completion.choices}) == len(totals) == 3
+    assert totals == sorted(totals, reverse=True)
+    usage, told = used(completion.usage), completion.model_extra or {}
+    assert usage.completion_tokens == 24
+    assert len(told["prompt_logprobs"]) == usage.prompt_tokens
+
+
 @pytest.mark.skipif(bool(VLLM_MODEL), reason="vLLM caches whole blocks, whatever the seed")
 async def test_a_prompt_that_was_seen_is_cached(ask: Ask) -> None:
     prompt = "Say something about the number 4711, but not too much of it."

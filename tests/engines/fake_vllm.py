@@ -80,6 +80,12 @@ class SamplingParams(SimpleNamespace):
     temperature: float = 1.0
     stop_token_ids: Sequence[int] = ()
 
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        if self.temperature > 2:
+            message = f"temperature must be in [0, 2], got {self.temperature}."
+            raise VLLMValidationError(message, parameter="temperature")
+
     @property
     def all_stop_token_ids(self) -> set[int]:
         return {*self.stop_token_ids, END}
@@ -232,12 +238,8 @@ class InputProcessor:
         trace_headers: Mapping[str, str] | None = None,
         data_parallel_rank: int | None = None,
     ) -> SimpleNamespace:
-        if isinstance(params, PoolingParams):
-            if params.dimensions is not None:
-                raise ValueError("This model cannot be cut.")
-        elif params.temperature > 2:
-            message = f"temperature must be in [0, 2], got {params.temperature}."
-            raise VLLMValidationError(message, parameter="temperature")
+        if isinstance(params, PoolingParams) and params.dimensions is not None:
+            raise ValueError("This model cannot be cut.")
         if prompt["type"] not in ("token", "multimodal") or supported_tasks not in (
             ("generate",),
             ("embed",),

@@ -300,7 +300,7 @@ class VllmEngine:
                 await core.add(each)
             outputs = [await each.output for each in waiting]
         except Exception as error:
-            raise failure_of(error) from error
+            raise EngineError from error
         finally:
             for single in waiting:
                 self.leave(single)

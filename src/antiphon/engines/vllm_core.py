@@ -12,8 +12,9 @@ import asyncio
 import importlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -315,8 +316,11 @@ class VllmCore:
 
     def embedding(self, ids: Sequence[int], dimensions: int | None, around: Around) -> Any:
         """The request for the vector of these tokens, of length 1. Raises RequestError."""
-        params = imported("vllm.pooling_params").PoolingParams(
-            task="embed", dimensions=dimensions, use_activation=True
+        params = partial(
+            imported("vllm.pooling_params").PoolingParams,
+            task="embed",
+            dimensions=dimensions,
+            use_activation=True,
         )
         prompt = {"type": "token", "prompt_token_ids": [*ids]}
         try:
@@ -336,9 +340,7 @@ class VllmCore:
     def scoring(self, request: GenerationRequest, around: Around) -> Any:
         """The request for the log probabilities of a prompt. Raises RequestError."""
         _check_text(request, "prompt_logprobs")
-        params = self._params.SamplingParams(
-            max_tokens=1, prompt_logprobs=request.sampling.prompt_logprobs, skip_clone=True
-        )
+        params = {"max_tokens": 1, "prompt_logprobs": request.sampling.prompt_logprobs}
         return self._made(request, request.prompt.ids, params, around)
 
     def step(self, request: GenerationRequest, written: Sequence[int], around: Around) -> Any:
@@ -354,7 +356,7 @@ class VllmCore:
                 "start it with a greater --vllm max_logprobs=…, which is two for each beam."
             )
             raise RequestError(message, param="n")
-        params = self._params.SamplingParams(max_tokens=1, logprobs=2 * width, skip_clone=True)
+        params = {"max_tokens": 1, "logprobs": 2 * width}
         return self._made(request, (*request.prompt.ids, *written), params, around)
 
     def searched(self, request: GenerationRequest, step: Any) -> Wanted:
@@ -369,27 +371,32 @@ class VllmCore:
             1.0 if sampling.length_penalty is None else sampling.length_penalty,
         )
 
-    def _made(self, request: GenerationRequest, ids: Sequence[int], params: Any, around: Around) -> Any:
+    def _made(
+        self, request: GenerationRequest, ids: Sequence[int], params: Mapping[str, Any], around: Around
+    ) -> Any:
+        """A request to the core, for what is written behind `ids`. Raises RequestError."""
         sampling = request.sampling
         prompt = around.rendered or {"type": "token", "prompt_token_ids": [*ids]}
         if sampling.cache_salt is not None:
             prompt["cache_salt"] = sampling.cache_salt
         return self._accepted(
             prompt,
-            params,
+            partial(self._params.SamplingParams, skip_clone=True, **params),
             "generate",
             around,
             priority=sampling.priority or 0,
             data_parallel_rank=sampling.data_parallel_rank,
         )
 
-    def _accepted(self, prompt: Any, params: Any, task: str, around: Around, **more: Any) -> Any:
-        """The request to the core, as vLLM has checked it. Raises RequestError."""
+    def _accepted(
+        self, prompt: Any, params: Callable[[], Any], task: str, around: Around, **more: Any
+    ) -> Any:
+        """The request to the core, as vLLM has checked it, and what `params` make. Raises RequestError."""
         try:
             made = self._llm.input_processor.process_inputs(
                 uuid4().hex,
                 prompt,
-                params,
+                params(),
                 supported_tasks=(task,),
                 lora_request=around.adapter,
                 trace_headers=around.trace or None,
@@ -400,8 +407,8 @@ class VllmCore:
         made.external_req_id = made.request_id
         return made
 
-    def _sampling(self, request: GenerationRequest) -> Any:
-        """The `SamplingParams`. Stop strings are not sent: the decoder above has to see them."""
+    def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
+        """What `SamplingParams` are made of. Stop strings are not sent: the decoder above has to see them."""
         sampling = request.sampling
         values = {name: value for name in _SAME if (value := getattr(sampling, name)) != _UNSET[name]}
         values = {**self.defaults, **values}
@@ -414,9 +421,7 @@ class VllmCore:
             values["structured_outputs"] = self._structured(request.constraint, sampling)
         if sampling.vllm_xargs or sampling.kv_transfer_params:
             values["extra_args"] = {**sampling.vllm_xargs, **self._transfer(sampling)}
-        return self._params.SamplingParams(
-            max_tokens=request.max_tokens, logit_bias=bias or None, skip_clone=True, **values
-        )
+        return {**values, "max_tokens": request.max_tokens, "logit_bias": bias or None}
 
     def _transfer(self, sampling: Sampling) -> Mapping[str, Any]:
         """What the KV connector is told. Raises RequestError if there is none, or its answer is wanted."""
