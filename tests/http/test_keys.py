@@ -117,7 +117,8 @@ def test_every_route_has_a_scope() -> None:
         "POST /v1/replicas/resume",
     }
     assert scopes["metrics"] == {"GET /metrics"}
-    kept = {f"POST /v1/{each}" for each in ("conversations", "containers", "files", "vector_stores")}
+    made = ("conversations", "containers", "files", "uploads", "vector_stores")
+    kept = {f"POST /v1/{each}" for each in made}
     assert {each for each in scopes["stored"] if each.startswith("POST") and "{" not in each} == kept
     assert all(each.startswith("POST ") and "{" not in each for each in scopes["inference"])
     assert all("{" not in each or "/v1/models/" in each or "/page/" in each for each in scopes[None])
