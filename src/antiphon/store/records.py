@@ -414,7 +414,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Every bound of a store."""
 
     responses: int = 1_000_000
-    """So many responses are kept; a sweep deletes the oldest ended ones beyond it."""
+    """So many responses are kept; beyond it a sweep deletes the oldest ended of the owner with most."""
     completions: int = 1_000_000
     """The same for stored completions."""
     chain: int = 10_000

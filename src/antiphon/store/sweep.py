@@ -72,7 +72,10 @@ async def _sweep(database: Database, kind: _Kind, now: float, keep: int | None) 
 
 
 def _surplus(connection: Connection, kind: _Kind, now: float, keep: int | None, most: int) -> Sequence[str]:
-    """Ids of what has expired; if nothing has, of the oldest beyond those to keep (None: all are)."""
+    """Ids of what has expired; if nothing has, and there is too much, the oldest of the owner who has most.
+
+    So nobody loses anything while another has more. `keep` is None if all is kept.
+    """
     table = kind.table
     expired = connection.scalars(select(table.c.id).where(table.c.expires_at <= now).limit(most)).all()
     if expired or keep is None:
@@ -80,7 +83,9 @@ def _surplus(connection: Connection, kind: _Kind, now: float, keep: int | None, 
     excess = connection.execute(select(func.count()).select_from(table)).scalar_one() - keep
     if excess <= 0:
         return []
-    oldest = select(table.c.id).where(kind.idle).order_by(table.c.created_at)
+    owners = select(table.c.owner).group_by(table.c.owner).order_by(func.count().desc(), table.c.owner)
+    its = table.c.owner == owners.limit(1).scalar_subquery()
+    oldest = select(table.c.id).where(its, kind.idle).order_by(table.c.created_at)
     return connection.scalars(oldest.limit(min(excess, most))).all()
 
 

@@ -117,3 +117,24 @@ class SweepContract:
             6,
         ]
         assert await store.completions.get(OWNER, "chat_7")
+
+    async def test_nobody_loses_anything_while_another_has_more(self, opened: Opener) -> None:
+        store = await opened(completions=4, sweep=1)
+        for index in range(2):
+            await store.completions.save(completion(f"mine_{index}", created_at=NOW + index), ())
+        for index in range(5):
+            other = completion(f"others_{index}", owner="eve", created_at=NOW + 10 + index)
+            await store.completions.save(other, ())
+
+        assert (await store.sweep(NOW)).completions == 3
+        mine = [await store.completions.get(OWNER, f"mine_{index}") for index in range(2)]
+        others = [await store.completions.get("eve", f"others_{index}") for index in range(5)]
+        assert [each is not None for each in (*mine, *others)] == [
+            True,
+            True,
+            False,
+            False,
+            False,
+            True,
+            True,
+        ]
