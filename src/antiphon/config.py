@@ -227,7 +227,8 @@ class Settings:
     several. In the variable, separate them with spaces. Without any, the server is open."""
 
     admin_key: Keys = field(default=(), repr=False)
-    """A key, or @FILE with one per line, for whoever loads and unloads adapters. Without any, nobody may."""
+    """A key, or @FILE with one per line, for whoever loads and unloads adapters, and drains replicas. Without
+    any, nobody may."""
 
     keys: Path | None = None
     """A TOML file of further keys, each with what it may use, and how much: docs/operations.md. SIGHUP reads
