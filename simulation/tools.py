@@ -35,6 +35,12 @@ def request_to_act(name: str) -> str:
     return f"act {name}!"
 
 
+def call_of(name: str) -> str:
+    """What the model writes then."""
+    call = json.dumps({"name": "act", "arguments": {"name": name}})
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
 def said_after(name: str) -> str:
     """What the model says behind its call, whatever came of that."""
     return f"{name} was tried"
@@ -114,5 +120,4 @@ class ActingEngine(ScriptedEngine):
         name = asked[-1]
         if "<tool_response>" in prompt.rpartition(request_to_act(name))[2]:
             return answer_of(Line(said_after(name), delay_ms=20))
-        call = json.dumps({"name": "act", "arguments": {"name": name}})
-        return answer_of(Line(f"<tool_call>\n{call}\n</tool_call>", delay_ms=10))
+        return answer_of(Line(call_of(name), delay_ms=10))

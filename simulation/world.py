@@ -18,7 +18,7 @@ from simulation.database import Memory, SharedDatabase
 from simulation.laws import RUNNING, History, law
 from simulation.loop import SimulatedLoop, _real_time, simulated_time
 from simulation.server import Server
-from simulation.tools import Effects
+from simulation.tools import Effects, call_of
 
 NAMES = ("alpha", "beta")
 TROUBLED = 12.0
@@ -302,17 +302,22 @@ class World:
         said = "".join(
             part["text"] for item in body["output"] if item["type"] == "message" for part in item["content"]
         )
-        text = asked.text
+        texts = [asked.text]
         if history.status == "completed":
-            law(said == text, f"{asked.response_id} says {said!r}")
-        law(text.startswith(said), f"{asked.response_id} says {said!r}")
+            law(said == asked.text, f"{asked.response_id} says {said!r}")
+        elif asked.effect is not None:
+            texts.append(call_of(asked.effect))  # one that was cut has no name, and is text
+        law(any(text.startswith(said) for text in texts), f"{asked.response_id} says {said!r}")
         if history.lines:
             deltas = "".join(
                 event["delta"]
                 for event in map(msgspec.json.decode, history.lines)
                 if event["type"] == "response.output_text.delta"
             )
-            law(text.startswith(deltas), f"the log of {asked.response_id} says {deltas!r}")
+            law(
+                any(text.startswith(deltas) for text in texts),
+                f"the log of {asked.response_id} says {deltas!r}",
+            )
             law(deltas == said or history.status != "completed", f"{asked.response_id}: {deltas!r} {said!r}")
 
     def report(self, seed: int) -> Report:

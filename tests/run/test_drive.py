@@ -243,6 +243,16 @@ async def test_a_failure_before_the_first_event_is_raised_and_nothing_is_stored(
     assert notes.released
 
 
+async def test_what_was_held_back_comes_behind_the_beginning() -> None:
+    source, viewer, notes = Steps(NEVER(), closing="held back"), Viewer(), Notes(background=True)
+    driver = Driver(source, Words(), notes)
+    running = asyncio.create_task(driver.run(viewer))
+    await asyncio.sleep(0)
+    driver.stop(CancelRequestedError())
+    await running
+    assert viewer.lines == notes.lines == [b"begin", b"held back", b"cancel"]
+
+
 async def test_a_failure_in_the_middle_is_told_in_the_stream_and_stored() -> None:
     viewer, notes = await driven(Steps("a", EngineError("broken"), closing="open items"))
     assert viewer.lines == notes.lines == [b"begin", b"a", b"open items", b"fail broken"]

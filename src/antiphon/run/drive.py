@@ -343,6 +343,10 @@ class Driver:
         await self._opened()
         if reason is not None and not (journal is not None and journal.behind):
             for choice, events in self._source.abandon():
+                if lines:  # held back until now: what begins the answer comes first
+                    lines, first = [], lines if journal is None else journal.record(choice, [], lines)
+                    if first:
+                        self._client.write(first)
                 self.push(choice, events)
         lines += self._last_lines(ending, reason)
         # A client that has seen enough may leave now: what is whole is stored whole.
