@@ -49,6 +49,7 @@ SCRIPT: list[dict[str, Any]] = [
         "output": f'<tool_call>\n{{"name": "json", "arguments": {CITY}}}\n</tool_call>',
     },
     {"when": "Describe Rome.", "output": CITY},
+    {"when": "Quote it.", "output": "It has seven 【doc0†L1】."},
     {"when": "What is this?\n<image>", "output": "A red square."},
     {
         "when": "weather in San Francisco",
@@ -85,6 +86,7 @@ STORED = {
 }
 
 LOOKED = {"text": "A red square."}
+CITED = {"told": ["It has seven hills."], "kept": [["char_location", "It has seven hills."]]}
 SEEN = {**LOOKED, "image_tokens": 1}
 
 OTHERS = {
@@ -121,6 +123,7 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
         "stream": STREAMED,
         "tool_runner": FULL,
         "parse": PARSED,
+        "cite": CITED,
         "others": OTHERS,
         "image": SEEN,
     },
@@ -130,6 +133,7 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
         "stream": STREAMED,
         "tool_runner": FULL,
         "parse": PARSED,
+        "cite": CITED,
         "others": OTHERS,
     },
     ("anthropic-js", ""): {
@@ -137,6 +141,7 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
         "stream": STREAMED,
         "tool_runner": FULL,
         "parse": PARSED,
+        "cite": CITED,
         "others": OTHERS,
     },
     ("ai-sdk", "anthropic"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},

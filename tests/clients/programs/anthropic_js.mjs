@@ -1,4 +1,4 @@
-// @anthropic-ai/sdk: a tool round trip in every way that the SDK has, an answer read by a schema, counts, batches.
+// @anthropic-ai/sdk: a tool round trip in every way that the SDK has, an answer read by a schema, citations, batches.
 // Its accumulator checks more than Python's.
 
 import Anthropic from "@anthropic-ai/sdk";
@@ -87,6 +87,20 @@ async function parse() {
   return { parsed: message.parsed_output };
 }
 
+async function cite() {
+  const source = { type: "text", media_type: "text/plain", data: "Rome is old. It has seven hills." };
+  const content = [
+    { type: "document", source, citations: { enabled: true } },
+    { type: "text", text: "Quote it." },
+  ];
+  const told = [];
+  const stream = client.messages
+    .stream({ model, max_tokens: 99, messages: [{ role: "user", content }] })
+    .on("citation", (citation) => told.push(citation.cited_text));
+  const { citations } = (await stream.finalMessage()).content[0];
+  return { told, kept: citations.map((each) => [each.type, each.cited_text]) };
+}
+
 async function all(pages) {
   const found = [];
   for await (const each of await pages) found.push(each);
@@ -119,6 +133,7 @@ const ways = {
   stream: () => roundTrip(asks.stream),
   tool_runner: toolRunner,
   parse,
+  cite,
   others,
 };
 console.log(JSON.stringify(await ways[way]()));

@@ -1,4 +1,4 @@
-"""anthropic (Python): a tool round trip in every way that the SDK has, an answer read into a class, counts, batches."""
+"""anthropic (Python): a tool round trip in every way that the SDK has, an answer read into a class, citations, batches."""
 
 import json
 import os
@@ -129,7 +129,20 @@ def image() -> Fact:
     return {"text": block.text, "image_tokens": message.usage.input_tokens - counted.input_tokens}
 
 
+def cite() -> Fact:
+    source = {"type": "text", "media_type": "text/plain", "data": "Rome is old. It has seven hills."}
+    document: Any = {"type": "document", "source": source, "citations": {"enabled": True}}
+    blocks: Any = [document, {"type": "text", "text": "Quote it."}]
+    with client.messages.stream(
+        model=MODEL, max_tokens=99, messages=[{"role": "user", "content": blocks}]
+    ) as stream:
+        told = [event.citation.cited_text for event in stream if event.type == "citation"]
+        block: Any = stream.get_final_message().content[0]
+    return {"told": told, "kept": [[each.type, each.cited_text] for each in block.citations]}
+
+
 WAYS: dict[str, Any] = {
+    "cite": cite,
     "image": image,
     "create": lambda: round_trip(create),
     "stream": lambda: round_trip(streamed),
