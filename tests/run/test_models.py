@@ -184,7 +184,7 @@ async def test_a_server_that_stops_ends_loads() -> None:
 async def test_a_request_has_the_defaults_of_its_model_where_it_says_nothing() -> None:
     engine = Engine()
     engine.card = replace(engine.card, sampling={"temperature": 0.6, "top_k": 20, "top_p": 0.9})
-    own = {"temperature": 0.3, "max_tokens": 7}
+    own = {"temperature": 0.3, "max_tokens": 7, "logit_bias": {5: 2.0}}
     models = Models([served(engine, "a", sampling=own, variables={"enable_thinking": False})])
     await models.start()
     model = await models.model("a")
@@ -193,9 +193,10 @@ async def test_a_request_has_the_defaults_of_its_model_where_it_says_nothing() -
 
     sampling = prepared.request.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.3, 20, 0.5)
+    assert sampling.logit_bias == {5: 2.0}
     assert prepared.request.max_tokens == 7
     assert prepared.turn.variables == {"enable_thinking": False, "x": 1}
-    assert model.card.defaults == {"temperature": 0.3, "top_k": 20, "top_p": 0.9, "max_tokens": 7}
+    assert model.card.defaults == {**own, "top_k": 20, "top_p": 0.9}
 
 
 async def test_what_the_engine_cannot_do_is_no_default() -> None:

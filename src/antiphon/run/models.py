@@ -528,7 +528,9 @@ class NamedModel:
         """The turn with the model's defaults where it says nothing."""
         served = self._served
         sampling: dict[str, Any] = {
-            name: value for name, value in served.sampling.items() if getattr(turn.sampling, name) is None
+            name: value
+            for name, value in served.sampling.items()
+            if getattr(turn.sampling, name) in (None, (), {})
         }
         if not sampling and not served.variables:
             return turn

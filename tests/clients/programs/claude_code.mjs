@@ -49,7 +49,8 @@ function works() {
 }
 
 function talks() {
-  const small = ["--tools", "", "--system-prompt", "Be brief."];
+  const system = "You are a helpful assistant. Answer in one short sentence.";
+  const small = ["--tools", "", "--system-prompt", system];
   return [
     claude(...small, "-p", "What is the capital of France?"),
     claude(...small, "--continue", "-p", "And of Italy?"),
