@@ -16,15 +16,15 @@ from antiphon.apis.completions.infill import InfillRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers.schema import CreateContainer, CreateContainerFile
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
-from antiphon.apis.files.schema import CreateFile
+from antiphon.apis.files.schema import AddUploadPart, CompleteUpload, CreateFile, CreateUpload
 from antiphon.apis.messages import schema as messages
 from antiphon.apis.messages.batch import CreateBatch
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.apis.tokens import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 from antiphon.apis.vector_stores import schema as vector_stores
-from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest
+from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest, TranscriptionForm
 from antiphon.http.app import ROUTES
-from antiphon.http.models import LoadAdapter, UnloadAdapter
+from antiphon.http.models import DrainReplica, LoadAdapter, UnloadAdapter
 
 ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/chat/completions": (ChatRequest,),
@@ -50,7 +50,12 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/rerank": (RerankRequest,),
     "/v1/score": (ScoreRequest,),
     "/score": (ScoreRequest,),
+    "/v1/audio/transcriptions": (TranscriptionForm,),
+    "/v1/audio/translations": (TranscriptionForm,),
     "/v1/files": (CreateFile,),
+    "/v1/uploads": (CreateUpload,),
+    "/v1/uploads/upload_1/parts": (AddUploadPart,),
+    "/v1/uploads/upload_1/complete": (CompleteUpload,),
     "/v1/containers": (CreateContainer,),
     "/v1/containers/cntr_1/files": (CreateContainerFile,),
     "/v1/vector_stores": (vector_stores.CreateVectorStore,),
@@ -60,6 +65,8 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/vector_stores/vs_1/files/file_1": (vector_stores.UpdateVectorStoreFile,),
     "/v1/vector_stores/vs_1/file_batches": (vector_stores.CreateBatch,),
     "/v1/load_lora_adapter": (LoadAdapter,),
+    "/v1/replicas/drain": (DrainReplica,),
+    "/v1/replicas/resume": (DrainReplica,),
     "/v1/unload_lora_adapter": (UnloadAdapter,),
 }
 """Every endpoint that takes a body, with the types that it may have."""
@@ -70,6 +77,7 @@ IDS = {
     "cntr_1": "container_id",
     "vs_1": "vector_store_id",
     "file_1": "file_id",
+    "upload_1": "upload_id",
     "resp_1": "response_id",
 }
 """The ids in paths."""
@@ -79,9 +87,18 @@ MADE = {
     "chatcmpl-1": ("/v1/chat/completions", {**HELLO, "store": True}),
     "vs_1": ("/v1/vector_stores", {}),
     "resp_1": ("/v1/responses", {"model": "scripted", "input": "Hi"}),
+    "upload_1": (
+        "/v1/uploads",
+        {"filename": "a", "purpose": "user_data", "bytes": 3, "mime_type": "text/plain"},
+    ),
 }
 """What is there to be asked for, so that not everything is refused as unknown: how it is made."""
-FORMS = ("/v1/files", "/v1/containers/cntr_1/files")
+FORMS = (
+    "/v1/files",
+    "/v1/containers/cntr_1/files",
+    "/v1/audio/transcriptions",
+    "/v1/uploads/upload_1/parts",
+)
 READ = [
     route.path
     for route in ROUTES

@@ -102,6 +102,8 @@ async def form_of(request: Request) -> AsyncIterator[FormData]:
         yield form
     finally:
         await form.close()  # and with it the file on disk
+        for file in parser._files_to_close_on_error:  # also one whose end has not come: no form has it
+            file.close()
 
 
 async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
