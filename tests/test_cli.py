@@ -121,7 +121,7 @@ def test_inspect_reports_an_unknown_format(capsys: pytest.CaptureFixture[str], t
 def test_inspect_reads_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["inspect", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["dialect"] == "hermes"
+    assert (report["dialect"], report["task"], report["encoder"]) == ("hermes", "generate", None)
     assert "llama" in report["scorers"][2]["seen"]
 
     for name in ("no.gguf", "no.jinja"):

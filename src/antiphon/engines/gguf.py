@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from antiphon.core.errors import EngineError
+from antiphon.engines.engine import Task
 from antiphon.engines.models import parts
 
 Value = int | float | bool | str
@@ -146,3 +147,13 @@ class _Header:
                 self._skip_array()
         else:
             self._at += count * _SCALARS[kind].size
+
+
+_POOLING = {1: "MEAN", 2: "CLS", 3: "LAST", 4: "RANK"}
+"""What a file says of how the vectors of its tokens become one: those that make one of them."""
+
+
+def task_of(facts: Mapping[str, Value]) -> tuple[Task, str | None]:
+    """What the file of a model says that it is for, and how the vectors of its tokens become one."""
+    said = _POOLING.get(int(facts.get(f"{facts.get('general.architecture')}.pooling_type", 0)))
+    return Task.GENERATE if said is None else Task.RANK if said == "RANK" else Task.EMBED, said

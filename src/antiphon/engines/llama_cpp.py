@@ -27,7 +27,7 @@ from antiphon.core.located import Located, file_or_name
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines import upstream
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Task, Work
-from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of
+from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of, task_of
 from antiphon.engines.llama_process import LlamaProcess, LoadError
 from antiphon.engines.models import encoder_beside, generation_config, resolve, response_template
 from antiphon.engines.upstream import UpstreamEngine
@@ -56,8 +56,6 @@ NO_ENCODER = "none"
 _KV_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5}
 _FILL_IN = (("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle"))
 """The tokens for filling in, as files name them, and as older ones do."""
-_POOLING = {1: "MEAN", 2: "CLS", 3: "LAST", 4: "RANK"}
-"""What a file says of how the vectors of its tokens become one: those that make one of them."""
 _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 
 
@@ -206,8 +204,7 @@ class LlamaCppEngine:
 
     def _task(self, facts: Mapping[str, Value]) -> tuple[Task, str | None]:
         """What the model is for, and how the vectors of its tokens become one."""
-        said = _POOLING.get(int(facts.get(f"{facts.get('general.architecture')}.pooling_type", 0)))
-        found = Task.GENERATE if said is None else Task.RANK if said == "RANK" else Task.EMBED
+        found, said = task_of(facts)
         task = self._options.task or found
         if task is Task.TRANSCRIBE:
             raise EngineError("llama.cpp writes down no sounds here. Use --upstream with a server that does.")

@@ -12,8 +12,8 @@ from msgspec import Struct, structs
 from antiphon.core.errors import EngineError
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, detect
 from antiphon.dialects.detection.scorers import ScorerResult
-from antiphon.engines.gguf import names, read_metadata
-from antiphon.engines.models import resolve, response_template
+from antiphon.engines.gguf import Value, names, read_metadata, task_of
+from antiphon.engines.models import encoder_beside, resolve, response_template
 
 TEMPLATES = frozenset({".jinja", ".jinja2", ".j2", ".txt"})
 """Suffixes of chat template files. Any other file is a model."""
@@ -73,6 +73,10 @@ class Report(Struct, frozen=True):
     override: str = OVERRIDE
     template: str | None = None
     """The chat template's source, if it was asked for and there is one."""
+    task: str | None = None
+    """What the model is for, if there is one: `generate`, `embed`, `rank`."""
+    encoder: str | None = None
+    """The file beside the model that encodes images for it, if there is one."""
 
 
 def inspect(target: str | None, *, template: bool = False) -> Report:
@@ -82,8 +86,14 @@ def inspect(target: str | None, *, template: bool = False) -> Report:
     Raises EngineError if there is no such file, or if it is none.
     """
     path = Path(target).expanduser() if target and Path(target).suffix in TEMPLATES else resolve(target)
-    evidence = _of_template(path) if path.suffix in TEMPLATES else _of_model(path)
-    return _report(str(path), detect(evidence), evidence.template if template else None)
+    if path.suffix in TEMPLATES:
+        evidence, task, encoder = _of_template(path), None, None
+    else:
+        facts, beside = read_metadata(path), encoder_beside(path)
+        evidence, task = _of_model(path, facts), task_of(facts)[0].value
+        encoder = beside.name if beside else None
+    report = _report(str(path), detect(evidence), evidence.template if template else None)
+    return structs.replace(report, task=task, encoder=encoder)
 
 
 def _of_template(path: Path) -> Evidence:
@@ -95,8 +105,7 @@ def _of_template(path: Path) -> Evidence:
     return Evidence(template, (path.stem,), response_template=response_template(path))
 
 
-def _of_model(path: Path) -> Evidence:
-    facts = read_metadata(path)
+def _of_model(path: Path, facts: Mapping[str, Value]) -> Evidence:
     template = facts.get("tokenizer.chat_template")
     return Evidence(
         str(template) if template else None, names(facts, path), response_template=response_template(path)
@@ -121,6 +130,9 @@ def lines(report: Report) -> Iterator[str]:
     """The report as text."""
     doubt = " (doubtful)" if report.unmatched or report.tied else ""
     yield f"source    {report.source}"
+    if report.task is not None:
+        yield f"task      {report.task}"
+        yield f"images    {report.encoder or 'refused: no encoder (--mmproj) is beside the model'}"
     yield f"dialect   {report.dialect}{doubt}"
     yield f"reason    {report.reason}"
     yield f"markers   {_few(report.markers)}"

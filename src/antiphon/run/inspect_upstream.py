@@ -34,6 +34,7 @@ class UpstreamReport(Struct, frozen=True):
     model: str
     context: int
     slots: int
+    tasks: tuple[str, ...]
     chat_template: bool
     dialect: str
     reason: str
@@ -61,6 +62,7 @@ async def _inspect(options: Options) -> UpstreamReport:
         card.name,
         card.context,
         server.slots,
+        (*sorted(card.capabilities.tasks),),
         card.chat_template is not None,
         dialect,
         reason,
@@ -149,6 +151,7 @@ def lines(report: UpstreamReport) -> Iterator[str]:
         "model": report.model,
         "context": f"{report.context} tokens" if report.context else "unknown",
         "parallel": f"{report.slots} answers at a time",
+        "tasks": ", ".join(report.tasks),
         "dialect": report.dialect,
         "reason": report.reason,
         "override": report.override,
