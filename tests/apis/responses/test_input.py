@@ -37,6 +37,8 @@ CALLED = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments"
 CUSTOM_CALLED = {"type": "custom_tool_call", "call_id": "call_2", "name": "g", "input": 'say "x"'}
 ACTION = {"type": "exec", "command": ["ls"], "env": {}}
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGM4ocEFAAK2APsJOywMAAAAAElFTkSuQmCC"
+"""A PNG of one pixel."""
 FROM_CLIENTS: dict[str, dict[str, Any]] = {
     "message": {"role": "user", "content": "Hi"},
     "reasoning": {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
@@ -55,7 +57,7 @@ FROM_CLIENTS: dict[str, dict[str, Any]] = {
     "computer_call_output": {
         "type": "computer_call_output",
         "call_id": "c",
-        "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,"},
+        "output": {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{PIXEL}"},
     },
     "local_shell_call": {"type": "local_shell_call", "call_id": "c", "action": ACTION},
     "local_shell_call_output": {"type": "local_shell_call_output", "id": "c", "output": "{}"},
