@@ -600,7 +600,8 @@ async def test_a_client_that_leaves_in_the_middle_of_a_call_ends_it_there_too(
 @pytest.mark.parametrize("api_path", ["/responses", "/chat/completions", "/messages"])
 async def test_an_operators_server_that_dies_in_the_middle_of_a_call_is_begun_again(api_path: str) -> None:
     begins = McpServer("local", command=STDIO, environment={"PYTHONPATH": "."})
-    tool = open_mcp([begins], (), Limits(), identity_of)
+    # A busy machine takes long to begin a process, and this begins two.
+    tool = open_mcp([begins], (), Limits(mcp_connect_seconds=60), identity_of)
     await tool.start()
     async with (
         running(TakingTurns(call("crash"), call("count"), "Again 1."), tools=[tool]) as server,
@@ -608,7 +609,7 @@ async def test_an_operators_server_that_dies_in_the_middle_of_a_call_is_begun_ag
     ):
         body = {"model": "scripted", "tools": [{"type": "mcp", "server_label": "local"}]}
         body |= {"input": "Crash!"} if api_path == "/responses" else CHAT
-        answer = (await api.http.post(api_path, json=body)).json()
+        answer = (await api.http.post(api_path, json=body, timeout=150)).json()
         prompt = prompt_of(server)
     await tool.close()
 
