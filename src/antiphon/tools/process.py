@@ -7,12 +7,13 @@ and not when the last of those that it left in the background has closed them.
 import asyncio
 import os
 import signal
+from asyncio.subprocess import Process
 from codecs import getincrementaldecoder
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from msgspec import Struct
 
@@ -66,6 +67,26 @@ async def execute(program: Program, seconds: float, limit: int) -> Executed:
                 await out.ended.wait()
                 await err.ended.wait()
     return Executed(str(out.printed), str(err.printed), exit_code)
+
+
+async def begun(beginning: Coroutine[Any, Any, Process]) -> Process:
+    """The process that asyncio begins with pipes of its own, and as the leader of a group. Raises OSError.
+
+    Cancelling kills it, with its group. It does not cancel asyncio, which would kill the process alone, and
+    wait for the end of all pipes, without a limit.
+    """
+    task = asyncio.ensure_future(beginning)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(DRAINING):
+                process = await task
+                kill_group(process.pid)
+                if process.stdin is not None:
+                    process.stdin.close()
+                await process.wait()
+        raise
 
 
 class _Output(asyncio.Protocol):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.core.errors import ToolError
-from antiphon.tools.process import PAUSE, kill_group
+from antiphon.tools.process import PAUSE, begun, kill_group
 from antiphon.tools.python.sandbox import environment
 from antiphon.tools.text import Excerpt
 
@@ -92,14 +92,16 @@ class Interpreter:
         """Start it. Raises OSError."""
         reading, writing = os.pipe()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=writing,
-                env=environment(),
-                start_new_session=True,
-                limit=LINE_BYTES,
+            process = await begun(
+                asyncio.create_subprocess_exec(
+                    *words,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=writing,
+                    env=environment(),
+                    start_new_session=True,
+                    limit=LINE_BYTES,
+                )
             )
         except BaseException:
             os.close(reading)
