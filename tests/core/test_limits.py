@@ -5,12 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from antiphon.apis.chat.schema import BatchRequest, ChatRequest
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
-from antiphon.core.limits import LIMIT_EXCEEDED, Limits, check_body, read_limits
+from antiphon.core.limits import LIMIT_EXCEEDED, Limits, check_body, is_small, read_limits
 
 MESSAGE = {"role": "user", "content": "Hi"}
 PART = {"type": "text", "text": ""}
@@ -79,6 +81,24 @@ def test_all_values_are_counted_but_the_numbers_of_a_list() -> None:
     with pytest.raises(RequestError):
         check_body({"a": ["1"] * 30}, Limits(values=30))
     decode(msgspec.json.encode({"model": "m", **ids}), ChatRequest, Limits(values=3))
+
+
+NAMES = st.sampled_from(["messages", "content", "tools", "enum", "oneOf", "patternProperties", "schema", "a"])
+BODIES = st.recursive(
+    st.text() | st.integers(-9, 9) | st.none(),
+    lambda inner: st.lists(inner) | st.dictionaries(NAMES, inner),
+    max_leaves=20,
+)
+
+
+@given(BODIES, st.integers(1, 20))
+@example([[0]], 2)
+@example({"tools": [None, None]}, 3)
+def test_what_need_not_be_visited_is_within_the_limits(body: Any, most: int) -> None:
+    counted = ("values", "depth", "items", "parts", "tools", "schema_values", "enum_values", "alternatives")
+    limits = Limits(**dict.fromkeys((*counted, "patterns"), most))
+    if isinstance(body, dict | list) and is_small(msgspec.json.encode(body), limits):
+        check_body(body, limits)
 
 
 def test_a_schema_has_a_limit_of_its_own() -> None:

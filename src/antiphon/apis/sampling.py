@@ -1,5 +1,6 @@
 """The parameters of a request for sampling, length and stop strings."""
 
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,7 +38,8 @@ def token_limit(*wanted: int | None) -> int | None:
     return None if limit in (0, -1) else limit
 
 
-_SAME = set(Sampling.__struct_fields__) & set(SamplingParams.__struct_fields__)
+_SAME = (*({*Sampling.__struct_fields__} & {*SamplingParams.__struct_fields__}),)
+_same = attrgetter(*_SAME)
 
 
 def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
@@ -45,9 +47,8 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
-    given = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
-    return replace(
-        Sampling(**given),
+    given = {name: value for name, value in zip(_SAME, _same(request), strict=True) if value is not None}
+    given.update(
         top_k=-1 if request.top_k == 0 else request.top_k,
         logit_bias=request.logit_bias or {},
         banned_tokens=_listed(request.banned_tokens, "banned_tokens", list[Count]),
@@ -61,6 +62,7 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
         logprobs=logprobs,
         cache_salt=request.cache_salt or None,
     )
+    return Sampling(**given)
 
 
 def _listed(value: str | list[T] | None, name: str, type_: type[list[T]]) -> tuple[T, ...]:

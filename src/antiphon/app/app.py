@@ -25,6 +25,7 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.core.turn import Turn
 from antiphon.run.drive import Driver, Journal, Projection, Source
+from antiphon.run.model import Model
 from antiphon.run.models import Models
 from antiphon.tools.discovery import Asking, discover
 from antiphon.tools.python.tool import Interpreters
@@ -92,22 +93,20 @@ class App(Struct, frozen=True):
         """What is attached to a request of an owner."""
         return Contents(self.attachments, owner, lambda: self.storage.store)
 
-    async def attached(self, turn: Turn, contents: Contents | None = None) -> Turn:
-        """The turn with what is attached to it, as far as its model takes that. Raises RequestError."""
-        model = await self.models.model(turn.model)
+    async def attached(self, model: Model, turn: Turn, contents: Contents | None = None) -> Turn:
+        """The turn with what is attached to it, as far as the model takes that. Raises RequestError."""
         contents = contents or self.contents(turn.owner)
         return await self.attachments.read(turn, model.card.capabilities.media, contents)
 
-    async def hosts(self, model: str, requested: Mapping[str, Mapping[str, Any]], asking: Asking) -> Hosts:
+    async def hosts(self, model: Model, requested: Mapping[str, Mapping[str, Any]], asking: Asking) -> Hosts:
         """What a model is offered of the server's tools: of those requested, by their place in the request.
 
-        Raises NotFoundError, EngineNotReadyError, RequestError, ToolError.
+        Raises RequestError, ToolError.
         """
-        served = await self.models.model(model)
         remote = sum(settings.get("type") == "mcp" for settings in requested.values())
         self.options.limits.check("mcp_servers", remote, "tools")
         return await discover(
-            served.tools, requested, served.native_tools, replace(asking, defaults=self.default_tools)
+            model.tools, requested, model.native_tools, replace(asking, defaults=self.default_tools)
         )
 
     @staticmethod

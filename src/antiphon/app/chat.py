@@ -21,6 +21,7 @@ from antiphon.core.observation import observed
 from antiphon.decode.ids import random_id
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
+from antiphon.run.model import Model
 from antiphon.store.records import CompletionRecord, ItemRecord
 from antiphon.tools.discovery import Asking, client_names
 
@@ -33,10 +34,11 @@ MAX_REQUEST_ID = 128
 
 async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
     """The answer to a conversation. Raises RequestError."""
-    accepted = accept(request, owner, await defaults(app, request, owner))
+    model = await app.models.model(request.model)
+    accepted = accept(request, owner, await defaults(app, model, request, owner))
     app.check_template(accepted.turn.template)
     contents = app.contents(owner)
-    turn, presentation = await app.attached(accepted.turn, contents), accepted.presentation
+    turn, presentation = await app.attached(model, accepted.turn, contents), accepted.presentation
     _log_repairs(accepted.repairs)
     app.log_notes(accepted.presentation.notes)
     own = answer_id(PREFIX, accepted.request_id, header_id)
@@ -49,38 +51,35 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     if accepted.store:
         messages = await contents.keep(stored_messages(answer, request.messages), answer, "messages")
         journal = _journal(app, accepted, envelope, projection, as_records(messages))
-    model = await app.models.model(turn.model)
     return app.driver(AnswerSource([turn], model), projection, journal, request.deadline_seconds)
 
 
 async def create_batch(app: App, request: BatchRequest, owner: str, header_id: str | None) -> Driver:
     """The answers to several conversations, each with one choice. Raises RequestError."""
-    accepted = accept_batch(request, owner, await defaults(app, request, owner))
+    model = await app.models.model(request.model)
+    accepted = accept_batch(request, owner, await defaults(app, model, request, owner))
     app.check_template(request.chat_template)
     _log_repairs(accepted.repairs)
     app.log_notes(accepted.presentation.notes)
     observed().answer = answer = answer_id(PREFIX, accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
-    model = await app.models.model(request.model)
-    turns = [await app.attached(turn) for turn in accepted.turns]
+    turns = [await app.attached(model, turn) for turn in accepted.turns]
     return app.driver(AnswerSource(turns, model), projection, wanted=request.deadline_seconds)
 
 
 async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
     """The prompt that a request would give. Raises RequestError."""
-    turn = accept(request, owner, await defaults(app, request, owner)).turn
+    model = await app.models.model(request.model)
+    turn = accept(request, owner, await defaults(app, model, request, owner)).turn
     app.check_template(turn.template)
-    model = await app.models.model(turn.model)
-    prompt = await model.compose(await app.attached(turn))
+    prompt = await model.compose(await app.attached(model, turn))
     return Rendered(turn.model, prompt.text, prompt.ids, len(prompt.ids), model.card.context)
 
 
-async def defaults(app: App, request: ChatOptions, owner: str) -> ServerDefaults:
-    """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
-    hosts = await app.hosts(
-        request.model, requested_tools(request), Asking(owner, names=client_names(request.tools))
-    )
+async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> ServerDefaults:
+    """What the server brings to a request. Raises RequestError, ToolError."""
+    hosts = await app.hosts(model, requested_tools(request), Asking(owner, names=client_names(request.tools)))
     return ServerDefaults(app.presentation, hosts)
 
 

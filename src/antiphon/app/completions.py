@@ -56,13 +56,13 @@ async def infill(app: App, request: InfillRequest, owner: str, header_id: str | 
 
 async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest, owner: str) -> Tokenized:
     """The tokens of a text, or of a conversation as the model reads it. Raises RequestError."""
+    model = await app.models.model(request.model)
     if isinstance(request, TokenizeTextRequest):
         turn = Turn(request.model, prompt=request.prompt, owner=owner, parameters=PARAMETERS)
     else:
-        turn = accept_chat(request, owner, await defaults(app, request, owner)).turn
+        turn = accept_chat(request, owner, await defaults(app, model, request, owner)).turn
     app.check_template(turn.template)
-    model = await app.models.model(turn.model)
-    ids = (await model.compose(await app.attached(turn))).ids
+    ids = (await model.compose(await app.attached(model, turn))).ids
     tokens = Tokenized(len(ids), model.card.context, ids)
     if request.return_token_strs:
         tokens.token_strs = await model.token_texts(ids)

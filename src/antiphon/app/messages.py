@@ -23,6 +23,7 @@ from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.documents import PDF
 from antiphon.run.drive import Driver, Projection
+from antiphon.run.model import Model
 from antiphon.tools.discovery import Asking, client_names
 
 PREFIX = "msg_"
@@ -32,13 +33,13 @@ async def create(app: App, request: CreateMessage, owner: str, header_id: str | 
     """The answer to a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
     contents = app.contents(owner)
-    accepted = accept(request, await _context(app, request, owner, contents))
+    accepted = accept(request, await _context(app, model, request, owner, contents))
     app.log_notes(accepted.presentation.tools.notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
     projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
-    source = AnswerSource([await app.attached(accepted.turn, contents)], model)
+    source = AnswerSource([await app.attached(model, accepted.turn, contents)], model)
     return app.driver(source, projection, wanted=request.deadline_seconds)
 
 
@@ -46,17 +47,16 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     model = await app.models.model(request.model)
     contents = app.contents(owner)
-    turn = prompting(request, await _context(app, request, owner, contents))
-    size = await model.count(await app.attached(turn, contents))
+    turn = prompting(request, await _context(app, model, request, owner, contents))
+    size = await model.count(await app.attached(model, turn, contents))
     return TokenCount(size.tokens, size.estimated or UNSET)
 
 
-async def _context(app: App, request: CountTokens, owner: str, contents: Contents) -> Context:
-    """What the server brings to a request. Raises RequestError, EngineNotReadyError, ToolError."""
-    model = await app.models.model(request.model)
+async def _context(app: App, model: Model, request: CountTokens, owner: str, contents: Contents) -> Context:
+    """What the server brings to a request. Raises RequestError, ToolError."""
     requested = requested_tools(request.tools, request.mcp_servers, model.tools)
     try:
-        hosts = await app.hosts(request.model, requested, Asking(owner, names=client_names(request.tools)))
+        hosts = await app.hosts(model, requested, Asking(owner, names=client_names(request.tools)))
     except RequestError as error:
         raise rename(error) from error
     cited = [*cited_files(request.messages)]

@@ -7,6 +7,7 @@ parameter. `docs/limits.md` has the table for operators; `--limit NAME=VALUE` ch
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from functools import cache
+from operator import attrgetter
 from typing import Any, NoReturn
 
 import msgspec
@@ -179,6 +180,18 @@ _SCALAR_TYPES = (
 
 _Place = tuple[Any, str | int] | None
 """A value in a body: where what holds it is, and its name or index there."""
+
+
+_counts = attrgetter(*{*_COUNTED.values(), "values", "schema_values", "depth"})
+
+
+def is_small(body: bytes, limits: Limits) -> bool:
+    """Whether this JSON is too short for `check_body` to find anything, as most is: no need to visit it.
+
+    Each value is behind one of these characters, or the only one; those in texts only make it seem longer.
+    """
+    least: int = min(_counts(limits))
+    return body.count(b",") + body.count(b"{") + body.count(b"[") < least
 
 
 def check_body(body: Any, limits: Limits) -> None:

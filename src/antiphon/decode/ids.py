@@ -4,9 +4,9 @@ A rule uses a given random number generator. A seeded one repeats the ids of an 
 that was interrupted and is decoded again.
 """
 
-import secrets
 import string
 from collections.abc import Callable
+from os import urandom
 from random import Random, SystemRandom
 
 CallIds = Callable[[str, int], str]
@@ -24,7 +24,7 @@ def ids_by(rule: IdRule, calls: int = 0, rng: Random | None = None) -> CallIds:
 
 def random_id(prefix: str, length: int) -> str:
     """`prefix` and `length` random hexadecimal digits, four bits each."""
-    return prefix + secrets.token_hex((length + 1) // 2)[:length]
+    return prefix + urandom((length + 1) // 2).hex()[:length]
 
 
 def openai_call_id(rng: Random, name: str, index: int) -> str:

@@ -56,7 +56,7 @@ class LimitError(Exception):
 class Meter:
     """Counts one rendering of `variables`, and raises `LimitError` beyond a limit.
 
-    The variables themselves are not counted; the limits grow with their size.
+    The limits grow with the size of the variables.
     """
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
@@ -65,13 +65,12 @@ class Meter:
         self._kept: list[Any] = []
         self._long: list[str] = []
         self._spent = 0
-        self._allowance: float = inf
-        given = self.weigh(dict(variables))
-        self._allowance = BASE_ALLOWANCE + ALLOWANCE_PER_BYTE * given
-        self._spent = 0
+        # Few renderings come near the limits of the smallest one: only then the variables are weighed.
+        self._unweighed: Mapping[str, Any] | None = variables
+        self._allowance: float = BASE_ALLOWANCE
         # The clock of CPU time is slow to read, on some machines 100 µs and more: it is read for the
         # first time when half of the limit has passed by the other clock. Few renderings get there.
-        self._time_limit = (BASE_TIME + TIME_PER_BYTE * given) / 2
+        self._time_limit = BASE_TIME / 2
         self._started: float | None = None
         self._deadline = monotonic() + self._time_limit
 
@@ -104,10 +103,19 @@ class Meter:
 
     def require(self, bound: float) -> None:
         """Raise `LimitError` unless `bound` bytes may still be allocated."""
+        if self._spent + bound > self._allowance and self._unweighed is not None:
+            self._raise_limits(self._unweighed)
         if self._spent + bound > self._allowance:
             self._reclaim()
         if self._spent + bound > self._allowance:
             raise LimitError(f"{bound:.0f} bytes asked for, {self._allowance - self._spent:.0f} left")
+
+    def _raise_limits(self, variables: Mapping[str, Any]) -> None:
+        """Allow what these variables allow."""
+        self._unweighed, self._allowance, spent = None, inf, self._spent
+        given = self.weigh(dict(variables))
+        self._spent, self._allowance = spent, BASE_ALLOWANCE + ALLOWANCE_PER_BYTE * given
+        self._time_limit = (BASE_TIME + TIME_PER_BYTE * given) / 2
 
     def _reclaim(self) -> None:
         """Subtract the long strings that only this list references."""
@@ -163,6 +171,8 @@ class Meter:
 
     def _check_time(self) -> None:
         """Raise `LimitError` if CPU time is over, too: wall time includes waiting for other threads."""
+        if self._unweighed is not None:
+            self._raise_limits(self._unweighed)
         now = thread_time()
         if self._started is None:
             self._started = now

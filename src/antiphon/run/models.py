@@ -437,8 +437,8 @@ class NamedModel:
     @property
     def card(self) -> ModelCard:
         """See `Model`. Its defaults are those that requests really have."""
-        card = self._model.card
-        return replace(card, defaults={**card.defaults, **self._served.sampling})
+        card, own = self._model.card, self._served.sampling
+        return replace(card, defaults={**card.defaults, **own}) if own else card
 
     @property
     def writing(self) -> WeakSet[GenerationRun]:

@@ -132,6 +132,8 @@ async def discover(
         for where, settings in (*requested.items(), *asking.absent(requested))
         if settings["type"] not in RESERVED
     ]
+    if not wanted:
+        return Hosts(types=types)
     offers = await _offers(tools, types, wanted)
     for where, settings, offer in ((each.where, each.settings, offers[each.where]) for each in wanted):
         name = settings["type"]

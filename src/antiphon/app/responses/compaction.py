@@ -146,14 +146,14 @@ class CompactionProjection(SummaryProjection):
 async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
     """A shorter conversation that stands for a long one. Raises RequestError."""
     model = await app.models.model(request.model)
-    context = await read_context(app, request, owner, random_id("cmp_", 48))
+    context = await read_context(app, model, request, owner, random_id("cmp_", 48))
     accepted = accept_compact(request, context)
 
     def make(summary: Summary) -> bytes:
         fields = compaction_fields(summary.text, app.seal(owner))
         return compaction_body(accepted, fields, int(time()), summary.prompt_tokens, summary.usage)
 
-    turn = await app.attached(accepted.turn)
+    turn = await app.attached(model, accepted.turn)
     kept = [await shown(app.storage.store, owner, payload) for payload in accepted.kept]
     accepted = replace(accepted, kept=tuple(kept))
     source = AnswerSource([turn], model)

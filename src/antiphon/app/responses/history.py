@@ -61,7 +61,7 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
     if request.conversation is not None and request.store is False:
         message = "A response of a conversation has to be stored. Leave out 'store' or 'conversation'."
         raise RequestError(message, param="conversation")
-    reading = await read_context(app, request, owner, response_id, earlier, listed)
+    reading = await read_context(app, model, request, owner, response_id, earlier, listed)
     accepted = accept(request, reading)
     for answer in accepted.answered:
         if not await app.storage.store.approvals.claim(owner, answer.id, response_id, answer.until):
@@ -72,12 +72,13 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
         raise RequestError(
             "A compaction cannot run in the background. Leave out 'background'.", param="background"
         )
-    attached = replace(accepted, turn=await app.attached(accepted.turn, contents))
+    attached = replace(accepted, turn=await app.attached(model, accepted.turn, contents))
     return ResponseRequest(attached, model, reading.history)
 
 
 async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
     app: App,
+    model: Model,
     request: Prompting,
     owner: str,
     response_id: str,
@@ -103,9 +104,9 @@ async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
         partial(app.sealer.unseal, owner),
         app.signer(owner),
         app.options.reasoning_form,
-        await app.hosts(request.model, requested_tools(request.tools), asking),
+        await app.hosts(model, requested_tools(request.tools), asking),
         app.presenters,
-        (await app.models.model(request.model)).card.defaults,
+        model.card.defaults,
     )
 
 
@@ -123,9 +124,9 @@ async def referred(app: App, owner: str, given: str | list[Any] | None, param: s
 
 async def count_input_tokens(app: App, request: CountTokens, owner: str) -> PromptSize:
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
-    context = await read_context(app, request, owner, random_id("resp_", 48))
     model = await app.models.model(request.model)
-    return await model.count(await app.attached(prompting(request, context)))
+    context = await read_context(app, model, request, owner, random_id("resp_", 48))
+    return await model.count(await app.attached(model, prompting(request, context)))
 
 
 def _has_past(request: Prompting) -> bool:
