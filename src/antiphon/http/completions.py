@@ -1,5 +1,7 @@
 """POST /v1/completions, /tokenize and /detokenize: the model without a conversation."""
 
+from functools import partial
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +15,7 @@ from antiphon.http.request import (
     REQUEST_ID,
     app_of,
     decode_body,
+    decoded,
     json_response,
     owner_of,
     read_json,
@@ -39,7 +42,8 @@ async def infill(request: Request) -> EventStream | FullAnswer:
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, or of a conversation as the model reads it."""
     body = await read_json(request)
-    wire = await decode_body(request, body, tokenize_type(body))
+    type_ = await decoded(body, partial(tokenize_type, body))
+    wire = await decode_body(request, body, type_)
     tokens = await completions.tokenize(app_of(request), wire, owner_of(request))
     return json_response(msgspec.json.encode(tokens))
 

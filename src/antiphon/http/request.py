@@ -89,10 +89,10 @@ def paging(order: Order = "desc") -> Reader:
 async def read_body(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
     """A body that is no request for an answer, which may have so many bytes. Raises RequestError."""
     body, limits = await read_json(request, limit), app_of(request).options.limits
-    return await _decoded(body, lambda: decode(body, type_, limits))
+    return await decoded(body, lambda: decode(body, type_, limits))
 
 
-async def _decoded(body: bytes, work: Callable[[], T]) -> T:
+async def decoded(body: bytes, work: Callable[[], T]) -> T:
     """What is decoded of a body: of a long one beside the event loop, so that others need not wait."""
     return work() if len(body) < LONG_BODY else await asyncio.to_thread(work)
 
@@ -135,7 +135,7 @@ async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -
     connection.state.names = names = ParameterNames()
     app = app_of(connection)
     models = app.models
-    wire = await _decoded(
+    wire = await decoded(
         body,
         lambda: decode_request(body, type_, names, models.default_name, models.default, app.options.limits),
     )

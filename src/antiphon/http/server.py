@@ -14,6 +14,7 @@ import shlex
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -39,6 +40,9 @@ log = structlog.get_logger()
 
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
+SWITCH_SECONDS = 0.0005
+"""How long a thread may keep Python to itself while the event loop waits for it. With Python's own 0.005
+seconds each wait, and each line of the log, costs the loop that much while a long prompt is rendered."""
 GC_THRESHOLD = 50_000
 """Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
 LARGE_BUFFER = 256 * 1024
@@ -64,6 +68,7 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
     Without a `greeting` the lines say where it listens, and a command to try.
     """
     _tune_malloc()
+    sys.setswitchinterval(SWITCH_SECONDS)
     configure(settings.log_level, settings.log_format)
     for warning in unread_variables(settings):
         log.warning(warning)

@@ -49,7 +49,7 @@ from antiphon.tools.tool import ServerTool
 log = structlog.get_logger()
 
 MANY_ITEMS = 64
-"""Items from which on a conversation is rendered beside the event loop: it may take milliseconds."""
+"""Items and tools from which on a prompt is rendered beside the event loop: it may take milliseconds."""
 MANY_CHARACTERS = 64 * 1024
 """Characters from which on it is, too."""
 TEMPLATES = 8
@@ -314,7 +314,7 @@ class TokenModel:
         else:
             renderer = self._renderer
 
-        if len(turn.items) < MANY_ITEMS and characters(turn) < MANY_CHARACTERS:
+        if len(turn.items) + len(turn.tools) < MANY_ITEMS and characters(turn) < MANY_CHARACTERS:
             return renderer.render(turn)
         return await asyncio.to_thread(renderer.render, turn)
 
