@@ -25,7 +25,7 @@ import uvloop
 from msgspec import Struct
 
 import antiphon
-from antiphon.core.tool_result import ToolResult
+from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.log import configure
 from antiphon.tools.tool import Offer, Wanted
@@ -99,7 +99,7 @@ class Chooser:
         """Begin to work."""
         return self
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         """Choose."""
         return ToolResult(arguments["song"])
 

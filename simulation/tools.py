@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from antiphon.core.hosts import ListedTool, Listing
-from antiphon.core.tool_result import ToolResult
+from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.script import Line, ScriptedAnswer, answer_of
 from antiphon.engines.scripted import ScriptedEngine
@@ -99,7 +99,7 @@ class _Session:
         self._effects = effects
         self._owner = owner
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         await self._effects.cause(self._owner, arguments["name"])
         return ToolResult(f"{action}: {arguments['name']} is done")
 

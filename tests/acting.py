@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, unread
-from antiphon.core.tool_result import Printed, ToolResult
+from antiphon.core.tool_result import Printed, Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.script import ScriptedAnswer
 from antiphon.engines.scripted import ScriptedEngine
@@ -79,7 +79,7 @@ class ActingSession:
     def __init__(self, tool: ActingTool) -> None:
         self._tool = tool
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         self._tool.done.append((action, dict(arguments)))
         return await self._tool.next()
 

@@ -49,6 +49,10 @@ def validate_event(value: Any, spec: str = OPEN_RESPONSES) -> str:
     return str(type_)
 
 
+OWN_EVENTS = frozenset(f"response.code_interpreter_call_logs.{each}" for each in ("delta", "done"))
+"""Events that are ours: no document knows them, and clients get them that ask for them."""
+
+
 @cache
 def event_components(spec: str = OPEN_RESPONSES) -> dict[str, str]:
     """Event type → component, for every event that a document knows."""

@@ -154,6 +154,7 @@ class _Item:
         self.stages: list[str] = []
         self.failed = False
         self.told = 0  # how many commands are whole
+        self.logs: str | None = None  # what a program has printed, where that is told
 
     @property
     def waits(self) -> bool:
@@ -169,11 +170,7 @@ class _Item:
         assert event["output_index"] == self.index
         if not type_.startswith("response.shell_call_command."):  # which have no id
             assert event["item_id"] == self.value["id"]
-        if type_ in _STAGES.get(self.value["type"], ()):
-            self.stages.append(type_)
-            return
-        if type_ in ("response.mcp_call.failed", "response.mcp_list_tools.failed"):
-            self.failed = True
+        if self._is_run(event):
             return
         assert not self.waits, "it goes on while it waits"
         if type_ in _PARTS:
@@ -193,6 +190,19 @@ class _Item:
         else:
             assert type_.endswith(".done"), f"an unknown event: {type_}"
             self._check_done(event)
+
+    def _is_run(self, event: Event) -> bool:
+        """Whether the event tells how its call is run."""
+        type_ = event["type"]
+        if type_ in _STAGES.get(self.value["type"], ()):
+            self.stages.append(type_)
+        elif type_ in ("response.mcp_call.failed", "response.mcp_list_tools.failed"):
+            self.failed = True
+        elif type_.startswith("response.code_interpreter_call_logs."):
+            self._add_to_logs(event)
+        else:
+            return False
+        return True
 
     def check_final(self, final: Event) -> None:
         """It ended as it was told."""
@@ -216,6 +226,7 @@ class _Item:
             assert type_ != final["type"] or done in self.whole, f"no {done}"
         self._check_stages(final)
         self._check_shell(final)
+        self._check_logs(final)
 
     def _check_stages(self, final: Event) -> None:
         stages = _STAGES.get(final["type"], [])
@@ -235,6 +246,23 @@ class _Item:
         elif final["type"] == "shell_call_output":
             assert self.value["output"] == final["output"]
             assert self.told == len(final["output"]), "an output never ended"
+
+    def _add_to_logs(self, event: Event) -> None:
+        assert self.waits, "it printed before it was run"
+        assert "logs" not in self.whole, "a delta after the end"
+        if event["type"].endswith(".delta"):
+            assert event["delta"], "an empty delta"
+            self.logs = (self.logs or "") + event["delta"]
+        else:
+            assert event["logs"] == (self.logs or ""), "the logs are not what was streamed"
+            self.logs = event["logs"]
+            self.whole.add("logs")
+
+    def _check_logs(self, final: Event) -> None:
+        """What was told of its logs is all of them."""
+        if self.logs is not None:
+            assert "logs" in self.whole, "its logs never ended"
+            assert final["outputs"][:1] == [{"type": "logs", "logs": self.logs}], "logs were not streamed"
 
     def _add_part(self, event: Event, field: str, index: str) -> None:
         assert self.part is None, "parts overlap"
@@ -281,8 +309,10 @@ class _Item:
             case "command.done":
                 assert commands[self.told :] == [event["command"]], "it is not what was streamed"
                 self.told += 1
+            case "content.delta" if len(outputs) == self.told:
+                outputs.append({**event["delta"]})
             case "content.delta":
-                outputs.append(event["delta"])
+                outputs[-1] = {name: outputs[-1][name] + text for name, text in event["delta"].items()}
             case "content.done":
                 streamed = [event["output"][0] | output for output in outputs[self.told :]]
                 assert streamed == event["output"], "it is not what was streamed"

@@ -388,3 +388,28 @@ async def test_calls_of_the_server_s_tools_are_typed_items_and_events() -> None:
         "response.code_interpreter_call_code.delta",
         "response.web_search_call.searching",
     } <= seen
+
+
+async def test_the_events_of_logs_that_were_asked_for_pass_through_the_sdk() -> None:
+    """It does not know them: it hands them on with the fields that they have."""
+    call = '<tool_call>\n{"name": "python", "arguments": {"code": "print(42)"}}\n</tool_call>'
+    engine = TakingTurns(call, "It is 42.")
+    asked: Any = {
+        "model": MODEL,
+        "input": "Hi",
+        "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
+        "include": ["code_interpreter_call.logs"],
+    }
+    async with running(engine, tools=[ActingTool()]) as server:
+        client = AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        async with client.responses.stream(**asked) as stream:
+            helped = [event async for event in stream]
+            final = await stream.get_final_response()
+        plain = [event async for event in await client.responses.create(**asked, stream=True)]
+        await client.close()
+    assert final.output_text == "It is 42."
+    for events in (helped, plain):
+        told: list[Any] = [event for event in events if "call_logs" in event.type]
+        assert [event.type.rpartition(".")[2] for event in told] == ["delta", "done"]
+        assert (told[0].delta, told[1].logs) == ("42\n", "42\n")
+        assert told[0].item_id == told[1].item_id

@@ -13,14 +13,15 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from antiphon.core.tool_result import ToolResult
+from antiphon.apis.responses.presenters.code_interpreter import LOGS
+from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.store.open import open_store
 from antiphon.tools.tool import Offer, ServerTool, Session, Wanted
 from tests.acting import TakingTurns
 from tests.apis.messages.support import ANTHROPIC, request
 from tests.apis.messages.support import check_stream as check_message
 from tests.app import support
-from tests.http.api import Api, ask, client, items_of, prompt_of, text_of
+from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, text_of
 from tests.http.chat_api import ChatApi
 from tests.http.messages_api import MessagesApi, texts
 from tests.openai_schema import validate
@@ -39,6 +40,8 @@ MODES = {
     "messages": ("whole", "streamed", "background"),
 }
 """API → how it can be asked. In the background, Messages has batches."""
+PRINTING = ("shell_call_output_content", "code_interpreter_call_logs")
+BEGUN = [{"type": "logs", "logs": "begun\n"}]
 BETA = ("mcp_tool_use", "mcp_tool_result")
 """Blocks that are in no published schema of Messages."""
 
@@ -70,10 +73,10 @@ class WatchedSession:
         self._tool = tool
         self._session = session
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         self._tool.calls += 1
         self._tool.begun.set()
-        result = await self._session.run(action, arguments)
+        result = await self._session.run(action, arguments, tell)
         self._tool.failed += result.failed
         self._tool.done.set()
         if self._tool.loses:
@@ -164,6 +167,7 @@ class ToolAnswers:
 
     call: Call
     endless: Call
+    telling: Call | None
     asked: Mapping[str, Any] = {}
     """Settings of a request in which the model may make these calls, and nobody has to approve them."""
 
@@ -217,11 +221,33 @@ class ToolAnswers:
             assert not items_of(ended, "message")
             await until(lambda: not watched.open_sessions)
 
+    async def test_what_a_program_prints_is_streamed_while_it_runs(self, tool: ServerTool) -> None:
+        if self.telling is None:
+            pytest.skip("it runs no programs")
+        watched = Watched(tool)
+        async with self.calling(watched, *self.telling) as asking:
+            api = asking.responses
+            queued = await api.create("Go!", background=True, include=[LOGS], **asking.fields)
+            path = f"/responses/{queued['id']}"
+            async with api.http.stream("GET", path, params={"stream": "true"}) as stream:
+                async for line in stream.aiter_lines():
+                    if _tells(line) and "begun" in line:
+                        break
+            assert not watched.done.is_set()
+            item = (await api.get(path))["output"][-1]
+            assert item["status"] == "in_progress"
+            assert item.get("outputs", BEGUN) == BEGUN
+            await api.post(f"{path}/cancel", {})
+            ended = await api.finished(queued["id"])
+            assert check_stream(await api.events(queued["id"])) == ended
+            assert "begun" in json.dumps(ended["output"][-1])
+            assert ended["output"][-1]["status"] == "incomplete"
+
     async def test_a_server_dies_in_the_middle_of_a_call(self, tool: ServerTool) -> None:
         store = await open_store("memory")
         lost, whole = Watched(tool, loses=True), Watched(tool)
         said = await self._called(lost, *self.call)
-        asked = {"tools": [{"type": tool.type, **self.asked}]}
+        asked = {"tools": [{"type": tool.type, **self.asked}], "include": [LOGS]}
         offer = await tool.offer(Wanted(asked["tools"][0]))
         [again] = {each.hosted.idempotent for each in offer.functions if _does(each, self.call[0])}
         try:
@@ -229,6 +255,8 @@ class ToolAnswers:
                 await support.queue(first.app, "Go!", **asked)
                 async with asyncio.timeout(20):
                     await lost.done.wait()
+                    while self.telling and not any(map(_tells, map(str, await support.log_of(store)))):
+                        await asyncio.sleep(0.01)
                 await first.die()
             async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[whole]) as second:
                 assert (await support.ended(store)).status == "completed"
@@ -239,6 +267,11 @@ class ToolAnswers:
         assert text_of(response) == DONE
         assert whole.calls == (1 if again else 0)
         assert ("not known what became of this call" in prompt) == (not again)
+
+
+def _tells(line: str) -> bool:
+    """Whether a line of a stream is the event that a program has printed something."""
+    return any(f"response.{what}.delta" in line for what in PRINTING)
 
 
 def _does(function: Any, action: str) -> bool:

@@ -26,6 +26,7 @@ from antiphon.core.tool_result import (
 from antiphon.core.turn import Function
 from antiphon.tools.tool import ServerTool, Session, Wanted
 from tests.contracts.answers import Call, ToolAnswers
+from tests.run.support import until
 from tests.search import examples
 
 MAX_CHARS = 40_000
@@ -88,6 +89,27 @@ async def opened(tool: ServerTool, **options: Any) -> AsyncIterator[Session]:
         await session.close()
 
 
+class Told:
+    """A `Tell` that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.stdout = self.stderr = ""
+
+    def __call__(self, stdout: str = "", stderr: str = "") -> None:
+        self.stdout += stdout
+        self.stderr += stderr
+
+
+def printed(result: ToolResult) -> tuple[str, str]:
+    """What clients are shown of what a program printed, on either output."""
+    match result.details:
+        case Printed(logs):
+            return logs, ""
+        case Executed(stdout, stderr):
+            return stdout, stderr
+    return "", ""
+
+
 class ToolContract(ToolAnswers):
     """Inherit, and give it a `tool`."""
 
@@ -96,6 +118,9 @@ class ToolContract(ToolAnswers):
 
     endless: Call
     """Something that goes on until it is stopped."""
+
+    telling: Call | None = None
+    """Prints `begun`, and goes on until it is stopped. A tool that runs no programs has none."""
 
     lengthy: Call
     """Something of which it has more to tell than a model can read."""
@@ -195,6 +220,27 @@ class ToolContract(ToolAnswers):
     async def test_what_it_tells_is_bounded(self, session: Session) -> None:
         result = await session.run(*self.lengthy)
         assert 100 < len(result.text) <= MAX_CHARS
+
+    async def test_what_a_program_prints_is_told_while_it_runs(self, session: Session) -> None:
+        if self.telling is None:
+            pytest.skip("it runs no programs")
+        told = Told()
+        running = asyncio.create_task(session.run(*self.telling, told))
+        await until(lambda: "begun" in told.stdout)
+        assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    async def test_all_that_is_told_is_how_the_output_begins(self, tool: ServerTool) -> None:
+        for call in (self.call, self.lengthy, self.sets):
+            told = Told()
+            async with opened(tool) as session:
+                result = await session.run(*call, told)
+                await asyncio.sleep(0)
+            stdout, stderr = printed(result)
+            assert stdout.startswith(told.stdout)
+            assert stderr.startswith(told.stderr)
+            assert bool(told.stdout) == bool(stdout and self.telling)
 
     @pytest.mark.parametrize("seconds", [0, 0.01, 0.5])
     async def test_a_call_can_be_cancelled_at_any_moment(self, tool: ServerTool, seconds: float) -> None:

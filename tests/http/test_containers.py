@@ -2,24 +2,29 @@
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from antiphon.app.containers import ContainerKeeper
 from antiphon.app.storage import Storage
+from antiphon.core.items import MediaKind
 from antiphon.core.limits import Limits
+from antiphon.engines.scripted import CAPABILITIES
 from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.python.tool import Interpreters
 from tests.http.api import check_body, client
 from tests.http.harmony import Said
+from tests.media import png
 from tests.openai_schema import OPENAI_RESPONSES, validate
 from tests.server import NO_TLS, Running, running
-from tests.tools.sandboxes import needs_bubblewrap, python_in_bubblewrap
+from tests.tools.sandboxes import FIGURE, needs_bubblewrap, python_in_bubblewrap
 
 pytestmark = needs_bubblewrap
 LIMITS = Limits(python_seconds=20, python_disk_bytes=2**20)
@@ -211,6 +216,21 @@ async def test_files_that_an_answer_names_are_cited(server: Running, alice: Asyn
         streamed = await api.streamed("Hi", tools=tools)
     (annotation,) = streamed["output"][1]["content"][0]["annotations"]
     assert annotation["filename"] == "r.csv"
+
+
+@pytest.mark.parametrize("takes", [{MediaKind.IMAGE}, set()], ids=str)
+async def test_a_model_that_can_see_is_shown_the_figures_of_its_program(takes: set[MediaKind]):
+    engine = Said(capabilities=replace(CAPABILITIES, media=frozenset(takes)))
+    engine.says(call(FIGURE), "A line.")
+    async with running(engine, programs=programs) as server, sdk(server) as anyone:
+        response = await respond(anyone, {"type": "auto"})
+    (ran, message), prompt = response.output, engine.seen[-1].prompt
+    image = next(output for output in ran.outputs if output.type == "image")
+    assert image.url == f"data:image/png;base64,{b64encode(png()).decode()}"
+    assert [part.kind for part in prompt.media] == [*takes]
+    assert "[Written: /mnt/data/figure-1.png." in prompt.text
+    assert ("(An image, which this model cannot see.)" in prompt.text) == (not takes)
+    assert message.content[0].text == "A line."
 
 
 async def test_a_program_is_stopped_with_its_container(server: Running, alice: AsyncOpenAI):

@@ -14,7 +14,7 @@ from antiphon.apis.responses.presenters.registry import Presenters
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, Item, object_in
-from antiphon.core.tool_result import OtherDetails, ToolResult
+from antiphon.core.tool_result import OtherDetails, Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import Offer, Wanted
 from tests.acting import TakingTurns
@@ -55,7 +55,7 @@ class Cup:
         self._label = label
         self._rolls = 0
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         self._rolls += 1
         text = f"roll {self._rolls}{self._label and ' of ' + self._label}: 4"
         return ToolResult(text, OtherDetails({"eyes": 4}))

@@ -1,7 +1,7 @@
 """The tool loop: what the model is told of the tools it called, and when the answer ends."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -13,21 +13,32 @@ from msgspec.structs import replace
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
-from antiphon.core.events import CallStarted, Event, Finished, ToolCallsPending, ToolResultReceived
+from antiphon.core.events import (
+    CallStarted,
+    Event,
+    Finished,
+    ToolCallsPending,
+    ToolPrinted,
+    ToolResultReceived,
+)
 from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, Status, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.tool_result import ToolResult
+from antiphon.core.tool_result import Printed, Tell, ToolResult, unheard
 from antiphon.core.turn import Calling, Ending, Function, Hosted, Sampling, ToolChoice, Turn
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.run import tool_calls
 from antiphon.run.answer_source import AnswerSource
+from antiphon.run.drive import Driver
 from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.run.tool_loop import ToolLoop
 from antiphon.tools.discovery import by_type
-from tests.acting import PYTHON, ActingTool, TakingTurns, hermes_turns
+from antiphon.tools.tool import Wanted
+from tests.acting import PYTHON, ActingSession, ActingTool, TakingTurns, hermes_turns
 from tests.laws import merge
-from tests.run.support import PATIENCE, Heard, answered, fold, raw, turn
+from tests.run.support import PATIENCE, Heard, answered, fold, raw, turn, until
+from tests.run.test_drive import Words
 from tests.search import examples
 
 SHELL = Function("shell", "Runs.", {"type": "object"}, hosted=Hosted("shell", "run"))
@@ -297,6 +308,107 @@ async def test_other_calls_run_alone_and_in_order() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert [action for action, _ in tool.done] == ["open", "python", "close"]
+
+
+# What programs print while they run
+
+
+class Printing(ActingTool):
+    """Prints what `press` says, until it is `done`. What it prints then nobody hears any more."""
+
+    def __init__(self) -> None:
+        super().__init__(results=[ToolResult("abcd", Printed("abcd"))])
+        self.over = asyncio.Event()
+        self.press: Tell
+
+    def open(self, wanted: Wanted) -> Any:
+        return PrintingSession(self)
+
+
+class PrintingSession(ActingSession):
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+        tool = self._tool
+        assert isinstance(tool, Printing)
+        tool.press = tell
+        tool.running.set()
+        await tool.over.wait()
+        tell("late")
+        return await tool.next()
+
+
+def printed(heard: Heard) -> list[tuple[str, str]]:
+    return [(event.stdout, event.stderr) for event in heard.events if isinstance(event, ToolPrinted)]
+
+
+async def test_what_a_program_prints_is_shown_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_calls, "SHOWING", 0.001)
+    tool, log, heard = Printing(), ReplayLog(), Heard()
+    model, _ = await model_of(RUN, "So.", tool=tool)
+    context = ReplayContext(log, Random(1))
+    task = asyncio.create_task(AnswerSource([asking()], model, context).run(heard))
+    await tool.running.wait()
+    tool.press("a")
+    tool.press("b", "x")
+    await until(lambda: printed(heard) == [("ab", "x")])  # in one piece
+    heard.paused = True
+    tool.press("c")
+    await asyncio.sleep(0.01)
+    tool.press("d")
+    assert len(printed(heard)) == 1
+    heard.resume()
+    await until(lambda: printed(heard)[1:] == [("cd", "")])
+    tool.over.set()
+    await task
+    assert len(printed(heard)) == 2
+    again = Heard()
+    entries = read_entries([log.new()])
+    await AnswerSource([asking()], model, ReplayContext(ReplayLog(entries), Random(1))).run(again)
+    assert merge(again.events) == merge(heard.events)
+    assert log.new() == b""
+
+
+async def test_of_a_call_that_is_run_again_what_it_printed_before_is_shown_and_no_more_until_its_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tool_calls, "SHOWING", 0.001)
+    tool, log, heard = Printing(), ReplayLog(), Heard()
+    model, _ = await model_of(RUN, "So.", tool=tool)
+    task = asyncio.create_task(AnswerSource([asking()], model, ReplayContext(log, Random(1))).run(heard))
+    await tool.running.wait()
+    tool.press("ab")
+    await until(lambda: printed(heard))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    tool, again = Printing(), Heard()
+    model, _ = await model_of(RUN, "So.", tool=tool)
+    context = ReplayContext(ReplayLog(read_entries([log.new()])), Random(1))
+    task = asyncio.create_task(AnswerSource([asking()], model, context).run(again))
+    await tool.running.wait()
+    assert merge(again.events) == merge(heard.events)
+    tool.press("abc")
+    await asyncio.sleep(0.01)
+    tool.over.set()
+    await task
+    assert printed(again) == [("ab", "")]
+
+
+async def test_what_cannot_be_shown_ends_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_calls, "SHOWING", 0.001)
+    tool = Printing()
+    model, _ = await model_of(RUN, "So.", tool=tool)
+
+    class Broken(Words):
+        def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
+            if any(isinstance(event, ToolPrinted) for event in events):
+                raise RuntimeError("it is broken")
+            return []
+
+    source = AnswerSource([asking()], model)
+    task = asyncio.create_task(Driver(source, Broken()).run())
+    await tool.running.wait()
+    tool.press("a")
+    with pytest.raises(RuntimeError, match="it is broken"):
+        await task
 
 
 # Outcomes that nobody knows

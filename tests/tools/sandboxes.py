@@ -1,6 +1,7 @@
 """Sandboxes for tests: Pythons that this machine can run in Bubblewrap, and attempts to get out of one."""
 
 import sys
+from base64 import b64encode
 from functools import cache
 
 import pytest
@@ -11,6 +12,7 @@ from antiphon.core.errors import ToolError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.python.tool import Interpreters
+from tests.media import png
 
 
 @cache
@@ -35,6 +37,15 @@ def programs(storage: Storage, limits: Limits = DEFAULTS) -> Interpreters:
     sandbox = Sandbox(python_in_bubblewrap() or "", None, limits)
     return Interpreters(sandbox, limits, ContainerKeeper(storage, limits))
 
+
+FIGURE = f"""
+import base64, sys, types
+class Figure:
+    def savefig(self, name): open(name, "wb").write(base64.b64decode({b64encode(png())!r}))
+pyplot = types.SimpleNamespace(get_fignums=lambda: [1], figure=lambda number: Figure(), close=lambda what: None)
+sys.modules["matplotlib.pyplot"] = pyplot
+"""
+"""Leaves a figure open, with what stands for matplotlib, which is not everywhere."""
 
 ATTEMPTS = {
     "a file of the machine": "open('/etc/passwd').read(); print('O' 'UT')",

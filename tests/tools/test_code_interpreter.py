@@ -62,6 +62,7 @@ class TestContract(ToolContract):
     asked = {"container": {"type": "auto"}}  # noqa: RUF012
     call = code("6 * 7")
     endless = code(FOREVER)
+    telling = code(f"print('begun')\n{FOREVER}")
     lengthy = code("for i in range(10**5): print(i)")
     sets = code("choir = 'antiphon'")
     gets = code("choir")

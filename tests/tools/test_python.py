@@ -83,6 +83,7 @@ class TestContract(ToolContract):
     asked = {"container": {"type": "auto"}}  # noqa: RUF012
     call = code("6 * 7")
     endless = code("while True: pass")
+    telling = code("print('begun')\nwhile True: pass")
     lengthy = code("for i in range(10**5): print(i)")
     sets = code("choir = 'antiphon'")
     gets = code("try: print(choir)\nexcept NameError: print('none')")
@@ -317,8 +318,8 @@ async def test_figures_are_pictures(tool: PythonInterpreter, session: Session) -
         pytest.skip("the Python of this machine has no matplotlib")
     result = successful(await session.run(*code("import matplotlib.pyplot as p; p.plot([1, 2]); p.show()")))
     assert isinstance(result.details, Printed)
-    (picture,) = result.details.pictures
-    assert picture.startswith("data:image/png;base64,iVBOR")
+    (picture,) = result.media
+    assert picture.startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

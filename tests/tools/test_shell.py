@@ -65,6 +65,7 @@ async def done(session: Session, *lines: str, **more: Any) -> Executed:
 class ShellContract(ToolContract):
     call = commands("echo sung")
     endless = commands("sleep 1000")
+    telling = commands("echo begun", "sleep 1000")
     lengthy = commands("i=0; while [ $i -lt 20000 ]; do echo $i; i=$((i+1)); done", "ls /none")
     sets = commands("echo antiphon > choir")
     gets = commands("cat choir")
@@ -201,6 +202,16 @@ async def test_a_cancelled_call_leaves_no_process_and_no_zombie(session: Session
         await call
     await until_there_are(0, pause)
     assert not children("sh")
+
+
+async def test_what_is_stopped_takes_those_along_that_have_left_the_group(session: Session) -> None:
+    pause = f"sleep 76.{os.getpid()}"
+    call = asyncio.create_task(session.run(*commands(f"setsid sh -c '{pause}; :' & wait")))
+    await until_there_are(1, pause)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until_there_are(0, pause)
 
 
 async def test_what_runs_in_the_background_ends_with_the_call(session: Session) -> None:

@@ -16,7 +16,8 @@ itself: both are set by the `Accumulator` (see `accumulator.py`), not by decoder
 
 An answer may take several generations: where the model calls tools that the
 server runs, the generation ends with `ToolCallsPending` and not with `Finished`, each
-call gets a `ToolResultReceived`, and another generation follows.
+call gets a `ToolResultReceived`, and another generation follows. What a program prints that
+a call runs may come before its result, in `ToolPrinted` events.
 """
 
 from msgspec import Struct
@@ -170,6 +171,16 @@ class ToolCallsPending(Struct, frozen=True, gc=False):
     tokens: tuple[Token, ...] = ()
 
 
+class ToolPrinted(Struct, frozen=True):
+    """A program that a hosted call runs has printed this, since the last such event of the call."""
+
+    call_id: str
+    stdout: str = ""
+    stderr: str = ""
+    raw: str = ""
+    tokens: tuple[Token, ...] = ()
+
+
 class ToolResultReceived(Struct, frozen=True):
     """The server ran a hosted call. `index` is the number of its result, which is an item of its own."""
 
@@ -211,6 +222,7 @@ Event = (
     | Markup
     | Malformed
     | ToolCallsPending
+    | ToolPrinted
     | ToolResultReceived
     | Finished
 )

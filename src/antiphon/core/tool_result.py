@@ -1,6 +1,9 @@
-"""The result of a call that the server ran: text for the model, and details for the client."""
+"""The result of a call that the server ran: text for the model, and details for the client.
 
-from typing import Any, Literal
+Of a program, what it prints is told while it runs, too.
+"""
+
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -18,14 +21,13 @@ class WrittenFile(Struct, frozen=True):
 class Printed(Struct, frozen=True, tag="printed"):
     """A program was run. `logs` is all that it printed, its traceback included.
 
-    If it ran in a container there are that one's id, the files that it has written, and as
-    data URLs the pictures that it has drawn.
+    If it ran in a container there are that one's id, and the files that it has written. The media of the
+    result are the pictures that it has drawn, in PNG.
     """
 
     logs: str
     container_id: str = ""
     files: tuple[WrittenFile, ...] = ()
-    pictures: tuple[str, ...] = ()
 
 
 class Searched(Struct, frozen=True, tag="searched"):
@@ -114,3 +116,18 @@ class ToolResult(Struct, frozen=True):
     failed: bool = False
     shown: Shown | None = None
     media: tuple[bytes, ...] = ()
+
+
+class Tell(Protocol):
+    """Hears what a program prints, while it runs: more of its standard output, or of that for errors.
+
+    All that is told of a call is how the text begins that its details have in the end.
+    """
+
+    def __call__(self, stdout: str = "", stderr: str = "") -> None:
+        """It has printed this. It takes no time, and raises nothing."""
+        ...
+
+
+def unheard(stdout: str = "", stderr: str = "") -> None:
+    """A `Tell`, where nobody listens."""

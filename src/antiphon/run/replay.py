@@ -39,13 +39,22 @@ class ToolResultEntry(Struct, frozen=True, tag="answer"):
     number: int = 0
 
 
+class ToolPrintedEntry(Struct, frozen=True, tag="printed"):
+    """What a call printed, the one of this `number`, when so many `results` were shown."""
+
+    number: int
+    results: int
+    stdout: str
+    stderr: str
+
+
 class PromptEntry(Struct, frozen=True, tag="prompt"):
     """Another generation begins, with this prompt."""
 
     ids: tuple[int, ...]
 
 
-ReplayEntry = Chunk | ToolResultEntry | PromptEntry
+ReplayEntry = Chunk | ToolResultEntry | ToolPrintedEntry | PromptEntry
 
 
 class ReplayLog:
@@ -58,8 +67,10 @@ class ReplayLog:
         self._entries = list(recorded)
         self._stored = len(self._entries)
         self._results = {e.number: e for e in self._entries if isinstance(e, ToolResultEntry)}
+        self._printed = [e for e in self._entries if isinstance(e, ToolPrintedEntry)]
         # Recorded before, and not played yet
-        self._later = deque(e for e in self._entries if not isinstance(e, ToolResultEntry))
+        of_calls = ToolResultEntry | ToolPrintedEntry
+        self._later = deque(e for e in self._entries if not isinstance(e, of_calls))
         self.chunks = self._next_chunks()
 
     def _next_chunks(self) -> list[Chunk]:
@@ -83,11 +94,15 @@ class ReplayLog:
     @property
     def has_results(self) -> bool:
         """Calls of the server's tools were run."""
-        return any(isinstance(entry, ToolResultEntry) for entry in self._entries)
+        return bool(self._results or self._printed)
 
     def result_of(self, number: int) -> ToolResultEntry | None:
         """The result of the call of this number, if it was recorded."""
         return self._results.get(number)
+
+    def printed(self, results: int) -> list[ToolPrintedEntry]:
+        """What was recorded of what calls printed when so many results were shown."""
+        return [entry for entry in self._printed if entry.results == results]
 
     def next_prompt(self) -> tuple[int, ...] | None:
         """The prompt of the next generation, if it was recorded: that generation is under way now."""
@@ -96,7 +111,7 @@ class ReplayLog:
         self.chunks = self._next_chunks()
         return None if entry is None else entry.ids
 
-    def write(self, entry: ToolResultEntry | PromptEntry) -> None:
+    def write(self, entry: ToolResultEntry | ToolPrintedEntry | PromptEntry) -> None:
         """Record what happens between two generations."""
         self._entries.append(entry)
 
@@ -175,7 +190,7 @@ def _read(entry: Chunk | dict[str, Any]) -> ReplayEntry:
     """Chunks are arrays; what stands between them are objects, and so are the chunks of chats."""
     if isinstance(entry, Chunk):
         return entry
-    return msgspec.convert(entry, ToolResultEntry | PromptEntry | ChatChunk)
+    return msgspec.convert(entry, ToolResultEntry | ToolPrintedEntry | PromptEntry | ChatChunk)
 
 
 def may_be_half(entry: ReplayEntry) -> bool:

@@ -6,6 +6,10 @@ lets run side by side (`Hosted.parallel`) do, if no other stands between them; a
 Of an answer that another server goes on with, a call whose result was recorded is not run. One that had
 begun, and whose result was not, is run again only if that does no harm (`Hosted.idempotent`): else the
 model is told that nobody knows what became of it.
+
+What programs print is shown while they run: ten times a second at most, and in one piece once a client reads
+on that did not. Of calls that another server goes on with, what was recorded is shown again, and the rest
+with the result.
 """
 
 import asyncio
@@ -15,18 +19,20 @@ from itertools import groupby
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.errors import RequestError
-from antiphon.core.events import ToolResultReceived
+from antiphon.core.events import ToolPrinted, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, MediaKind, Part, TextPart
 from antiphon.core.limits import Limits
-from antiphon.core.tool_result import ToolResult
+from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Hosted, Turn
 from antiphon.run.documents import read_document
 from antiphon.run.drive import Driver
 from antiphon.run.media import NOTES, format_of, read_media
 from antiphon.run.model import Model
-from antiphon.run.replay import ReplayContext, ToolResultEntry
+from antiphon.run.replay import ReplayContext, ReplayLog, ToolPrintedEntry, ToolResultEntry
 from antiphon.run.tool_sessions import ToolSessions
 
+SHOWING = 0.1
+"""Seconds from when a program prints something until it is shown, with what else it has printed by then."""
 _MEDIA = "tool result"
 """What is blamed for media that cannot be read: the model is told."""
 ENOUGH = "No more tools can be called for this answer. Answer with what you know."
@@ -124,21 +130,23 @@ class ToolCalls:
     async def _run_group(
         self, calls: Sequence[FunctionCall], output: Driver, choice: int
     ) -> list[ToolResult]:
-        first = sum(isinstance(item, FunctionOutput) for item in self._items.items)
+        group = _Group(calls, self._items, self._context.log, output, choice)
+        first = group.first
         allowed = [self._allowed(call) for call in calls]
         if not all(self.hosted(call).idempotent for call in calls):
             await output.calls_begin(first + len(calls))
         tasks = [
-            asyncio.create_task(self._recorded_or_run(call, first + number, seconds))
+            asyncio.create_task(self._recorded_or_run(call, first + number, seconds, group.listener(number)))
             for number, (call, seconds) in enumerate(zip(calls, allowed, strict=True))
         ]
         entries: list[ToolResultEntry] = []
         try:
             for call, task in zip(calls, tasks, strict=True):
+                group.show_recorded()
                 entries.append(await task)
-                received = ToolResultReceived(call.call_id, entries[-1].result)
-                output.push(choice, [self._items.push(received)])
+                group.show(ToolResultReceived(call.call_id, entries[-1].result))
         finally:
+            group.over = True
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -157,7 +165,7 @@ class ToolCalls:
         return seconds
 
     async def _recorded_or_run(
-        self, call: FunctionCall, number: int, seconds: float | None
+        self, call: FunctionCall, number: int, seconds: float | None, tell: Tell
     ) -> ToolResultEntry:
         """The result of the call of this number in the answer: as it was recorded, or else of running it."""
         log = self._context.log
@@ -166,20 +174,99 @@ class ToolCalls:
             if seconds is not None:
                 await self._sessions.recall(call, recorded.result)
             return recorded
-        entry = ToolResultEntry(*await self._result(call, number, seconds), number)
+        entry = ToolResultEntry(*await self._result(call, number, seconds, tell), number)
         if log is not None:
             log.write(entry)
         return entry
 
     async def _result(
-        self, call: FunctionCall, number: int, seconds: float | None
+        self, call: FunctionCall, number: int, seconds: float | None, tell: Tell
     ) -> tuple[ToolResult, float]:
         """What comes of a call, and how many seconds it took."""
         if seconds is None:
             return ToolResult(ENOUGH if self._budget.spent else _ENOUGH_OF_IT, failed=True), 0.0
         if number < self._context.calls_begun and not self.hosted(call).idempotent:
             return ToolResult(_UNKNOWN, failed=True), 0.0
-        return await self._sessions.run(call, seconds)
+        return await self._sessions.run(call, seconds, tell)
+
+
+class _Group:
+    """What is shown of calls that run side by side. The first of their results has the number `first`."""
+
+    def __init__(
+        self,
+        calls: Sequence[FunctionCall],
+        items: Accumulator,
+        log: ReplayLog | None,
+        output: Driver,
+        choice: int,
+    ) -> None:
+        self.first = self._results = sum(isinstance(item, FunctionOutput) for item in items.items)
+        self.output = output
+        self.over = False
+        self._calls = calls
+        self._items = items
+        self._log = log
+        self._choice = choice
+        numbers = range(self.first, self.first + len(calls))
+        # Of calls that were begun before, events may be stored that what they print now must not precede.
+        self._listens = log is None or not any(log.result_of(each) or log.printed(each) for each in numbers)
+
+    def listener(self, number: int) -> Tell:
+        """What hears the call of this number in the group."""
+        return _Listener(self, number).tell if self._listens else unheard
+
+    def hears(self, number: int) -> bool:
+        """Whether the result of this call is still to come."""
+        return not self.over and self.first + number >= self._results
+
+    def show(self, event: ToolResultReceived) -> None:
+        """The next result, in the order of the calls."""
+        self.output.push(self._choice, [self._items.push(event)])
+        self._results += 1
+
+    def show_recorded(self) -> None:
+        """What calls printed before the next result, as it was recorded."""
+        for entry in self._log.printed(self._results) if self._log else ():
+            call = self._calls[entry.number - self.first]
+            self.output.push(self._choice, [ToolPrinted(call.call_id, entry.stdout, entry.stderr)])
+
+    def show_printed(self, number: int, stdout: str, stderr: str) -> None:
+        """What the call of this number has printed now."""
+        if self._log is not None:
+            self._log.write(ToolPrintedEntry(self.first + number, self._results, stdout, stderr))
+        try:
+            self.output.push(self._choice, [ToolPrinted(self._calls[number].call_id, stdout, stderr)])
+        except Exception as error:  # of ours: nobody awaits this
+            self.output.stop(error)
+
+
+class _Listener:
+    """Hears what a call prints, and shows it from time to time."""
+
+    def __init__(self, group: _Group, number: int) -> None:
+        self._group = group
+        self._number = number
+        self._waits = False
+        self._stdout = self._stderr = ""
+
+    def tell(self, stdout: str = "", stderr: str = "") -> None:
+        """See `Tell`."""
+        self._stdout += stdout
+        self._stderr += stderr
+        if not self._waits:
+            self._waits = True
+            asyncio.get_running_loop().call_later(SHOWING, self._show)
+
+    def _show(self) -> None:
+        if not self._group.hears(self._number):
+            return
+        if self._group.output.paused:
+            self._group.output.on_resume(self._show)
+            return
+        stdout, stderr, self._stdout, self._stderr = self._stdout, self._stderr, "", ""
+        self._waits = False
+        self._group.show_printed(self._number, stdout, stderr)
 
 
 async def content_of(result: ToolResult, model: Model) -> tuple[Part, ...]:

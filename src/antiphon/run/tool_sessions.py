@@ -11,7 +11,7 @@ import structlog
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.items import FunctionCall, Status, object_in
 from antiphon.core.observation import ObservedCall, observed
-from antiphon.core.tool_result import ToolResult
+from antiphon.core.tool_result import Tell, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import ServerTool, Session, Wanted
 
@@ -53,13 +53,13 @@ class ToolSessions:
     async def __aexit__(self, *exception: Any) -> None:
         await self._stack.__aexit__(*exception)
 
-    async def run(self, call: FunctionCall, seconds: float) -> tuple[ToolResult, float]:
+    async def run(self, call: FunctionCall, seconds: float, tell: Tell) -> tuple[ToolResult, float]:
         """Run what the model called, so many seconds at most; what came of it, and how many it took.
 
         Raises EngineNotReadyError if the server stops before it is done.
         """
         started = perf_counter()
-        running = asyncio.create_task(self._do(call))
+        running = asyncio.create_task(self._do(call, tell))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((running, stopping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -74,13 +74,13 @@ class ToolSessions:
         self._note(call, started, taken, result)
         return result, taken
 
-    async def _do(self, call: FunctionCall) -> ToolResult:
+    async def _do(self, call: FunctionCall, tell: Tell) -> ToolResult:
         arguments = _arguments(call)
         if arguments is None:
             return ToolResult(_NO_OBJECT, failed=True)
         hosted = self._hosted[call.name]
         with _logged(hosted.type):
-            return await self._session(hosted).run(hosted.action, arguments)
+            return await self._session(hosted).run(hosted.action, arguments, tell)
         return ToolResult(_FAILED, failed=True)
 
     def _note(self, call: FunctionCall, started: float, taken: float, result: ToolResult) -> None:

@@ -9,6 +9,7 @@ next call begins anew.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -23,7 +24,7 @@ from pydantic_monty import (
 
 from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
-from antiphon.core.tool_result import Printed, ToolResult
+from antiphon.core.tool_result import Printed, Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.cell import as_cell
 from antiphon.tools.settings import check_container, invalid_setting
@@ -159,14 +160,15 @@ class Notebook:
         self._seconds = seconds
         self._process: AsyncMontySession | None = None
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         """See `Session`. An exception in the program is no failure: the model can correct it."""
         code = arguments.get("code")
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
         if not isinstance(code, str):
             return ToolResult(_NO_CODE, failed=True)
-        printed = Excerpt(MAX_CHARS)
+        # What the program prints is heard in a thread of its own.
+        printed = Excerpt(MAX_CHARS, partial(asyncio.get_running_loop().call_soon_threadsafe, tell))
         try:
             await self._feed(as_cell(code), printed)
         except ToolError as error:

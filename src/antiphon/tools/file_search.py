@@ -21,7 +21,7 @@ from antiphon.core.file_search import (
     parse_filter,
 )
 from antiphon.core.hosts import unread
-from antiphon.core.tool_result import FilesSearched, ToolResult
+from antiphon.core.tool_result import FilesSearched, Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.settings import invalid_setting, parse_settings
 from antiphon.tools.tool import Offer, Wanted
@@ -116,7 +116,7 @@ class Searches:
         self._query = query
         self._number = 0
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         """See `Session`."""
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)

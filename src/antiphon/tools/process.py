@@ -9,7 +9,7 @@ import os
 import signal
 from asyncio.subprocess import Process
 from codecs import getincrementaldecoder
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 
 from msgspec import Struct
 
-from antiphon.core.tool_result import Executed
+from antiphon.core.tool_result import Executed, Tell, unheard
 from antiphon.tools.text import Excerpt
 
 DRAINING = 2.0
@@ -41,21 +41,26 @@ class Program(Struct, frozen=True):
     environment: Mapping[str, str]
 
 
-async def execute(program: Program, seconds: float, limit: int) -> Executed:
+async def execute(program: Program, seconds: float, limit: int, tell: Tell = unheard) -> Executed:
     """What it printed, `limit` characters of each output, and how it ended: in `seconds`, or not.
 
     Raises OSError if it cannot be started. Cancelling kills it, too.
     """
-    async with _output(limit) as out, _output(limit) as err:
+    async with (
+        _output(limit, lambda text: tell(stdout=text)) as out,
+        _output(limit, lambda text: tell(stderr=text)) as err,
+    ):
         with out.end, err.end, _input(program.script) as script:
-            process = await asyncio.create_subprocess_exec(
-                *program.words,
-                stdin=script,
-                stdout=out.end,
-                stderr=err.end,
-                cwd=program.directory,
-                env=program.environment,
-                start_new_session=True,
+            process = await begun(
+                asyncio.create_subprocess_exec(
+                    *program.words,
+                    stdin=script,
+                    stdout=out.end,
+                    stderr=err.end,
+                    cwd=program.directory,
+                    env=program.environment,
+                    start_new_session=True,
+                )
             )
         try:
             exit_code = await _exit_code(process, seconds)
@@ -70,31 +75,39 @@ async def execute(program: Program, seconds: float, limit: int) -> Executed:
 
 
 async def begun(beginning: Coroutine[Any, Any, Process]) -> Process:
-    """The process that asyncio begins with pipes of its own, and as the leader of a group. Raises OSError.
+    """The process that asyncio begins as the leader of a group. Raises OSError.
 
-    Cancelling kills it, with its group. It does not cancel asyncio, which would kill the process alone, and
-    wait for the end of all pipes, without a limit.
+    Cancelling kills it, with its group, and waits for its end for a while. It does not cancel asyncio, which
+    would kill the process alone, and wait until all its pipes are closed: a sandbox whose first process was
+    killed before the second had asked to end with it leaves that behind, and its pipes open for ever.
     """
     task = asyncio.ensure_future(beginning)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        task.add_done_callback(_end)  # whenever it begins
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(DRAINING):
-                process = await task
-                kill_group(process.pid)
-                if process.stdin is not None:
-                    process.stdin.close()
+                process = await asyncio.shield(task)
                 await process.wait()
         raise
+
+
+def _end(beginning: asyncio.Task[Process]) -> None:
+    """Kill a process that nobody waits for any more, if it has begun."""
+    if not beginning.cancelled() and beginning.exception() is None:
+        process = beginning.result()
+        kill_group(process.pid)
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 class _Output(asyncio.Protocol):
     """One output of a program: `end` is for the program to write to, `printed` is what is kept of it."""
 
-    def __init__(self, end: IO[bytes], limit: int) -> None:
+    def __init__(self, end: IO[bytes], printed: Excerpt) -> None:
         self.end = end
-        self.printed = Excerpt(limit)
+        self.printed = printed
         self.ended = asyncio.Event()
         self._decoder = _Utf8("replace")
         self._transport: asyncio.ReadTransport | None = None
@@ -121,10 +134,10 @@ class _Output(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def _output(limit: int) -> AsyncIterator[_Output]:
+async def _output(limit: int, tell: Callable[[str], None]) -> AsyncIterator[_Output]:
     reading, writing = _pipe()
     with writing:
-        output = _Output(writing, limit)
+        output = _Output(writing, Excerpt(limit, tell))
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: output, reading)
         try:
             yield output
@@ -156,9 +169,38 @@ async def _exit_code(process: asyncio.subprocess.Process, seconds: float) -> int
 
 
 def kill_group(group: int) -> None:
-    """Kill all processes of a group, if there are any."""
+    """Kill all processes of a group, if there are any, and those that its leader has begun.
+
+    While a sandbox is made there is a time when its second process has left the group, and does not end with
+    the first.
+    """
+    stopped = _send(group, signal.SIGSTOP)  # so they begin no more
+    begun = _begun_by(group) if stopped else []
+    _send(group, signal.SIGKILL)
+    for process in begun:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _send(group: int, what: signal.Signals) -> bool:
+    """Send a signal to a group; whether there is one."""
     # The number may be that of a process that is gone already. Nobody else can have got it: while the group
     # has members its number is not given away, and if it has none, a new process would have to get just this
     # one of all numbers, and lead a group, in the moment since.
     with suppress(ProcessLookupError, PermissionError):  # it is empty; macOS says so in the second way
-        os.killpg(group, signal.SIGKILL)
+        os.killpg(group, what)
+        return True
+    return False
+
+
+def _begun_by(process: int) -> list[int]:
+    """The processes that one has begun, and those that they have, where the system has files that tell."""
+    parents: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # else it has ended
+            parent = file.read().rpartition(b")")[2].split()[1]
+            parents.setdefault(int(parent), []).append(int(name))
+    found = [process]
+    for each in found:
+        found += parents.get(each, [])
+    return found[1:]

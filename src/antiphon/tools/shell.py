@@ -19,7 +19,7 @@ import structlog
 
 from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
-from antiphon.core.tool_result import Executed, ToolResult
+from antiphon.core.tool_result import Executed, Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.commands import MAX_SECONDS, SECONDS, Commands, parse_commands
 from antiphon.tools.process import Program, execute
@@ -123,13 +123,13 @@ class Workspace:
         self._path: Path | None = None
         self._notice = ""
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         """See `Session`."""
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
         try:
             commands = parse_commands(arguments)
-            executed = await self.execute(commands)
+            executed = await self.execute(commands, tell)
         except OSError:
             log.exception("the command of the shell cannot be started", command=self._words[0])
             return ToolResult(_BROKEN, failed=True)
@@ -151,11 +151,12 @@ class Workspace:
         if path is not None:
             await asyncio.to_thread(_remove, path)
 
-    async def execute(self, commands: Commands) -> Executed:
+    async def execute(self, commands: Commands, tell: Tell = unheard) -> Executed:
         """Run commands. Raises OSError if there is no shell."""
         if self._path is None:
             self._path = Path(mkdtemp(prefix="antiphon-"))
-        return await execute(self._program(commands.script, self._path), commands.seconds, commands.limit)
+        program = self._program(commands.script, self._path)
+        return await execute(program, commands.seconds, commands.limit, tell)
 
     def _program(self, script: str, path: Path) -> Program:
         words = [word.replace(WORKSPACE, str(path)) for word in self._words]

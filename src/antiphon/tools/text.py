@@ -1,12 +1,17 @@
 """Bounds text that a program prints: its beginning and its end are kept, and what is left out is counted."""
 
 from collections import deque
+from collections.abc import Callable
 
 
 class Excerpt:
-    """Text that comes in pieces, of which at most `limit` characters are kept, however many come."""
+    """Text that comes in pieces, of which at most `limit` characters are kept, however many come.
 
-    def __init__(self, limit: int) -> None:
+    `tell` is told of its beginning, at once: the half of it that is kept whatever follows.
+    """
+
+    def __init__(self, limit: int, tell: Callable[[str], object] | None = None) -> None:
+        self._tell = tell
         self._head: list[str] = []
         self._tail: deque[str] = deque()
         self._head_room = limit // 2
@@ -20,6 +25,8 @@ class Excerpt:
         self._head_room -= len(head)
         if head:
             self._head.append(head)
+            if self._tell is not None:
+                self._tell(head)
         if tail:
             self._tail.append(tail)
             self._tail_chars += len(tail)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from msgspec import Struct
 
 from antiphon.core.hosts import Listing, Note
-from antiphon.core.tool_result import ToolResult
+from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Function
 
 
@@ -51,9 +51,10 @@ class Session(Protocol):
     them, before those before them are done.
     """
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         """Do what the model asks for; `arguments` are any JSON object that a model may write.
 
+        `tell` may be told, on the event loop, what a program prints while it runs; it never has to be.
         What cannot be done is a result that failed, whose text tells the model what to do instead: nothing
         but cancellation is raised. It ends in bounded time, and its text is of bounded length.
         """

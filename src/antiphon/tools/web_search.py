@@ -18,7 +18,16 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
-from antiphon.core.tool_result import Found, Opened, Searched, Shown, ToolResult, ToolResultDetails
+from antiphon.core.tool_result import (
+    Found,
+    Opened,
+    Searched,
+    Shown,
+    Tell,
+    ToolResult,
+    ToolResultDetails,
+    unheard,
+)
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import Checked, Offer, Wanted
 from antiphon.tools.web.arguments import Find, Open, Search, parse_call
@@ -151,7 +160,7 @@ class Browser:
         self._history = History()
         self._under_way: list[asyncio.Event] = []  # each set when the call is over
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         """See `Session`."""
         with self._in_order() as turn:
             doing = Doing(turn)

@@ -9,15 +9,23 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from antiphon.core.chunks import Token
-from antiphon.core.events import ArgumentsDelta, CallEnded, CallStarted, Event, ToolResultReceived
+from antiphon.core.events import (
+    ArgumentsDelta,
+    CallEnded,
+    CallStarted,
+    Event,
+    ToolPrinted,
+    ToolResultReceived,
+)
 from antiphon.core.tool_result import Executed, Found, Opened, Printed, Searched, ToolResult
 from antiphon.core.turn import Function, Hosted
 from tests.apis.responses.support import Answering, answering_to
-from tests.openai_schema import OPENAI_RESPONSES, validate, validate_event
+from tests.openai_schema import OPENAI_RESPONSES, OWN_EVENTS, validate, validate_event
 from tests.response_invariants import check
 
 SDK_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 SOURCED = {"include": ["web_search_call.action.sources"]}
+TOLD = {"include": ["code_interpreter_call.logs"]}
 
 PYTHON = Function("python", "Runs Python.", {"type": "object"}, hosted=Hosted("code_interpreter", "python"))
 SEARCH, OPEN, FIND = (
@@ -69,7 +77,9 @@ def call(call_id: str, name: str, arguments: Any = None, *, broken: bool = False
 def numbered(events: Sequence[Event]) -> list[Event]:
     """The events, each that the model wrote with a token, numbered from 0."""
     return [
-        event if isinstance(event, ToolResultReceived) else replace(event, tokens=(Token(number, ""),))
+        event
+        if isinstance(event, ToolPrinted | ToolResultReceived)
+        else replace(event, tokens=(Token(number, ""),))
         for number, event in enumerate(events)
     ]
 
@@ -81,6 +91,8 @@ def answering_with_tools(**fields: Any) -> Answering:
 def checked(payloads: Sequence[bytes]) -> dict[str, Any]:
     """The response that a sound stream ends with."""
     for payload in payloads:
+        if json.loads(payload)["type"] in OWN_EVENTS:
+            continue
         validate_event(payload, OPENAI_RESPONSES)
         # The SDK, which does not check what it reads, has no reason for a cancelled response.
         known = payload.replace(b'{"reason":"cancelled"}', b"{}")

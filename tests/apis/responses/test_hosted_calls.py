@@ -1,6 +1,7 @@
 """Calls that the server answers: the items of each kind, their events, and what becomes of those that are cut."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ from antiphon.core.events import (
     Finished,
     Markup,
     ToolCallsPending,
+    ToolPrinted,
     ToolResultReceived,
     Usage,
 )
-from antiphon.core.tool_result import Found, Opened, ToolResult
+from antiphon.core.tool_result import Found, Opened, Printed, ToolResult
 from tests.apis.responses.hosted import (
     BROKEN,
     FOUND,
@@ -29,6 +31,7 @@ from tests.apis.responses.hosted import (
     SOUND,
     SOURCED,
     TIMED_OUT,
+    TOLD,
     answering_with_tools,
     call,
     checked,
@@ -335,6 +338,98 @@ def test_the_usage_of_all_generations_is_counted_once() -> None:
         "output_tokens_details": {"reasoning_tokens": 2},
         "total_tokens": 66,
     }
+
+
+# What programs print while they run
+
+
+def told(*events: Event, **fields: Any) -> tuple[list[bytes], dict[str, Any]]:
+    """The events of a program that is run, and its item."""
+    answering = answering_with_tools(**fields)
+    payloads = streamed(answering, [*call("a", "python"), ToolCallsPending(), *events])
+    return payloads, checked(payloads)["output"][0]
+
+
+def deltas(payloads: Iterable[bytes], type_: str) -> list[Any]:
+    events = map(json.loads, payloads)
+    return [event["delta"] for event in events if event["type"] == f"response.{type_}.delta"]
+
+
+LOGS = "code_interpreter_call_logs"
+
+
+def test_what_a_program_prints_is_told_those_who_ask_for_it() -> None:
+    answering = answering_with_tools(**TOLD)
+    answering.begin()
+    answering.push([*call("a", "python"), ToolCallsPending()])
+
+    while_it_runs = answering.push([ToolPrinted("a", "4")])
+    after = answering.push([ToolResultReceived("a", PRINTED)])
+
+    assert types(while_it_runs) == [f"{LOGS}.delta"]
+    assert types(after) == [f"{LOGS}.{each}" for each in ("delta", "done")] + [
+        "code_interpreter_call.completed",
+        "output_item.done",
+    ]
+    assert deltas(while_it_runs + after, LOGS) == ["4", "2\n"]
+    unasked, item = told(ToolPrinted("a", "4"), ToolResultReceived("a", PRINTED), STOP)
+    assert not [payload for payload in unasked if LOGS.encode() in payload]
+    assert item["outputs"] == [{"type": "logs", "logs": "42\n"}]
+
+
+@pytest.mark.parametrize(
+    ("printed", "result", "logs"),
+    [
+        (("42\n",), PRINTED, "42\n"),
+        (("4", "1"), PRINTED, "41\n42\n"),
+        (("41\n",), PRINTED, "41\n42\n"),
+        (("4",), BROKEN, "4\nIt is no JSON."),
+        ((), ToolResult("", Printed("")), ""),
+    ],
+)
+def test_what_was_told_of_logs_is_how_they_begin(
+    printed: tuple[str, ...], result: ToolResult, logs: str
+) -> None:
+    """Also where the server was lost that told it: what came of the call begins a line then."""
+    events = [*(ToolPrinted("a", text) for text in printed), ToolResultReceived("a", result), *TEXT, STOP]
+
+    payloads, item = told(*events, **TOLD)
+
+    assert item["outputs"] == [{"type": "logs", "logs": logs}]
+    assert "".join(deltas(payloads, LOGS)) == logs
+    assert told(*events)[1]["outputs"] == item["outputs"]
+
+
+def test_what_a_command_prints_is_told_while_it_runs() -> None:
+    answering = answering_with_tools()
+    answering.begin()
+    answering.push([*call("a", "container.exec"), ToolCallsPending()])
+
+    first = answering.push([ToolPrinted("a", "a", "")])
+    more = answering.push([ToolPrinted("a", "\n", "b"), ToolResultReceived("a", RAN)])
+
+    assert types(first) == ["output_item.added", "shell_call_output_content.delta"]
+    assert types(more) == [
+        "shell_call_output_content.delta",
+        "shell_call_output_content.done",
+        "output_item.done",
+    ]
+    assert deltas(first + more, "shell_call_output_content") == [
+        {"stdout": "a", "stderr": ""},
+        {"stdout": "\n", "stderr": "b"},
+    ]
+
+
+def test_what_is_stopped_has_what_it_printed() -> None:
+    answering = answering_with_tools(**TOLD)
+    calls = [*call("a", "python"), *call("b", "container.exec"), ToolCallsPending()]
+    payloads = answering.begin() + answering.push([*calls, ToolPrinted("a", "4"), ToolPrinted("b", "", "c")])
+
+    program, _, output = checked(payloads + answering.cancel())["output"]
+
+    assert (program["status"], program["outputs"]) == ("incomplete", [{"type": "logs", "logs": "4"}])
+    killed = {"stdout": "", "stderr": "c", "outcome": {"type": "exit", "exit_code": 137}}
+    assert (output["status"], output["output"]) == ("incomplete", [killed])
 
 
 def test_the_tokens_of_a_call_are_those_of_its_item() -> None:

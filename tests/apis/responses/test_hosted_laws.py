@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from antiphon.apis.responses.stored import unpack
 from antiphon.core.errors import EngineError
 from antiphon.core.events import (
+    CallEnded,
     Event,
     Markup,
     TextDelta,
     TextEnded,
     TextStarted,
     ToolCallsPending,
+    ToolPrinted,
     ToolResultReceived,
 )
 from antiphon.core.tool_result import ToolResult
@@ -29,6 +31,7 @@ from tests.apis.responses.hosted import (
     SOUND,
     SOURCED,
     TIMED_OUT,
+    TOLD,
     answering_with_tools,
     call,
     checked,
@@ -41,10 +44,14 @@ from tests.response_invariants import check
 from tests.search import examples
 
 OUTCOMES = st.sampled_from([PRINTED, SEARCHED, OPENED, FOUND, RAN, TIMED_OUT, BROKEN, ToolResult("")])
+PRINTED_TEXT = st.sampled_from(["", "4", "42\n", "a", "\n", "é"])
+"""What programs print: some results begin so, of others the server was lost that told it."""
 SAID = st.sampled_from(
     [TEXT, THOUGHT, [Markup("~")], [TextStarted("commentary"), TextDelta("é", "é"), TextEnded()]]
 )
-OPTIONS = st.sampled_from([{}, SOURCED, {"include_reasoning": False}, {"reasoning": {"summary": "auto"}}])
+OPTIONS = st.sampled_from(
+    [{}, SOURCED, TOLD, {"include_reasoning": False}, {"reasoning": {"summary": "auto"}}]
+)
 
 
 @st.composite
@@ -57,9 +64,12 @@ def generations(draw: st.DrawFn) -> list[Event]:
             events += draw(SAID)
             events += call(f"{generation}.{number}", name, broken=draw(st.booleans()))
         events.append(ToolCallsPending())
-        events += [
-            ToolResultReceived(f"{generation}.{number}", draw(OUTCOMES)) for number in range(len(asked))
-        ]
+        for number in range(len(asked)):
+            whole = [call for call in events if isinstance(call, CallEnded)][number - len(asked)].complete
+            if whole:
+                texts = draw(st.lists(st.tuples(PRINTED_TEXT, PRINTED_TEXT).filter(any), max_size=3))
+                events += [ToolPrinted(f"{generation}.{number}", *text) for text in texts]
+            events.append(ToolResultReceived(f"{generation}.{number}", draw(OUTCOMES)))
     last = [draw(SAID), call("last", draw(st.sampled_from(list(SOUND))), broken=True), CALL, []]
     cut = draw(st.sampled_from(last))
     return numbered([*events, *draw(SAID), *cut, LENGTH if cut is last[1] else STOP])

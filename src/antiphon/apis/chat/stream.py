@@ -35,6 +35,7 @@ from antiphon.core.events import (
     TextEnded,
     TextStarted,
     ToolCallsPending,
+    ToolPrinted,
     ToolResultReceived,
     Usage,
 )
@@ -178,7 +179,7 @@ class ChatCompletionStream(StreamProjection):
                 out.extend(_paragraph(state, event))
             case TextEnded() | ReasoningEnded() | CallEnded() | Markup() | Malformed():
                 pass
-            case ToolCallsPending() | ToolResultReceived():
+            case ToolCallsPending() | ToolPrinted() | ToolResultReceived():
                 pass  # what the server's tools do is between the model and them
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
                 pass  # nothing of it is shown

@@ -14,6 +14,7 @@ from antiphon.apis.responses.echo import settings, summary_of
 from antiphon.apis.responses.formats import text_format
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
+from antiphon.apis.responses.presenters.code_interpreter import LOGS
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.presenters.web_search import RESULTS, SOURCES
 from antiphon.apis.responses.previous import PARAMETER, previous_items
@@ -31,6 +32,7 @@ from antiphon.core.turn import Ending, Turn
 LOGPROBS = "message.output_text.logprobs"
 SEALED_REASONING = "reasoning.encrypted_content"
 INCLUDABLE = (
+    LOGS,
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",

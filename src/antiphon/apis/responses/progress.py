@@ -20,6 +20,7 @@ _FIELDS = {
     b"response.custom_tool_call_input.delta": "input",
     b"response.mcp_call_arguments.delta": "arguments",
     b"response.code_interpreter_call_code.delta": "code",
+    b"response.code_interpreter_call_logs.delta": "outputs",
 }
 """Events that add to an item → the field that they add to: a text, or a list of parts that have one."""
 
@@ -62,7 +63,9 @@ def output_so_far(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def _set_text(item: dict[str, Any], field: str, text: str) -> None:
-    if isinstance(item[field], list):
+    if field == "outputs":
+        item[field] = [{"type": "logs", "logs": text}]
+    elif isinstance(item[field], list):
         item[field][-1]["text"] = text
     else:
         item[field] = text

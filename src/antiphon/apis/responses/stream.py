@@ -72,6 +72,7 @@ from antiphon.core.events import (
     TextEnded,
     TextStarted,
     ToolCallsPending,
+    ToolPrinted,
     ToolResultReceived,
     Usage,
 )
@@ -204,6 +205,8 @@ class ResponseProjection:
                 self._end_item(event, out)
             case ToolCallsPending():
                 self._end_generation()
+            case ToolPrinted():
+                self._print(event, out)
             case ToolResultReceived():
                 self._receive(event, out)
             case Finished():
@@ -277,20 +280,36 @@ class ResponseProjection:
                 return
         self._finish_item(item, status, out)
 
+    def _print(self, event: ToolPrinted, out: list[bytes]) -> None:
+        """The program of a call has printed something."""
+        call = self._call(event.call_id)
+        if call.result_type is not None:
+            self._start_result(call, call.result_type, out)
+        out += call.printed(event.stdout, event.stderr)
+
+    def _call(self, call_id: str) -> Presenter:
+        """The call of this id, which has no result yet."""
+        return next(call for call in self._running if call.call.id == call_id)
+
     def _receive(self, event: ToolResultReceived, out: list[bytes]) -> None:
         """A call was run. What came of it may be an item of its own."""
-        call = next(call for call in self._running if call.call.id == event.call_id)
+        call = self._call(event.call_id)
         self._running.remove(call)
         call.result = event.result
         self._citations.add(event.result)
         if call.result_type is None:
             self._finish_item(call, COMPLETED, out)
             return
-        item = call.result_item(self._position(call.result_type))
-        self._output.append(None)
-        self._tokens.append([])
-        out += item.start()
-        self._finish_item(item, COMPLETED, out)
+        self._finish_item(self._start_result(call, call.result_type, out), COMPLETED, out)
+
+    def _start_result(self, call: Presenter, type_: str, out: list[bytes]) -> OpenItem:
+        """The item of the result of a call: it begins, if it has not begun."""
+        if call.output is None:
+            call.output = call.result_item(self._position(type_))
+            self._output.append(None)
+            self._tokens.append([])
+            out += call.output.start()
+        return call.output
 
     def _finish_item(self, item: OpenItem, status: str, out: list[bytes]) -> None:
         self._output[item.position.output_index], lines = item.close(status)
@@ -313,8 +332,9 @@ class ResponseProjection:
             out += empty.end(Message(Role.ASSISTANT, (TextPart(""),)))
             self._close(_status(event), out)
         for call in self._running:
-            if call.result_type is None:
-                self._finish_item(call, INCOMPLETE, out)
+            cut = call if call.result_type is None else call.output
+            if cut is not None:
+                self._finish_item(cut, INCOMPLETE, out)
         self._running.clear()
         self._end_generation()
 

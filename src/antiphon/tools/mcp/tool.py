@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import TRAINED_LABELS, ListedTool, Note, unread
 from antiphon.core.limits import DEFAULTS, Limits, check_body
-from antiphon.core.tool_result import ToolResult
+from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.mcp.connection import FailureError, Network, Target
 from antiphon.tools.mcp.content import result_of
@@ -119,7 +119,7 @@ class Session:
         self._lease = lease
         self._limits = limits
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         """See `Session`."""
         try:
             connection = await self._lease.connection()

@@ -42,11 +42,10 @@ Receive = Callable[[str, int, Content], Awaitable[None]]
 
 
 class Room(Struct, frozen=True):
-    """How many files may come out of a call, of how many bytes in all, and the characters that are shown."""
+    """How many files may come out of a call, of how many bytes in all."""
 
     files: int
     bytes: int
-    characters: int
 
 
 class Ran(Struct, frozen=True):
@@ -111,11 +110,6 @@ class Interpreter:
         os.set_blocking(reading, False)
         return cls(process, reading)
 
-    @property
-    def printed(self) -> str:
-        """What the last call printed."""
-        return str(self._printed)
-
     async def put(self, name: str, size: int, content: Content) -> None:
         """Write a file of so many bytes. Raises LostError, and whatever reading it raises."""
         await self._send({"put": name, "size": size})
@@ -126,9 +120,12 @@ class Interpreter:
         """Delete a file. Raises LostError."""
         await self._send({"drop": name})
 
-    async def run(self, code: str, seconds: float, room: Room, receive: Receive) -> Ran:
-        """Run code; files that have changed go to `receive`. Raises LostError, and whatever that raises."""
-        self._printed = Excerpt(room.characters)
+    async def run(self, code: str, seconds: float, room: Room, printed: Excerpt, receive: Receive) -> Ran:
+        """Run code. What it prints is written to `printed`, and files that have changed go to `receive`.
+
+        Raises LostError, and whatever `receive` raises.
+        """
+        self._printed = printed
         self._working = True
         self._read_output()
         try:

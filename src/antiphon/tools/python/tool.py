@@ -10,7 +10,6 @@ id, which nobody could ask for, goes with the answer.
 """
 
 import asyncio
-from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
@@ -24,11 +23,12 @@ from antiphon.core.containers import WORKSPACE, container_id
 from antiphon.core.errors import AntiphonError, NotFoundError, ToolError
 from antiphon.core.hosts import unread
 from antiphon.core.limits import Limits
-from antiphon.core.tool_result import Printed, ToolResult, WrittenFile
+from antiphon.core.tool_result import Printed, Tell, ToolResult, WrittenFile, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.python.interpreter import Content, Interpreter, LostError, Ran, Room
 from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.settings import check_container, invalid_setting
+from antiphon.tools.text import Excerpt
 from antiphon.tools.tool import Offer, Wanted
 
 TYPE = "code_interpreter"
@@ -39,7 +39,7 @@ NAME_CHARACTERS = 512
 
 MOST_PICTURES = 8
 PICTURE_BYTES = 1024 * 1024
-"""Figures of a call that are shown to the client, and the most bytes of each; others are files only."""
+"""Figures of a call that are shown, and the most bytes of each; others are files only."""
 
 _SILENT = "[Nothing was printed.]"
 _NO_CODE = "`code` is missing: give Python code as a text."
@@ -290,7 +290,7 @@ class Notebook:
         self._kept = isinstance(given, str) or bool(wanted.answer)
         self._used = False
 
-    async def run(self, action: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
         """See `Session`. An exception in the program is no failure: the model can correct it."""
         code = arguments.get("code")
         if action != ACTION:
@@ -298,15 +298,13 @@ class Notebook:
         if not isinstance(code, str):
             return ToolResult(_NO_CODE, failed=True)
         self._used = True
-        interpreter: Interpreter | None = None
+        printed = Excerpt(self._limits.python_characters, tell)
         try:
             async with self._interpreters.working(self._place) as worker:
-                interpreter = worker.interpreter
-                return await self._run(worker, code)
+                return await self._run(worker, code, printed)
         except LostError as error:
-            printed = interpreter.printed if interpreter else ""
-            text = _lines(printed, f"[{error.message} {_NEXT}]")
-            return ToolResult(text, Printed(text, self._place.id), failed=True)
+            printed.write_line(f"[{error.message} {_NEXT}]")
+            return ToolResult(str(printed), Printed(str(printed), self._place.id), failed=True)
         except NotFoundError:
             return ToolResult(_EXPIRED, failed=True)
         except AntiphonError as error:
@@ -322,18 +320,20 @@ class Notebook:
             await self._interpreters.end(self._place.id)
             await self._interpreters.keeper.delete(self._place.owner, self._place.id)
 
-    async def _run(self, worker: _Worker, code: str) -> ToolResult:
+    async def _run(self, worker: _Worker, code: str, printed: Excerpt) -> ToolResult:
         limits, harvest = self._limits, _Harvest(self._interpreters.keeper, self._place, worker)
-        room = Room(limits.container_files, limits.python_disk_bytes, limits.python_characters)
+        room = Room(limits.container_files, limits.python_disk_bytes)
         source = code.encode(errors="replace").decode()
-        ran = await worker.interpreter.run(source, limits.python_seconds, room, harvest.take)
+        if worker.anew:
+            printed.write(f"{_ANEW}\n")
+        ran = await worker.interpreter.run(source, limits.python_seconds, room, printed, harvest.take)
+        worker.anew = False
         for path in ran.gone:
             await harvest.remove(path)
-        logs = _lines(_ANEW if worker.anew else "", worker.interpreter.printed)
-        worker.anew = False
+        logs = str(printed)
+        details = Printed(logs, self._place.id, tuple(harvest.written))
         pictures = tuple(harvest.pictures[path] for path in ran.figures if path in harvest.pictures)
-        details = Printed(logs, self._place.id, tuple(harvest.written), pictures)
-        return ToolResult(_lines(logs, *self._told(harvest, ran)) or _SILENT, details)
+        return ToolResult(_lines(logs, *self._told(harvest, ran)) or _SILENT, details, media=pictures)
 
     def _told(self, harvest: "_Harvest", ran: Ran) -> list[str]:
         """What the model is told of files, behind what was printed."""
@@ -360,8 +360,8 @@ class _Harvest:
     def __init__(self, keeper: Keeper, place: _Place, worker: _Worker) -> None:
         self.written: list[WrittenFile] = []
         self.refused: list[str] = []
-        self.pictures: dict[str, str] = {}
-        """Data URLs of pictures, by path."""
+        self.pictures: dict[str, bytes] = {}
+        """Pictures, by path."""
         self._keeper = keeper
         self._place = place
         self._worker = worker
@@ -384,7 +384,7 @@ class _Harvest:
         self._worker.files[path] = file
         self.written.append(WrittenFile(file.id, path, file.size))
         if shown:
-            self.pictures[path] = f"data:image/png;base64,{b64encode(picture).decode()}"
+            self.pictures[path] = bytes(picture)
 
     async def remove(self, path: str) -> None:
         """A file is gone."""

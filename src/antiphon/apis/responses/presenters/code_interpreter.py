@@ -1,5 +1,10 @@
-"""`code_interpreter`: programs that the server runs, as Responses shows them."""
+"""`code_interpreter`: programs that the server runs, as Responses shows them.
 
+OpenAI has no events for what a program prints. Ours are there for clients that ask for them, with a value of
+`include` that is ours, too.
+"""
+
+from base64 import b64encode
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -8,7 +13,8 @@ from antiphon.apis.custom_tools import InputReader, to_input
 from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.events import CALL, event
 from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
-from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item
+from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item, rest
+from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.containers import container_id
 from antiphon.core.events import Delta
@@ -18,10 +24,13 @@ from antiphon.core.tool_result import Printed, ToolResult
 TOOL = "code_interpreter"
 ARGUMENT = "code"
 """The one argument of the tool's function."""
-
+LOGS = "code_interpreter_call.logs"
+"""The value of `include` with which what a program prints has events."""
 
 CodeDelta = event("response.code_interpreter_call_code.delta", *CALL, "delta")
 CodeDone = event("response.code_interpreter_call_code.done", *CALL, "code")
+LogsDelta = event("response.code_interpreter_call_logs.delta", *CALL, "delta")
+LogsDone = event("response.code_interpreter_call_logs.done", *CALL, "logs")
 
 
 class Logs(Struct, tag_field="type", tag="logs"):
@@ -37,7 +46,7 @@ class Image(Struct, tag_field="type", tag="image"):
 
 
 class CodeCallItem(Struct, tag_field="type", tag="code_interpreter_call"):
-    """A program that the server ran. Before it has ended there are no outputs."""
+    """A program that the server ran. Before it has ended, or was cut off, there are no outputs."""
 
     id: str
     status: str
@@ -57,6 +66,8 @@ class CodePresenter(Presenter):
         given = call.hosted.settings.get("container")
         self._container = given if isinstance(given, str) else container_id(TOOL, call.response_id)
         self._reader = InputReader(ARGUMENT)
+        self._logs = ""  # as far as they were told
+        self._shows_logs = LOGS in call.include
 
     @classmethod
     def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
@@ -68,9 +79,9 @@ class CodePresenter(Presenter):
 
     def item(self, status: str) -> CodeCallItem:
         """The program, with what it printed."""
-        outputs: tuple[Logs | Image, ...] = ()
+        outputs: tuple[Logs | Image, ...] = (Logs(self._logs),) if self._logs else ()
         if self.result is not None:
-            outputs = (Logs(_logs(self.result)), *_pictures(self.result))
+            outputs = (Logs(self._logs), *_pictures(self.result))
         return CodeCallItem(self.position.id, self.status_of(status), self._container, self.text, outputs)
 
     def start(self) -> list[bytes]:
@@ -93,9 +104,25 @@ class CodePresenter(Presenter):
         """It is being run."""
         return [self.stage("interpreting")]
 
+    def printed(self, stdout: str, stderr: str) -> list[bytes]:
+        """It has printed more."""
+        return self._add_logs(stdout + stderr)
+
     def completed(self) -> list[bytes]:
         """It was run. There is no event for what failed."""
         return [] if self.failed else [self.stage("completed")]
+
+    def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
+        """What is left of its logs, then the item."""
+        shown = [] if self.result is None else self._add_logs(rest(self._logs, _logs(self.result)))
+        if self._shows_logs and (self._logs or self.result is not None):
+            shown.append(self.numbers.encode(LogsDone, *self.position, self._logs))
+        stored, done = super().close(status)
+        return stored, shown + done
+
+    def _add_logs(self, text: str) -> list[bytes]:
+        self._logs += text
+        return [self.numbers.encode(LogsDelta, *self.position, text)] if text and self._shows_logs else []
 
 
 def _logs(result: ToolResult) -> str:
@@ -108,4 +135,5 @@ def _logs(result: ToolResult) -> str:
 
 def _pictures(result: ToolResult) -> Iterator[Image]:
     if isinstance(result.details, Printed):
-        yield from map(Image, result.details.pictures)
+        for picture in result.media:
+            yield Image(f"data:image/png;base64,{b64encode(picture).decode()}")

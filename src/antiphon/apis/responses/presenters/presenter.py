@@ -3,6 +3,8 @@
 A presenter is an open item with more to its life: when the model has written the call
 (`end`), the server runs it (`run`), and its result is received before it is closed.
 Other items may begin and end meanwhile. A limit may cut it anywhere.
+
+What a program prints is shown while it runs (`printed`), and the rest of it with the result.
 """
 
 from collections.abc import Iterator
@@ -41,7 +43,7 @@ class Presenter(OpenItem):
     """Shows a call. By default nothing is shown of it before its arguments are whole.
 
     `type` is that of its items. `result_type` is there if the result of a call is shown as an item of
-    its own; the call's is closed then when the model has written it. An item type that is in no
+    its own, `output`; the call's is closed then when the model has written it. An item type that is in no
     specification is fine: clients skip what they do not know.
     """
 
@@ -53,6 +55,8 @@ class Presenter(OpenItem):
         self.call = call
         self.result: ToolResult | None = None
         """What came of the call, once it is known."""
+        self.output: OpenItem | None = None
+        """The item of the result, once it has begun."""
 
     @classmethod
     def item_types(cls) -> tuple[str, ...]:
@@ -81,12 +85,19 @@ class Presenter(OpenItem):
         """The call is whole, and the server runs it."""
         return []
 
+    def printed(self, stdout: str, stderr: str) -> list[bytes]:
+        """The program that the call runs has printed this."""
+        return []
+
     def completed(self) -> list[bytes]:
         """The call was run, and `result` says what came of it."""
         return []
 
     def result_item(self, position: ItemPosition) -> OpenItem:
-        """The item that shows the result, if there is one: it is started and closed at once."""
+        """The item that shows the result, if there is one.
+
+        It is started when the program has printed something, or with the result, and closed with that.
+        """
         raise NotImplementedError
 
     def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
@@ -112,3 +123,14 @@ class Presenter(OpenItem):
 def output_item(call_id: str, text: str) -> FunctionOutput:
     """What the model is shown of the result of a call."""
     return FunctionOutput(call_id, (TextPart(text),))
+
+
+def rest(told: str, whole: str) -> str:
+    """What is left of a text of which the beginning was told.
+
+    If the text does not begin so, because the server was lost that told it, all of it is left, on a line of
+    its own.
+    """
+    if whole.startswith(told):
+        return whole[len(told) :]
+    return whole if told.endswith("\n") or not whole else f"\n{whole}"

@@ -11,7 +11,7 @@ from antiphon.apis.given import Given, json_text
 from antiphon.apis.responses.client_tools import command_events
 from antiphon.apis.responses.events import CALL, event
 from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers
-from antiphon.apis.responses.presenters.presenter import Presenter, output_item
+from antiphon.apis.responses.presenters.presenter import Presenter, output_item, rest
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core import shell_commands
@@ -20,8 +20,8 @@ from antiphon.core.items import FunctionCall, Item, object_in
 from antiphon.core.tool_result import Executed, ToolResult
 
 TOOL = "shell"
-NOT_RUN = 126
-"""The exit code that shells give for a command that could not be run."""
+NOT_RUN, KILLED = 126, 137
+"""The exit codes that shells give for a command that could not be run, and for one that was killed."""
 LOGIN_SHELL = ("bash", "-lc")
 """What runs a command line where a tool wants programs with their arguments."""
 
@@ -124,40 +124,49 @@ class ShellPresenter(Presenter):
         return [self.added(), *command_events(self.numbers, self.position, self._action.commands)]
 
     def result_item(self, position: ItemPosition) -> "OpenShellOutput":
-        """What the commands printed."""
-        assert self.result is not None
-        limit = self._action.max_output_length
-        return OpenShellOutput(self.numbers, position, self.call.id, _output(self.result), limit)
+        """What the commands print."""
+        return OpenShellOutput(self.numbers, position, self, self._action.max_output_length)
+
+    def printed(self, stdout: str, stderr: str) -> list[bytes]:
+        """They have printed more."""
+        assert isinstance(self.output, OpenShellOutput)
+        return self.output.printed(stdout, stderr)
 
 
 class OpenShellOutput(OpenItem):
-    """What came of a shell call. It is there at once, and whole. `limit` is that of its characters."""
+    """What comes of a shell call. `limit` is that of its characters."""
 
     def __init__(
-        self,
-        numbers: SequenceNumbers,
-        position: ItemPosition,
-        call_id: str,
-        output: ShellOutput,
-        limit: int | None,
+        self, numbers: SequenceNumbers, position: ItemPosition, of: ShellPresenter, limit: int | None
     ) -> None:
         super().__init__(numbers, position)
-        self._call_id = call_id
-        self._output = output
+        self._of = of
         self._limit = limit
+        self._told: OutputDelta | None = None
+        self._output: tuple[ShellOutput, ...] = ()
 
     def item(self, status: str) -> ShellOutputItem:
         """The output; none before it has been streamed."""
-        output = () if status == IN_PROGRESS else (self._output,)
-        return ShellOutputItem(self.position.id, status, self._call_id, output, self._limit)
+        return ShellOutputItem(self.position.id, status, self._of.call.id, self._output, self._limit)
+
+    def printed(self, stdout: str, stderr: str) -> list[bytes]:
+        """The commands have printed more."""
+        told = self._told or OutputDelta("", "")
+        self._told = OutputDelta(told.stdout + stdout, told.stderr + stderr)
+        return [self.numbers.encode(ShellOutputDelta, *self.position, 0, OutputDelta(stdout, stderr))]
 
     def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
-        """All that was printed, in one piece."""
-        printed = OutputDelta(self._output.stdout, self._output.stderr)
-        content = [
-            self.numbers.encode(ShellOutputDelta, *self.position, 0, printed),
-            self.numbers.encode(ShellOutputDone, *self.position, 0, (self._output,)),
-        ]
+        """What was printed since, and all of it."""
+        told, content = self._told or OutputDelta("", ""), []
+        end = ShellOutput(told.stdout, told.stderr, Exit(KILLED))
+        if self._of.result is not None:
+            end = _output(self._of.result)
+            more = rest(told.stdout, end.stdout), rest(told.stderr, end.stderr)
+            if any(more) or self._told is None:
+                content += self.printed(*more)
+            end = replace(end, stdout=told.stdout + more[0], stderr=told.stderr + more[1])
+        self._output = (end,)
+        content.append(self.numbers.encode(ShellOutputDone, *self.position, 0, self._output))
         stored, done = super().close(status)
         return stored, content + done
 
