@@ -71,6 +71,29 @@ async def test_it_is_not_waited_for_without_end_nor_is_a_model_loaded_before(
 
 
 @pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"dialect": "nope"}, "no dialect 'nope'"),
+        ({"chat_template": Path("nope")}, "Cannot read the chat template nope"),
+        ({"keys": Path("nope")}, "Cannot read the keys in nope"),
+    ],
+)
+def test_wrong_options_are_told_before_files_of_models_are_looked_for(
+    settings: Settings, wrong: dict[str, Any], says: str
+) -> None:
+    """They may have to be downloaded first."""
+
+    class Untouched(Options):
+        def build(self, limits: Limits = DEFAULTS) -> ScriptedEngine:
+            pytest.fail("the engine is built")
+
+    settings = replace(settings, engine=Untouched(script=Path("none")), **wrong)
+    with pytest.raises(AntiphonError) as raised:
+        compose.compose(settings)
+    assert says.lower() in str(raised.value).lower()
+
+
+@pytest.mark.parametrize(
     ("shell", "says"),
     [
         ("/none/sandbox sh", "/none/sandbox: No such file or directory"),

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.cli import main
-from antiphon.config import Settings, unread_variables
+from antiphon.config import Settings
 from antiphon.core.errors import EngineError
 from antiphon.engines import llama_cpp, registry, scripted, upstream, vllm
+from antiphon.option_sources import unread_variables
 
 Serve = Callable[..., Settings]
 
@@ -314,7 +315,11 @@ def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.Monk
         (["--engine", "no.such.module"], "no.such.module"),
         (["--engine", ".."], "There is no engine"),
         (["--engine", "scripted"], "--script"),
-        (["--engine", "scripted", "--script", "a", "--threads", "1"], "--threads"),
+        (
+            ["--engine", "scripted", "--script", "a", "--threads", "1"],
+            "--threads is an option of the engine llama_cpp",
+        ),
+        (["--script", "a"], "and this is llama_cpp. Leave it out, or choose the other: --engine scripted"),
         (["--engine", "scripted", "--script", "a", "m.gguf"], "m.gguf"),
         (["--parallel", "0"], "--parallel"),
         (["--context", "0"], "--context"),
@@ -324,7 +329,7 @@ def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.Monk
         (["--allow-origin", "chat.example.com"], "https://chat.example.com"),
         (["--allow-origin", "https://chat.example.com/"], "https://chat.example.com"),
         (["--max-tokens", "0"], "--max-tokens"),
-        (["--limit", "tools"], "NAME=NUMBER"),
+        (["--limit", "tools"], 'value "tools" for --limit. a limit is written NAME=NUMBER'),
         (["--limit", "tool=1"], "no limit 'tool'"),
         (["--log-level", "loud"], "loud"),
         (["a.gguf", "b.gguf"], "Too many arguments: b.gguf. See --help."),

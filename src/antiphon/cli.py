@@ -16,15 +16,16 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from antiphon import __version__
-from antiphon.config import Keys, Port, Settings, command, is_url
+from antiphon.config import Keys, Port, Settings, is_url
 from antiphon.core.errors import AntiphonError
 from antiphon.model_tables import PARSING
+from antiphon.option_sources import command, explained
 
 Url = Annotated[str, Parameter(env_var=["ANTIPHON_URL", "OPENAI_BASE_URL"])]
 
 app = App(
     name="antiphon",
-    help="Serve a language model to any OpenAI client, and talk to it.",
+    help="Serve a language model to any client of OpenAI's or Anthropic's APIs, and talk to it.",
     version=__version__,
     **PARSING,
 )
@@ -37,7 +38,10 @@ def serve(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=Tru
     Each option may also be set in its environment variable, or in the TOML file
     that --config names. The command line wins over the environment, that over the file.
     """
-    command(tokens, _serve, serve.__doc__)(tokens)
+    try:
+        command(tokens, _serve, serve.__doc__)(tokens)
+    except CycloptsError as error:
+        raise explained(error, tokens) from error
 
 
 def _serve(settings: Settings) -> None:

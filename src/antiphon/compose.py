@@ -31,6 +31,7 @@ from antiphon.config import Settings, identity_of, read_keep_loaded
 from antiphon.core.errors import AntiphonError, StoreAwayError, StoreError, install_extra
 from antiphon.core.limits import read_limits
 from antiphon.core.observation import NoTracing, Tracing
+from antiphon.dialects.registry import check
 from antiphon.engines.engine import Engine
 from antiphon.engines.pool import PoolEngine
 from antiphon.model_tables import ModelSettings
@@ -97,10 +98,11 @@ def compose(settings: Settings) -> Runtime:
     searcher = search.searcher(storage, embedder, read_limits(settings.limit))
     own = (*_tools(settings, interpreters), FileSearch(searcher))
     tools = by_type([*own, *([mcp] if mcp else [])])
+    keys, sealer = KeyTable(settings.api_key, settings.admin_key, settings.keys), Sealer(_secrets(settings))
     app = App(
-        _models(settings, tools),
+        _models(settings, tools),  # last of what may be refused: files of models may have to be downloaded
         storage,
-        Sealer(_secrets(settings)),
+        sealer,
         _options(settings),
         default_tools=mcp.defaults if mcp else (),
         metrics=metrics,
@@ -108,7 +110,7 @@ def compose(settings: Settings) -> Runtime:
         attachments=_attachments(settings),
         interpreters=interpreters,
         embedder=embedder,
-        keys=KeyTable(settings.api_key, settings.admin_key, settings.keys),
+        keys=keys,
     )
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds), mcp)
 
@@ -134,11 +136,14 @@ def _models(settings: Settings, tools: Tools) -> Models:
 def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedModel:
     """One of the models. Raises AntiphonError for what it cannot be."""
     try:
+        template = _read(Path(model.chat_template)) if model.chat_template else None
+        if model.dialect is not None:
+            check(model.dialect)
         return ServedModel(
             _engine(model, settings),
             names=model.names,
             dialect=model.dialect,
-            chat_template=_read(Path(model.chat_template)) if model.chat_template else None,
+            chat_template=template,
             date=settings.date,
             sampling={**_limit(settings), **model.sampling},
             variables=model.variables,

@@ -207,7 +207,7 @@ class LlamaCppEngine:
         found, said = task_of(facts)
         task = self._options.task or found
         if task is Task.TRANSCRIBE:
-            raise EngineError("llama.cpp writes down no sounds here. Use --upstream with a server that does.")
+            raise EngineError("llama.cpp transcribes nothing here. Give the URL of a server that does.")
         if task is Task.GENERATE:
             return task, None
         return task, "RANK" if task is Task.RANK else said if found is Task.EMBED else "MEAN"

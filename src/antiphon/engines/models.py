@@ -205,7 +205,7 @@ def choose(files: Iterable[str], repo: str) -> str:
         if len(candidates) == 1:
             return candidates[0]
     if not models:
-        raise EngineError(f"{repo} has no GGUF files. Name a repository with a GGUF file in it.")
+        raise EngineError(f"{repo} has no GGUF files. Name a repository, or a folder, with one in it.")
     names = "\n".join(
         f"  {repo}/{file}" if Path(repo).is_dir() else f"  hf:{repo}:{file}" for file in sorted(models)
     )

@@ -1,0 +1,247 @@
+"""Where the values of options come from: the command line, the environment, a TOML file.
+
+The command line wins over the environment, that over the file, that over the default in
+`config.Settings`. The options of an engine come from the same places: which engine is
+looked up first, then `command` has the options of that one.
+
+A value that cannot be used is a `CycloptsError`, one line for people.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+from cyclopts import (
+    App,
+    ArgumentCollection,
+    CycloptsError,
+    Group,
+    Parameter,
+    UnknownOptionError,
+    ValidationError,
+)
+from cyclopts.config import Dict, Env
+
+from antiphon.config import MCP_SERVERS, Settings, is_url, why_of
+from antiphon.core.located import placed
+from antiphon.engines.engine import EngineOptions
+from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
+from antiphon.engines.registry import engine_for, names, options_of
+from antiphon.model_tables import PARSING, read_tables
+from antiphon.tools.mcp.tables import read_servers
+
+
+class Environment(Env):
+    """Fills in what the command line left open from `ANTIPHON_…` variables.
+
+    One that is set but empty is refused: an `ANTIPHON_API_KEY` whose secret did
+    not arrive must not leave the server open.
+    """
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Read the variables; raises CycloptsError for an empty one."""
+        for option in _keys(arguments):
+            name = self.prefix + option.upper()
+            if not os.environ.get(name, "set").strip():
+                raise CycloptsError(msg=f"{name} is set but empty. Unset it, or give it a value.")
+        super().__call__(app, commands, arguments)
+
+
+class ConfigFile:
+    """Fills in what is still open from the TOML file that `config` names, if it does.
+
+    `options` are the options of the engine. Where they are not known yet, `partial`, other keys are left out.
+    """
+
+    def __init__(self, options: type[EngineOptions], *, partial: bool = False) -> None:
+        self._options = options
+        self._partial = partial
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Read the file; raises CycloptsError for what it cannot say."""
+        for path, data in _files(arguments):
+            data.pop("models", None)  # see `_with_models`
+            data.pop(MCP_SERVERS, None)  # see `_with_servers`
+            known = _keys(arguments) - {"config"}
+            for key in () if self._partial else data:
+                if key.replace("-", "_") not in known:
+                    raise CycloptsError(msg=_unknown(key, known, path))
+            for table in (Settings, self._options):
+                data = placed(data, table, Path(path).absolute().parent)  # noqa: PLW2901
+            fill = Dict(data, source=path, use_commands_as_keys=False, allow_unknown=self._partial)
+            fill(app, commands, arguments)
+
+
+def _files(arguments: ArgumentCollection) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The file that `config` names, if it does, and what it holds."""
+    for path in [token.value for token in arguments["--config"].tokens]:
+        try:
+            with open(path, "rb") as file:
+                yield path, tomllib.load(file)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise CycloptsError(msg=f"cannot read {path}: {why_of(error)}.") from error
+
+
+def _keys(arguments: ArgumentCollection) -> set[str]:
+    """The names of all options, as they are in a file."""
+    return {name.removeprefix("--").replace("-", "_") for option in arguments for name in option.names}
+
+
+_ENVIRONMENT = Environment("ANTIPHON_", command=False)
+
+
+def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | None) -> App:  # noqa: A002
+    """The command that hands settings to `run`. It has the options of the engine that `tokens` choose."""
+    name = _engine_of(tokens)
+    options = options_of(name)
+    choice = Parameter(help=f"What runs the model: {', '.join(names())}, or the module of another engine.")
+    group = Group(f"Options of the engine {name}", help="Others have their own: --engine NAME --help")
+
+    def serve(engine_options: Any, settings: Any, engine: Any) -> None:
+        run(_with_servers(_with_models(replace(settings, engine=engine_options), engine)))
+
+    # cyclopts reads the options from the signature: these are known only now. It wants a default for
+    # a table whose fields all have one; that of an engine with a required option cannot have it.
+    serve.__annotations__ |= {
+        "engine_options": Annotated[options, Parameter(name="*", group=group)],
+        "settings": Annotated[Settings, Parameter(name="*")],
+        "engine": Annotated[str, choice],
+    }
+    with suppress(TypeError):
+        serve.__defaults__ = (Settings(), DEFAULT_ENGINE)
+        serve.__defaults__ = (options(), *serve.__defaults__)
+    sources = (_ENVIRONMENT, ConfigFile(options))
+    app = App(name="antiphon serve", help=help, config=sources, version_flags=(), **PARSING)
+    app.default(serve)
+    return app
+
+
+def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
+    """An error of the command, which says what is known of it beyond what cyclopts knows."""
+    if isinstance(error, UnknownOptionError):
+        option = error.token.keyword or error.token.value
+        owners = _owners(f"ANTIPHON_{option.removeprefix('--').replace('-', '_').upper()}")
+        if owners:
+            why = f"{option} is an option of the engine {owners[0]}, and this is {_engine_of(tokens)}."
+            return CycloptsError(msg=f"{why} Leave it out, or choose the other: --engine {owners[0]}.")
+    if isinstance(error, ValidationError) and error.argument is not None:
+        given = error.argument.value
+        if isinstance(given, tuple):  # of an option that is repeated
+            error.value = " ".join(map(str, given))
+    return error
+
+
+def _engine_of(tokens: Sequence[str]) -> str:
+    """The name of the engine that is chosen, or that fits the model. Raises CycloptsError."""
+    chosen: list[str] = []
+
+    def choose(*, model: str = "", engine: str = "", settings: Any = None) -> None:
+        chosen.extend((engine, model))
+
+    choose.__annotations__["settings"] = Annotated[Settings, Parameter(name="*")]
+    sources = (_ENVIRONMENT, ConfigFile(options_of(DEFAULT_ENGINE), partial=True))
+    app = App(config=sources, help_flags=(), version_flags=(), **PARSING)
+    app.default(choose)
+    try:
+        _, bound, unused, _ = app.parse_known_args(tokens)
+    except CycloptsError as error:
+        error.verbose = False  # as where all options are known
+        raise
+    choose(**bound.kwargs)
+    engine, model = chosen
+    name = engine or engine_for(model or _positional(unused))
+    try:
+        options_of(name)
+    except ValueError as error:
+        raise CycloptsError(msg=str(error)) from error
+    return name
+
+
+def _positional(unused: Sequence[str]) -> str | None:
+    """The model among what is not known yet, which else are options of an engine, and their values."""
+    urls = [each for each in unused if is_url(each)]
+    alone = [
+        each
+        for before, each in pairwise(["", *unused])
+        if not each.startswith("-") and (not before.startswith("--") or "=" in before)
+    ]
+    return next(iter([*urls, *alone]), None)
+
+
+def _with_models(settings: Settings, engine: str) -> Settings:
+    """The settings with the tables of the file. Raises CycloptsError."""
+    path = settings.config
+    if path is None:
+        return settings
+    text = path.read_text(encoding="utf-8")
+    tables = tomllib.loads(text).get("models")
+    if tables is None:
+        return settings
+    default = Settings()
+    single = ["model_name", "dialect", "chat_template"]
+    given = [
+        f"--{name.replace('_', '-')}" for name in single if getattr(settings, name) != getattr(default, name)
+    ]
+    if engine != DEFAULT_ENGINE or settings.engine != default.engine:
+        given.append("the model and the options of its engine")
+    if given:
+        raise CycloptsError(msg=f"{path} has [[models]], so give {given[0]} there, in the table of a model.")
+    return replace(settings, models=read_tables(str(path), text, tables))
+
+
+def _with_servers(settings: Settings) -> Settings:
+    """The settings with the MCP servers of the file. Raises CycloptsError."""
+    if settings.config is None:
+        return settings
+    tables = tomllib.loads(settings.config.read_text(encoding="utf-8")).get(MCP_SERVERS, ())
+    try:
+        return replace(settings, mcp_servers=read_servers(tables))
+    except ValueError as error:
+        raise CycloptsError(msg=f"{settings.config}: {error}") from error
+
+
+def _unknown(key: str, known: set[str], path: str) -> str:
+    return f'unknown option "{key}" in {path}.{_nearest(key, known)}'
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at what may be meant, if anything is like it."""
+    close = difflib.get_close_matches(name, [*known], n=1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+_OTHERS = re.compile(r"ANTIPHON_(URL$|TEST_|SERVICE_|PORT_\d+_)")
+"""Variables that are not for the server: of `antiphon chat`, of tests, of Kubernetes for a service."""
+
+
+def unread_variables(settings: Settings) -> Iterator[str]:
+    """What is wrong with each `ANTIPHON_…` variable that no option of the server reads."""
+    read = {*_variables(Settings), *_variables(type(settings.engine)), "ANTIPHON_ENGINE"}
+    for name in sorted(os.environ):
+        if name.startswith("ANTIPHON_") and name not in read and not _OTHERS.match(name):
+            owners = _owners(name)
+            why = f"is an option of the engine {owners[0]}" if owners else "is the variable of no option"
+            yield f"{name} {why}: it is not read.{'' if owners else _nearest(name, read)}"
+
+
+def _owners(variable: str) -> list[str]:
+    """The engines that have an option of this variable."""
+    return [each for each in names() if variable in _variables(options_of(each))]
+
+
+def _variables(table: type) -> set[str]:
+    """The variables of the options of a table."""
+    hints = get_type_hints(table, include_extras=True)
+    told = [name for name, hint in hints.items() if not any(map(_is_unparsed, get_args(hint)))]
+    return {f"ANTIPHON_{name.upper()}" for name in told}
+
+
+def _is_unparsed(mark: Any) -> bool:
+    return isinstance(mark, Parameter) and mark.parse is False
