@@ -107,7 +107,7 @@ def test_a_body_that_is_no_object_has_no_parameter(body: bytes) -> None:
     error = refusal(body)
 
     assert error.param is None
-    assert error.message.startswith("Expected `object`, got ")
+    assert error.message.startswith("The body is not what this path takes: Expected `object`, got ")
 
 
 @pytest.mark.parametrize(

@@ -470,6 +470,20 @@ async def test_an_approval_is_good_for_another_server_of_the_store(tmp_path: Pat
     assert "answered before" in again["message"]
 
 
+async def test_a_request_that_is_refused_does_not_use_its_approval_up() -> None:
+    async with serving() as there, asking(*SUM) as (api, _):
+        tools = [remote(there, **ASK)]
+        asked = await api.create("2 + 3?", tools=tools)
+        answer: dict[str, Any] = {"previous_response_id": asked["id"], "tools": tools}
+        image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+        wrong = {"role": "user", "content": [image]}
+        error = await api.refused([approve(asked["output"][1]), wrong], **answer)
+        answered = await api.create([approve(asked["output"][1])], **answer)
+
+    assert error["param"] == "input[1].content[0]"
+    assert item(answered, "mcp_call")["output"] == "5"
+
+
 async def test_a_call_that_is_denied_is_not_run_and_the_model_is_told_why() -> None:
     async with serving() as there, asking(*SUM, "Then not.") as (api, server):
         tools = [remote(there, **ASK)]

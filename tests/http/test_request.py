@@ -257,3 +257,72 @@ async def test_what_is_not_served_says_what_is(http: httpx.AsyncClient) -> None:
         assert response.json()["error"]["type"] == "not_found_error"
         assert served in response.json()["error"]["message"]
     assert "Check the path" in (await http.get("/v1/nothing")).json()["error"]["message"]
+
+
+# What is misspelt, or wrong
+
+
+async def test_names_that_an_endpoint_does_not_know_are_logged(http: httpx.AsyncClient) -> None:
+    with capture_logs() as logs:
+        listed = await http.get("/v1/responses?limt=3&limit=1")
+        made = await http.post("/v1/vector_stores", json={"name": "a", "nmae": "b"})
+    assert (len(listed.json()["data"]) <= 1, made.json()["name"]) == (True, "a")
+    ignored = [log["names"] for log in logs if log["event"] == "unknown parameters ignored"]
+    assert ignored == [["limt"], ["nmae"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "known"),
+    [
+        ("/v1/responses", {"input": "Hi", "truncation": "x"}, "truncation", "'auto', 'disabled'"),
+        ("/v1/responses", {"input": "Hi", "reasoning": {"effort": "x"}}, "reasoning.effort", "'low'"),
+        (
+            "/v1/chat/completions",
+            {"messages": MESSAGES, "response_format": {"type": "x"}},
+            "response_format.type",
+            "'json_object'",
+        ),
+        ("/v1/uploads", {"filename": "a", "purpose": "x", "bytes": 1}, "purpose", "'assistants'"),
+    ],
+)
+async def test_the_error_of_a_value_that_nobody_knows_has_those_that_are_known(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], param: str, known: str
+) -> None:
+    response = await http.post(path, json=body | {"mime_type": "text/plain"})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param)
+    assert error["message"].startswith(f"Invalid value for '{param}': 'x' is none of ")
+    assert known in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/chat/completions", "GET, HEAD, POST"),
+        ("PATCH", "/v1/files/file-1", "DELETE, GET, HEAD"),
+        ("GET", "/v1/embeddings", "POST"),
+    ],
+)
+async def test_the_error_of_a_wrong_method_has_those_of_the_path(
+    http: httpx.AsyncClient, method: str, path: str, allowed: str
+) -> None:
+    response = await http.request(method, path)
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)
+    message = f"This path does not take {method}. Use {allowed.replace(', ', ' or ')}."
+    assert response.json()["error"]["message"] == message
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("/v1/files", {}, "Missing required parameter: 'purpose'."),
+        ("/v1/files", {"purpose": "x"}, "Invalid value for 'purpose': 'x' is none of "),
+        ("/v1/audio/transcriptions", {"stream": "maybe"}, "Invalid value for 'stream': Expected `boolean`"),
+    ],
+)
+async def test_the_fields_of_forms_are_named(
+    http: httpx.AsyncClient, path: str, fields: dict[str, str], message: str
+) -> None:
+    response = await http.post(path, files={"file": ("a", b"x")}, data=fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith(message)

@@ -56,6 +56,7 @@ async def test_sounds_are_passed_on_with_all_fields(client: AsyncOpenAI, behind:
 async def test_what_cannot_be_written_down_is_refused_by_name(client: AsyncOpenAI, behind: Running) -> None:
     async with httpx.AsyncClient(verify=NO_TLS, base_url=behind.url) as http:
         missing = await http.post(PATH, files={"other": ("a.txt", b"a")}, data={"model": "scripted"})
+        unnamed = await http.post(PATH, files={"file": ("a.wav", WAV)})
         unformed = await http.post(PATH, json={"model": "scripted"})
         unanswered = await http.post("/v1/completions", json={"model": "scripted", "prompt": "a"})
         fields = {"model": "scripted", "response_format": "text"}
@@ -63,6 +64,7 @@ async def test_what_cannot_be_written_down_is_refused_by_name(client: AsyncOpenA
     assert english.text == f"a.wav: {len(WAV)} bytes, no prompt"
     assert english.headers["content-type"].startswith("text/plain")
     assert (missing.status_code, missing.json()["error"]["param"]) == (400, "file")
+    assert unnamed.json()["error"]["message"] == "Missing required parameter: 'model'."
     assert unformed.status_code == 415
     assert "/v1/audio/transcriptions" in unanswered.json()["error"]["message"]
     with pytest.raises(openai.NotFoundError):

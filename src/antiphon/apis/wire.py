@@ -2,11 +2,12 @@
 
 import re
 from array import array
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, inspect
 
 from antiphon.apis.fields import ParameterNames, to_fields
 from antiphon.core.errors import RequestError
@@ -61,14 +62,20 @@ def decode(body: bytes, type_: type[T], limits: Limits = DEFAULTS) -> T:
         if _LONG in body.translate(_DIGITS):  # a regular expression takes twenty times as long
             _check_numbers(msgspec.json.decode(body), "")
     except msgspec.ValidationError as error:
-        raise invalid(str(error)) from error
+        raise invalid(str(error), type_=type_) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from error
     return decoded
 
 
+def unknown_members(body: bytes, type_: type[Any]) -> list[str]:
+    """What a body that was decoded as `type_` has besides its fields, at the top."""
+    return sorted(_decode_members(body).keys() - {*type_.__struct_fields__})
+
+
 def _no_json(error: Exception) -> RequestError:
-    return RequestError(f"The body is not valid JSON: {error}.")
+    why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+    return RequestError(f"The body is not valid JSON: {why}.")
 
 
 def _check_numbers(value: Any, where: str) -> None:
@@ -87,14 +94,16 @@ def _check_numbers(value: Any, where: str) -> None:
         raise RequestError(message, param=where)
 
 
-def invalid(message: str, outer: str = "") -> RequestError:
+def invalid(message: str, outer: str = "", type_: Any = None) -> RequestError:
     """The error names the parameter that is wrong, in JSON's words: `Expected integer, got string`.
 
-    `outer` is where the value stands that msgspec's `message` is about.
+    `outer` is where the value stands that msgspec's `message` is about, `type_` what was expected of it.
     """
     where = _PATH.search(message)
     path = where["path"] if where else ""
     what = message[: where.start()] if where else message
+    if what.startswith("Invalid") and (known := _known_values(type_, path)):
+        what = f"{what.removeprefix('Invalid enum value ').removeprefix('Invalid value ')} is none of {known}"
     path = f"{outer}.{path}".strip(".") if outer else path
     missing = _MISSING.match(what)
     if missing:
@@ -103,4 +112,39 @@ def invalid(message: str, outer: str = "") -> RequestError:
             f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter"
         )
     what = re.sub(r"`(\w+)", lambda match: "`" + _JSON_NAMES.get(match[1], match[1]), what)
-    return RequestError(f"Invalid value for '{path}': {what}." if path else f"{what}.", param=path or None)
+    subject = f"Invalid value for '{path}'" if path else "The body is not what this path takes"
+    return RequestError(f"{subject}: {what}.", param=path or None)
+
+
+def _known_values(type_: Any, path: str) -> str:
+    """The values that may stand at a path of a type, if there are only so many."""
+    found = [inspect.type_info(type_)] if type_ is not None else []
+    for step in re.findall(r"\w+|\[", path):
+        found = [inner for each in found for inner in _inside(each, step)]
+    values = dict.fromkeys(value for each in found for value in _values(each))
+    return ", ".join(f"'{value}'" for value in values)
+
+
+def _inside(info: inspect.Type, step: str) -> Iterator[inspect.Type]:
+    """What stands in a type at one step of a path: a member, or `[` for the items of a list."""
+    match info:
+        case inspect.UnionType(types):
+            for each in types:
+                yield from _inside(each, step)
+        case inspect.ListType(item) if step == "[":
+            yield item
+        case inspect.StructType():
+            yield from (field.type for field in info.fields if field.encode_name == step)
+            if info.tag_field == step:
+                yield inspect.LiteralType((info.tag,))
+
+
+def _values(info: inspect.Type) -> Iterator[Any]:
+    match info:
+        case inspect.UnionType(types):
+            for each in types:
+                yield from _values(each)
+        case inspect.LiteralType(values):
+            yield from values
+        case inspect.EnumType(cls):
+            yield from (member.value for member in cls)

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
+from http import HTTPStatus
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, Router, WebSocketRoute
+from starlette.routing import Match, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -230,11 +232,24 @@ class _Routes(Router):
         """Pass a request to its handler, and its response on. Raises HTTPException if there is none."""
         route = self._fixed.get((scope.get("method", ""), scope.get("path", "")))
         if route is None:
-            await super().__call__(scope, receive, send)
+            await self._search(scope, receive, send)
             return
-        scope["route"] = route
+        scope["route"] = route  # which Starlette does for the others: metrics count by it
         response = await route.endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
+
+    async def _search(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Go through the table. The error of a wrong method names all methods of the path."""
+        try:
+            await super().__call__(scope, receive, send)
+        except HTTPException as error:
+            if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
+                raise
+            routes = [
+                each for each in ROUTES if isinstance(each, Route) and each.matches(scope)[0] != Match.NONE
+            ]
+            methods = sorted({method for each in routes for method in each.methods or ()})
+            raise HTTPException(error.status_code, headers={"Allow": ", ".join(methods)}) from error
 
     async def not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise NotFoundError that names the nearest path, if one is near."""

@@ -7,14 +7,7 @@ from starlette.responses import Response
 from antiphon.apis.chat.schema import BatchRequest, ChatRequest
 from antiphon.app import chat
 from antiphon.http.delivery import EventStream, FullAnswer, frame
-from antiphon.http.request import (
-    REQUEST_ID,
-    Query,
-    app_of,
-    json_response,
-    owner_of,
-    read_request,
-)
+from antiphon.http.request import REQUEST_ID, app_of, json_response, owner_of, query_of, read_request
 from antiphon.store.records import CompletionFilter
 
 
@@ -42,5 +35,5 @@ async def render(request: Request) -> Response:
 
 async def stored_filter(request: Request) -> CompletionFilter:
     """Which stored completions a list is to have: those of a `model`, with these `metadata[KEY]`."""
-    query = Query(request.query_params)
+    query = query_of(request)
     return CompletionFilter(query.text("model"), query.prefixed("metadata"))

@@ -8,12 +8,12 @@ from antiphon.apis.containers.schema import CreateContainerFile
 from antiphon.app import containers
 from antiphon.core.errors import RequestError
 from antiphon.http.files import download, form_of, name_of, pieces_of
-from antiphon.http.request import Query, app_of, json_response, owner_of, read_body
+from antiphon.http.request import app_of, json_response, owner_of, query_of, read_body
 
 
 async def name_filter(request: Request) -> str | None:
     """Reads the name whose containers are wanted. Raises RequestError."""
-    return Query(request.query_params).text("name")
+    return query_of(request).text("name")
 
 
 async def create_file(request: Request) -> Response:

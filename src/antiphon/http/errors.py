@@ -66,6 +66,8 @@ def response_to(error: Exception, scope: Scope) -> Response:
     if isinstance(error, HTTPException):  # the router's: no such path, or not this method
         path = scope["path"]
         said = next((said for start, said in NOT_SERVED.items() if path.startswith(start)), None)
+        if allowed := (error.headers or {}).get("Allow"):
+            said = f"This path does not take {scope['method']}. Use {allowed.replace(', ', ' or ')}."
         ours = _BY_STATUS.get(error.status_code, RequestError)(said)
         response = error_response(ours, path)
         response.headers.update(error.headers or {})

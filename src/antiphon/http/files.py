@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -12,10 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from antiphon.apis.files.schema import PURPOSES, CreateFile
+from antiphon.apis.wire import invalid
 from antiphon.app import files, uploads
 from antiphon.core.errors import MediaTypeError, RequestError
-from antiphon.http.request import Query, app_of, json_response, owner_of, too_large
+from antiphon.http.request import Query, app_of, json_response, owner_of, query_of, too_large
 from antiphon.store.records import Paging
+
+T = TypeVar("T")
 
 MOST_ON_PAGE = 10_000
 STATUSES = ("in_progress", "completed", "failed", "cancelled")
@@ -47,7 +50,7 @@ async def add_part(request: Request) -> Response:
 
 async def list_filter(request: Request) -> str | None:
     """Reads the purpose whose files are wanted. Raises RequestError."""
-    purpose = Query(request.query_params).text("purpose")
+    purpose = query_of(request).text("purpose")
     if purpose is not None and purpose not in PURPOSES:
         message = f"Invalid value for 'purpose': Use one of {', '.join(PURPOSES)}."
         raise RequestError(message, param="purpose")
@@ -56,7 +59,7 @@ async def list_filter(request: Request) -> str | None:
 
 async def status_filter(request: Request) -> str | None:
     """Reads the status whose files of a vector store are wanted. Raises RequestError."""
-    status = Query(request.query_params).text("filter")
+    status = query_of(request).text("filter")
     if status is not None and status not in STATUSES:
         message = f"Invalid value for 'filter': Use one of {', '.join(STATUSES)}."
         raise RequestError(message, param="filter")
@@ -65,7 +68,7 @@ async def status_filter(request: Request) -> str | None:
 
 async def paging(request: Request) -> Paging:
     """Reads which files are wanted: all of them by default, as OpenAI has it. Raises RequestError."""
-    return Query(request.query_params).paging("desc", MOST_ON_PAGE, MOST_ON_PAGE)
+    return query_of(request).paging("desc", MOST_ON_PAGE, MOST_ON_PAGE)
 
 
 async def content(request: Request) -> Response:
@@ -121,13 +124,17 @@ async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
 def _fields(form: FormData) -> CreateFile:
     given: dict[str, Any] = {name: value for name, value in form.items() if name != "file"}
     expiry = Query({name: value for name, value in given.items() if isinstance(value, str)})
-    fields = {"purpose": given.get("purpose"), "expires_after": expiry.prefixed("expires_after") or None}
+    fields = {"expires_after": expiry.prefixed("expires_after") or None}
+    fields |= {"purpose": given["purpose"]} if "purpose" in given else {}
+    return converted(fields, CreateFile)
+
+
+def converted(fields: dict[str, Any], type_: type[T]) -> T:
+    """The fields of a form, which are texts, as `type_`. Raises RequestError."""
     try:
-        return msgspec.convert(fields, CreateFile, strict=False)
+        return msgspec.convert(fields, type_, strict=False)
     except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$.")
-        param = path.rstrip("`") or None
-        raise RequestError(f"Invalid value for '{param}': {what}.", param=param) from error
+        raise invalid(str(error), type_=type_) from error
 
 
 def name_of(upload: UploadFile) -> str:

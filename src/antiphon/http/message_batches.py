@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 from antiphon.apis.messages.batch import CreateBatch
 from antiphon.app import message_batches
 from antiphon.app.app import App
-from antiphon.http.request import Query, app_of, json_response, owner_of, read_body
+from antiphon.http.request import app_of, json_response, owner_of, query_of, read_body
 from antiphon.store.records import Paging, ResponseRecord
 
 MOST_ON_PAGE = 1000
@@ -23,7 +23,7 @@ async def create(request: Request) -> Response:
 
 async def list_batches(request: Request) -> Response:
     """Batches, the newest first."""
-    query = Query(request.query_params)
+    query = query_of(request)
     limit = query.number("limit", Paging().limit, least=1, most=MOST_ON_PAGE)
     paging = Paging("desc", query.text("after_id"), query.text("before_id"), limit)
     page = await message_batches.list_batches(app_of(request), owner_of(request), paging)

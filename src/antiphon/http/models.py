@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from antiphon import __version__
 from antiphon.app.app import App
 from antiphon.engines.pool import ReplicaStatus
-from antiphon.http.request import Query, app_of, json_response, read_body
+from antiphon.http.request import app_of, json_response, query_of, read_body
 from antiphon.run.loading import ModelState, ModelStatus
 from antiphon.run.models import Health, ModelEntry
 
@@ -49,7 +49,7 @@ class ModelList(Struct, tag_field="object", tag="list"):
 
 async def list_models(request: Request) -> Response:
     """Every name that requests may use, or part of them, in the shapes of both OpenAI and Anthropic."""
-    models, query = app_of(request).models, Query(request.query_params)
+    models, query = app_of(request).models, query_of(request)
     entries = {entry.name: entry for entry in models.entries()}
     names = [*entries]
     after, before = query.text("after_id"), query.text("before_id")

@@ -5,7 +5,7 @@ no handler of its own: `handler` makes one, in the table of routes.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeVar, cast
 
 import structlog
@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from antiphon.apis.fields import ParameterNames
-from antiphon.apis.wire import decode, decode_request
+from antiphon.apis.wire import decode, decode_request, unknown_members
 from antiphon.app.app import App
 from antiphon.core.accounts import Account
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
@@ -34,6 +34,8 @@ MOST_ON_PAGE = 100
 """The most entries of a list that one request gets, as OpenAI has it."""
 LONG_BODY = 64 * 1024
 """Bytes from which on a body is decoded beside the event loop."""
+MOST_NAMES, LONGEST_NAME = 20, 100
+"""Names that nobody knows, and characters of each, that a line of the log has."""
 MOST_DIGITS = 18
 """Digits of a number that every database holds."""
 
@@ -65,6 +67,7 @@ def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Hand
 
     async def handle(request: Request) -> Response:
         read = [await reader(request) for reader in readers]
+        _log_ignored(sorted(request.query_params.keys() - asked_of(request)))
         ids = request.path_params.values()
         return json_response(await use_case(app_of(request), owner_of(request), *ids, *read))
 
@@ -81,7 +84,7 @@ def paging(order: Order = "desc") -> Reader:
     """Reads which part of a list is wanted, by default in this order. Raises RequestError."""
 
     async def read(request: Request) -> Paging:
-        return Query(request.query_params).paging(order)
+        return query_of(request).paging(order)
 
     return read
 
@@ -89,7 +92,13 @@ def paging(order: Order = "desc") -> Reader:
 async def read_body(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
     """A body that is no request for an answer, which may have so many bytes. Raises RequestError."""
     body, limits = await read_json(request, limit), app_of(request).options.limits
-    return await decoded(body, lambda: decode(body, type_, limits))
+
+    def work() -> tuple[T, list[str]]:
+        return decode(body, type_, limits), unknown_members(body, type_)
+
+    wire, unknown = await decoded(body, work)
+    _log_ignored(unknown)
+    return wire
 
 
 async def decoded(body: bytes, work: Callable[[], T]) -> T:
@@ -103,6 +112,7 @@ async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise MediaTypeError
     most: int = getattr(app_of(request).options.limits, limit)
+    # Refused before it is read, where it says how long it is; a body in chunks does not.
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most:
         raise too_large(limit, most)
@@ -140,34 +150,55 @@ async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -
         lambda: decode_request(body, type_, names, models.default_name, models.default, app.options.limits),
     )
     observed().model = getattr(wire, "model", None)
-    if names.ignored:
-        log.info("unknown parameters ignored", names=names.ignored)
+    _log_ignored(names.ignored)
     return wire
 
 
-class Query:
-    """The parameters of one request."""
+def _log_ignored(names: Sequence[str]) -> None:
+    """Log the names of what nothing is done with: there is no other sign of a name that is misspelt."""
+    if names:
+        log.info("unknown parameters ignored", names=[name[:LONGEST_NAME] for name in names[:MOST_NAMES]])
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+
+def asked_of(request: Request) -> set[str]:
+    """The names of the query parameters of a request that were looked for."""
+    asked: set[str] = request.scope.setdefault("state", {}).setdefault("asked", set())
+    return asked
+
+
+def query_of(request: Request) -> "Query":
+    """The query parameters of a request."""
+    return Query(request.query_params, asked_of(request))
+
+
+class Query:
+    """The parameters of one request. `asked` gets the names that are looked for."""
+
+    def __init__(self, given: Mapping[str, str], asked: set[str] | None = None) -> None:
         self._given = given
+        self._asked = set() if asked is None else asked
+
+    def _get(self, name: str) -> str | None:
+        self._asked.add(name)
+        return self._given.get(name)
 
     def text(self, name: str) -> str | None:
         """The parameter as it is; None if it is missing or empty."""
-        value = self._given.get(name)
+        value = self._get(name)
         if value and "\0" in value:
             raise _wrong(name, "No text holds U+0000 here.")
         return value or None
 
     def flag(self, name: str) -> bool:
         """True or false; false if it is missing."""
-        value = self._given.get(name, "false").lower()
+        value = (self._get(name) or "false").lower()
         if value not in _TRUTH:
             raise _wrong(name, "Use true or false.")
         return _TRUTH[value]
 
     def number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
         """A whole number between `least` and `most`."""
-        value = self._given.get(name)
+        value = self._get(name)
         if value is None:
             return default
         number = int(value) if value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS else -1
@@ -178,7 +209,7 @@ class Query:
 
     def paging(self, order: Order = "desc", limit: int = Paging().limit, most: int = MOST_ON_PAGE) -> Paging:
         """Which part of a list is wanted: `order` and `limit`, by default these, `after` and `before`."""
-        wanted = self._given.get("order", order)
+        wanted = self._get("order") or order
         if wanted not in ("asc", "desc"):
             raise _wrong("order", "Use asc or desc.")
         limit = self.number("limit", limit, least=1, most=most)
@@ -186,11 +217,13 @@ class Query:
 
     def prefixed(self, prefix: str) -> dict[str, str]:
         """The parameters of the form `prefix[KEY]`, by key."""
-        return {
-            name[len(prefix) + 1 : -1]: value
+        found = {
+            name: value
             for name, value in self._given.items()
             if name.startswith(f"{prefix}[") and name.endswith("]")
         }
+        self._asked.update(found)
+        return {name[len(prefix) + 1 : -1]: value for name, value in found.items()}
 
 
 def _wrong(name: str, remedy: str) -> RequestError:

@@ -15,10 +15,10 @@ from antiphon.core.errors import RequestError
 from antiphon.http.delivery import EventStream, Frame, FullAnswer, LogStream
 from antiphon.http.request import (
     REQUEST_ID,
-    Query,
     app_of,
     json_response,
     owner_of,
+    query_of,
     read_request,
 )
 
@@ -46,7 +46,7 @@ async def create(request: Request) -> Answer:
 
 async def retrieve(request: Request) -> Answer:
     """The response as it is now, or its events from `starting_after` on."""
-    app, target, query = app_of(request), _target(request), Query(request.query_params)
+    app, target, query = app_of(request), _target(request), query_of(request)
     after = query.number("starting_after", -1, least=0)
     if query.flag("stream"):
         driver = await stored.events(*target, after)
@@ -58,7 +58,7 @@ async def retrieve(request: Request) -> Answer:
 
 async def background_filter(request: Request) -> bool | None:
     """Which responses a list is to have: those in the `background`, the others, or all."""
-    query = Query(request.query_params)
+    query = query_of(request)
     return None if query.text("background") is None else query.flag("background")
 
 

@@ -28,11 +28,12 @@ import uvicorn
 
 from antiphon.app.app import App
 from antiphon.compose import Runtime, compose
-from antiphon.config import Settings, unread_variables
+from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.http.app import build
 from antiphon.http.protocol import StreamProtocol, protocols
 from antiphon.log import configure
+from antiphon.option_sources import unread_variables
 from antiphon.run.bounded import warm
 from antiphon.run.models import Health
 
@@ -72,6 +73,7 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
     configure(settings.log_level, settings.log_format)
     for warning in unread_variables(settings):
         log.warning(warning)
+    _check_tls(settings)
     runtime = compose(settings)
     config = uvicorn.Config(
         build(runtime.app, root_path=settings.root_path, proxies=settings.trusted_proxy),
@@ -84,7 +86,6 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
         ssl_keyfile=settings.tls_key,
         **protocols(runtime.app.options.limits),
     )
-    _check_tls(config, settings)
     server = Server(config, runtime, settings.drain_seconds)
     with (
         server.taking_signals(),
@@ -127,6 +128,8 @@ async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) 
         server.should_exit = True
         loading.cancel()
         await asyncio.gather(serving, loading, return_exceptions=True)
+        # Leases first, so that other servers go on at once; then the engines, which ends what still runs with
+        # an error; then what that has to say; and the store last, which it may have to be written to.
         await runtime.worker.release()
         await runtime.app.models.stop()
         await server.finish_requests()
@@ -146,6 +149,7 @@ class Server(uvicorn.Server):
     def taking_signals(self) -> Iterator[None]:
         """Take signals, from before the socket listens: Python may lose what its own handler raises."""
         before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        # Until the loop runs, and can read the keys again: by itself a SIGHUP ends a process.
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             yield
@@ -222,15 +226,15 @@ def _tune_gc() -> None:
     gc.set_threshold(GC_THRESHOLD)
 
 
-def _check_tls(config: uvicorn.Config, settings: Settings) -> None:
+def _check_tls(settings: Settings) -> None:
     """Raise AntiphonError for a certificate, or a key of one, that cannot be used."""
     certificate, key = settings.tls_certificate, settings.tls_key
     if (certificate is None) != (key is None):
         raise AntiphonError("--tls-certificate and --tls-key go together. Give both.")
-    if certificate is None:
+    if certificate is None or key is None:
         return
     try:
-        config.load()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise AntiphonError(
             f"Cannot use {certificate} and {key} for TLS: {error.strerror or error}."

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import msgspec
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -19,7 +18,7 @@ from antiphon.app.app import App
 from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
 from antiphon.engines.engine import Sound
-from antiphon.http.files import form_of, name_of, pieces_of
+from antiphon.http.files import converted, form_of, name_of, pieces_of
 from antiphon.http.request import Handler, app_of, json_response, read_request
 from antiphon.run.endings import ClientLeftError
 
@@ -83,7 +82,10 @@ async def transcribe(request: Request) -> Response:
             media_type = "application/octet-stream"
         fields = tuple((name, value) for name, value in given if name != "model")
         sound = Sound(data, name_of(upload), media_type, fields, translated)
-    wanted = msgspec.convert(dict(given), TranscriptionForm, strict=False)
+    wanted = converted(dict(given), TranscriptionForm)
+    if not wanted.model and app_of(request).models.default is None:
+        message = "Missing required parameter: 'model'."
+        raise RequestError(message, param="model", code="missing_required_parameter")
     reading = _Reading(vectors.transcribed(app_of(request), wanted.model, sound))
     first = await _unless_left(request, reading.next())
     if first is None:

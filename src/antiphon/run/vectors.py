@@ -76,7 +76,7 @@ def transcribe(engine: Engine, sound: Sound) -> AsyncIterator[bytes]:
     """What is said in a sound, as the body of an answer. Raises RequestError, EngineError."""
     if Task.TRANSCRIBE not in engine.card.capabilities.tasks or not isinstance(engine, Transcriber):
         raise _unable(
-            engine.card, "writes down no sounds", "Name one that does, or send it to one that hears"
+            engine.card, "transcribes nothing", "Name one that does, or send the file in a conversation"
         )
     return engine.transcribe(sound)
 

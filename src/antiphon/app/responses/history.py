@@ -63,16 +63,17 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
         raise RequestError(message, param="conversation")
     reading = await read_context(app, model, request, owner, response_id, earlier, listed)
     accepted = accept(request, reading)
-    for answer in accepted.answered:
-        if not await app.storage.store.approvals.claim(owner, answer.id, response_id, answer.until):
-            message = "This request was answered before. An approval is good for one call."
-            raise RequestError(message, param=answer.where)
     app.log_notes(accepted.tools.notes)
     if accepted.compacts and request.background:
         raise RequestError(
             "A compaction cannot run in the background. Leave out 'background'.", param="background"
         )
     attached = replace(accepted, turn=await app.attached(model, accepted.turn, contents))
+    # Last: a request that is refused for something else has not used its approvals up.
+    for answer in accepted.answered:
+        if not await app.storage.store.approvals.claim(owner, answer.id, response_id, answer.until):
+            message = "This request was answered before. An approval is good for one call."
+            raise RequestError(message, param=answer.where)
     return ResponseRequest(attached, model, reading.history)
 
 
