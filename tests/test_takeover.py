@@ -24,7 +24,7 @@ SOON = "1"
 """Seconds of a lease that runs out while the test waits."""
 NEVER = "600"
 """Of one that does not."""
-PATIENCE = 60
+LONGEST_WAIT = 60
 """Seconds: a bound for a busy machine, not what it takes."""
 
 STORY = (
@@ -80,19 +80,19 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 def post(server: Process, given: str, status: int = 200, path: str = "/responses", **more: Any) -> Any:
     body = {"model": "scripted", "input": given, **more} if path == "/responses" else {}
-    response = httpx.post(f"{server.url}/v1{path}", json=body, timeout=PATIENCE)
+    response = httpx.post(f"{server.url}/v1{path}", json=body, timeout=LONGEST_WAIT)
     assert response.status_code == status, response.text
     return response.json()
 
 
 def get(server: Process, response_id: str, status: int = 200) -> Any:
-    response = httpx.get(f"{server.url}/v1/responses/{response_id}", timeout=PATIENCE)
+    response = httpx.get(f"{server.url}/v1/responses/{response_id}", timeout=LONGEST_WAIT)
     assert response.status_code == status, response.text
     return response.json()
 
 
 def ended(server: Process, response_id: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LONGEST_WAIT
     while (response := get(server, response_id))["status"] in ("queued", "in_progress"):
         assert time.monotonic() < deadline, response
         time.sleep(0.05)
@@ -117,7 +117,7 @@ class Reader:
         method, url, body, query = self._request
         with (
             suppress(httpx.TransportError),  # the server was killed
-            httpx.stream(method, url, json=body, params=query, timeout=PATIENCE) as response,
+            httpx.stream(method, url, json=body, params=query, timeout=LONGEST_WAIT) as response,
         ):
             for line in response.iter_lines():
                 if line.startswith("data: {"):
@@ -132,7 +132,7 @@ class Reader:
         return self.payloads
 
     def _wait(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LONGEST_WAIT
         while not condition():
             assert time.monotonic() < deadline, self.payloads[-1:]
             time.sleep(0.005)
@@ -156,7 +156,7 @@ def following(server: Process, response_id: str, **query: Any) -> Reader:
 def events(server: Process, response_id: str, **query: Any) -> list[bytes]:
     """The whole stream of a response, read from this server."""
     url = f"{server.url}/v1/responses/{response_id}"
-    response = httpx.get(url, params={"stream": "true", **query}, timeout=PATIENCE)
+    response = httpx.get(url, params={"stream": "true", **query}, timeout=LONGEST_WAIT)
     assert response.status_code == 200, response.text
     return read_sse(response.content)
 

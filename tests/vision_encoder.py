@@ -1,7 +1,7 @@
-"""Eyes for a small language model: a vision encoder of random weights, as a GGUF file that llama.cpp loads.
+"""A vision encoder of random weights for a small language model, as a GGUF file that llama.cpp loads.
 
 It is of Gemma 3's kind: an image of any size becomes 64 by 64 pixels, 4 by 4 patches, and `TOKENS` tokens
-between `BEFORE` and `AFTER`. What it sees means nothing, but other pixels give other numbers.
+between `BEFORE` and `AFTER`. The numbers mean nothing, but other pixels give other ones.
 """
 
 from pathlib import Path

@@ -30,7 +30,7 @@ from antiphon.store.records import LogEntry, ResponseRecord, ResponseStatus
 from antiphon.store.store import Store
 from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import ServerTool
-from tests.run.support import PATIENCE
+from tests.run.support import LONGEST_WAIT
 from tests.store.samples import OWNER
 
 Lines = Iterable[Mapping[str, Any]]
@@ -226,14 +226,14 @@ async def found(store: Store, name: str = "resp_1") -> ResponseRecord:
 
 
 async def ended(store: Store, name: str = "resp_1") -> ResponseRecord:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LONGEST_WAIT):
         while not (record := await found(store, name)).status.terminal:
             await asyncio.sleep(0.005)
     return record
 
 
 async def until_written(store: Store, lines: int, name: str = "resp_1") -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LONGEST_WAIT):
         while (await found(store, name)).last_seq + 1 < lines:
             await asyncio.sleep(0.001)
 

@@ -99,9 +99,9 @@ def test_the_laws_hold_however_the_answer_is_cut(dialect: Dialect, case: str) ->
     if "output" not in answer:
         return  # the test above says whether it may be so
     table, text = table_of(dialect.names[0]), answer["output"]
-    dice = random.Random(text)
+    rng = random.Random(text)
     for _ in range(3):
-        places = [dice.randrange(1000) for _ in range(6)]
+        places = [rng.randrange(1000) for _ in range(6)]
         check(table, text, places, tools=TOOLS, state=answer.get("state"))
 
 

@@ -170,7 +170,7 @@ class AsyncLLM:
             max_model_len=args.max_model_len or 2048,  # type: ignore[attr-defined]
             max_logprobs=20,
             runner_type="pooling" if args.model == "org/embeds" else "generate",  # type: ignore[attr-defined]
-            is_multimodal_model=args.model == "org/eyes",  # type: ignore[attr-defined]
+            is_multimodal_model=args.model == "org/images",  # type: ignore[attr-defined]
             hf_config=SimpleNamespace(architectures=["LlamaForCausalLM"], model_type="llama"),
             get_diff_sampling_param=lambda: {"temperature": 0.6, "max_tokens": 9},
         )

@@ -13,18 +13,18 @@ KEY = "llama-key"
 
 
 @contextmanager
-def serving(model: Path, *, slots: int, context: int, eyes: Path | None = None) -> Iterator[str]:
-    """The URL of a server, which is killed in the end. `eyes` is the file that makes it see images."""
-    with running(model, slots=slots, context=context, eyes=eyes) as (url, _):
+def serving(model: Path, *, slots: int, context: int, encoder: Path | None = None) -> Iterator[str]:
+    """The URL of a server, which is killed in the end. `encoder` is the file by which it takes images."""
+    with running(model, slots=slots, context=context, encoder=encoder) as (url, _):
         yield url
 
 
 @contextmanager
 def running(
-    model: Path, *, slots: int, context: int, eyes: Path | None = None
+    model: Path, *, slots: int, context: int, encoder: Path | None = None
 ) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """The URL of a server and its process, which is killed in the end."""
-    command = [sys.executable, __file__, str(model), str(slots), str(context), str(eyes or "")]
+    command = [sys.executable, __file__, str(model), str(slots), str(context), str(encoder or "")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
         try:
             assert process.stdout is not None
@@ -35,10 +35,10 @@ def running(
             process.kill()
 
 
-def main(model: str, slots: int, context: int, eyes: str) -> None:
+def main(model: str, slots: int, context: int, encoder: str) -> None:
     params = xllamacpp.CommonParams()
     params.model.path = model
-    params.mmproj.path = eyes
+    params.mmproj.path = encoder
     settings = {
         "n_ctx": context * slots,
         "n_parallel": slots,

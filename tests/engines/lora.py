@@ -12,7 +12,7 @@ _INPUTS, _OUTPUTS, _RANK = 1536, 576, 2
 
 def write_lora(path: Path, seed: int) -> Path:
     """An adapter of one matrix of the last layer, filled by chance."""
-    dice = Random(seed)
+    rng = Random(seed)
     facts = {
         "general.architecture": "llama",
         "general.type": "adapter",
@@ -30,9 +30,7 @@ def write_lora(path: Path, seed: int) -> Path:
     data = b""
     for name, (width, height) in sizes.items():
         head += _text(name) + struct.pack("<IQQIQ", 2, width, height, 0, len(data))
-        data += _padded(
-            struct.pack(f"<{width * height}f", *(dice.gauss(0, 1) for _ in range(width * height)))
-        )
+        data += _padded(struct.pack(f"<{width * height}f", *(rng.gauss(0, 1) for _ in range(width * height))))
     path.write_bytes(_padded(head) + data)
     return path
 

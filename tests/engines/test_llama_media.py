@@ -17,7 +17,7 @@ from antiphon.engines.models import resolve
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.engines.upstreams.llama_server import WORD_JOINER
 from antiphon.run.inspect_upstream import Feature, inspect_upstream
-from tests import eyes
+from tests import vision_encoder
 from tests.contracts.engine import EngineContract, generated
 from tests.engines import llama_http
 from tests.media import data_url, png
@@ -32,8 +32,8 @@ BEGIN, END = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    file = eyes.write(tmp_path_factory.mktemp("eyes") / "mmproj.gguf", EMBEDDING)
-    with llama_http.serving(resolve(None), slots=2, context=512, eyes=file) as url:
+    file = vision_encoder.write(tmp_path_factory.mktemp("encoder") / "mmproj.gguf", EMBEDDING)
+    with llama_http.serving(resolve(None), slots=2, context=512, encoder=file) as url:
         yield url
 
 
@@ -93,9 +93,9 @@ async def test_inspecting_the_server_says_so(url: str) -> None:
 
 
 async def test_each_image_takes_the_tokens_of_its_encoder(engine: UpstreamEngine) -> None:
-    texts = (eyes.BEFORE, eyes.AFTER, "<image>", WORD_JOINER)
+    texts = (vision_encoder.BEFORE, vision_encoder.AFTER, "<image>", WORD_JOINER)
     before, after, placeholder, joiner = [len(await engine.tokenize([text])) for text in texts]
-    each = before + eyes.TOKENS + after - placeholder
+    each = before + vision_encoder.TOKENS + after - placeholder
 
     one = await answer(engine, "It is ", RED, ". What?")
     two = await answer(engine, "It is ", RED, " and ", BLUE, ". What?")
@@ -127,7 +127,7 @@ async def test_a_client_shows_an_image(tmp_path: Path) -> None:
     """llama.cpp runs the model here, and its encoder is found beside it."""
     model = tmp_path / "small.gguf"
     model.symlink_to(resolve(None))
-    eyes.write(tmp_path / "mmproj-small.gguf", EMBEDDING)
+    vision_encoder.write(tmp_path / "mmproj-small.gguf", EMBEDDING)
     engine = llama_cpp.Options(str(model), context=512, parallel=1, threads=1).build()
     async with (
         running(engine) as server,

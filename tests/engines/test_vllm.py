@@ -231,32 +231,32 @@ async def test_a_constraint_holds_from_the_first_token_on(engine):
 
 async def test_images_are_given_at_their_placeholders(engine):
     assert engine.card.capabilities.media == frozenset()
-    seeing = Options("org/eyes", vllm=PLAYED, context=512).build()
-    await seeing.start()
-    assert seeing.card.capabilities.media == {MediaKind.IMAGE}
+    with_images = Options("org/images", vllm=PLAYED, context=512).build()
+    await with_images.start()
+    assert with_images.card.capabilities.media == {MediaKind.IMAGE}
     media = tuple(MediaPart(MediaKind.IMAGE, each, "image/png", each.encode()) for each in ("cat", "house"))
     text = "a*b*a"
-    prompt = Prompt(text, tuple(await seeing.tokenize([text])), media)
+    prompt = Prompt(text, tuple(await with_images.tokenize([text])), media)
     request = GenerationRequest(prompt, 3, Sampling())
-    chunks = await generated(seeing, request)
+    chunks = await generated(with_images, request)
     assert text_of(chunks) == "bcd"
     assert [chunk.media_tokens for chunk in chunks] == [len("cat") + len("house") - 2, 0, 0]
-    [given] = llm_of(seeing).renderer.seen
+    [given] = llm_of(with_images).renderer.seen
     assert given["multi_modal_uuids"] == {"image": ["cat", "house"]}
-    [made] = llm_of(seeing).input_processor.seen
+    [made] = llm_of(with_images).input_processor.seen
     assert len(made.prompt_token_ids) == len(prompt.ids) + 6
 
     lost = replace(request, prompt=replace(prompt, ids=prompt.ids[:2]))
     with pytest.raises(RequestError, match="more images than placeholders"):
-        await generated(seeing, lost)
+        await generated(with_images, lost)
     for param, sampling, ask in (
-        ("prompt_logprobs", Sampling(prompt_logprobs=1), seeing.score_prompt),
-        ("use_beam_search", Sampling(beam_width=2), seeing.search),
+        ("prompt_logprobs", Sampling(prompt_logprobs=1), with_images.score_prompt),
+        ("use_beam_search", Sampling(beam_width=2), with_images.search),
     ):
         with pytest.raises(RequestError) as error:
             await ask(replace(request, sampling=sampling))
         assert error.value.param == param
-    await seeing.stop()
+    await with_images.stop()
 
 
 async def test_a_model_that_pools_makes_vectors(engine):

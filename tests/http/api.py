@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+from openai import AsyncOpenAI
 
 from tests.openai_schema import (
     OPEN_RESPONSES,
@@ -218,6 +219,11 @@ async def client(server: Running, key: str | None = None) -> AsyncIterator[Api]:
         verify=NO_TLS, base_url=f"{server.url}/v1", headers=headers, timeout=20
     ) as http:
         yield Api(http)
+
+
+def sdk(server: Running, key: str = "alice") -> AsyncOpenAI:
+    """OpenAI's client of the server. It does not try again what has failed."""
+    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
 
 
 def _read(response: httpx.Response, status: int) -> Json:

@@ -19,11 +19,11 @@ from antiphon.core.limits import Limits
 from antiphon.engines.scripted import CAPABILITIES
 from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.python.tool import Interpreters
-from tests.http.api import check_body, client
+from tests.http.api import check_body, client, sdk
 from tests.http.harmony import Said
 from tests.media import png
 from tests.openai_schema import OPENAI_RESPONSES, validate
-from tests.server import NO_TLS, Running, running
+from tests.server import Running, running
 from tests.tools.sandboxes import FIGURE, needs_bubblewrap, python_in_bubblewrap
 
 pytestmark = needs_bubblewrap
@@ -43,23 +43,6 @@ def call(code: str) -> str:
 async def server() -> AsyncIterator[Running]:
     async with running(Said(), programs=programs, keys=("alice", "eve"), limits=LIMITS) as server:
         yield server
-
-
-def sdk(server: Running, key: str = "alice") -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
-
-
-@pytest_asyncio.fixture
-async def alice(server: Running) -> AsyncIterator[AsyncOpenAI]:
-    async with sdk(server) as client:
-        yield client
-
-
-@pytest_asyncio.fixture
-async def http(server: Running) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"authorization": "Bearer alice"}
-    async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1", headers=headers) as http:
-        yield http
 
 
 async def respond(alice: AsyncOpenAI, container: Any, **more: Any) -> Any:

@@ -44,12 +44,6 @@ async def server() -> AsyncIterator[Running]:
 
 
 @pytest_asyncio.fixture
-async def alice(server: Running) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="alice", max_retries=0) as sdk:
-        yield sdk
-
-
-@pytest_asyncio.fixture
 async def store(alice: AsyncOpenAI) -> str:
     store = await alice.vector_stores.create(name="pets")
     await alice.vector_stores.files.upload_and_poll(

@@ -16,8 +16,9 @@ from antiphon.config import identity_of
 from antiphon.core.limits import Limits
 from antiphon.store.open import open_store
 from antiphon.store.records import Limits as StoreLimits
+from tests.http.api import sdk
 from tests.openai_schema import validate
-from tests.server import NO_TLS, Running, running
+from tests.server import Running, running
 
 KEYS = ("alice", "eve")
 
@@ -29,23 +30,6 @@ async def server() -> AsyncIterator[Running]:
         [{"output": "Hi"}], keys=KEYS, store=store, limits=Limits(file_bytes=1_500_000)
     ) as server:
         yield server
-
-
-def sdk(server: Running, key: str = "alice") -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
-
-
-@pytest_asyncio.fixture
-async def alice(server: Running) -> AsyncIterator[AsyncOpenAI]:
-    async with sdk(server) as client:
-        yield client
-
-
-@pytest_asyncio.fixture
-async def http(server: Running) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"authorization": "Bearer alice"}
-    async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1", headers=headers) as http:
-        yield http
 
 
 async def test_a_file_comes_and_goes(alice: AsyncOpenAI, http: httpx.AsyncClient):

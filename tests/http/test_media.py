@@ -37,7 +37,7 @@ LINES = [{"output": "I see."}]
 BLIND = replace(CAPABILITIES, media=frozenset())
 
 
-def blind() -> ScriptedEngine:
+def text_only() -> ScriptedEngine:
     return ScriptedEngine(LINES, capabilities=BLIND)
 
 
@@ -211,11 +211,11 @@ async def test_pages_without_text_are_shown_as_images(seeing: Apis) -> None:
         assert Image.open(BytesIO(shown)).size == (1152, 1536)
 
     file = {"type": "input_file", "file_data": encoded(mixed)}
-    async with apis(blind()) as unseeing:
-        await unseeing.responses.create(in_responses(file))
-        assert "Two.\n\n(This page has no text.)\n\nFour." in unseeing.prompt.text
+    async with apis(text_only()) as plain:
+        await plain.responses.create(in_responses(file))
+        assert "Two.\n\n(This page has no text.)\n\nFour." in plain.prompt.text
         unread = {"type": "input_file", "file_data": encoded(pdf_of(""))}
-        assert "pictures" in (await unseeing.responses.refused(in_responses(unread)))["message"]
+        assert "pictures" in (await plain.responses.refused(in_responses(unread)))["message"]
     async with apis(limits=Limits(document_pages=1)) as few:
         two = image("PDF", Image.new("RGB", (6, 8)), save_all=True, append_images=[Image.new("RGB", (6, 8))])
         error = await few.responses.refused(in_responses({"type": "input_file", "file_data": encoded(two)}))
@@ -641,45 +641,45 @@ async def test_a_prompt_with_media_is_not_cut(seeing: Apis) -> None:
     assert error["param"] == "truncate_prompt_tokens"
 
 
-# Models without eyes
+# Models that take text only
 
 
-async def test_a_model_without_eyes_refuses_by_name_or_is_shown_a_note() -> None:
-    async with apis(blind()) as unseeing:
-        refused = await unseeing.chat.refused(in_chat("Look", RED))
+async def test_a_model_that_takes_text_only_refuses_by_name_or_is_shown_a_note() -> None:
+    async with apis(text_only()) as plain:
+        refused = await plain.chat.refused(in_chat("Look", RED))
         assert (refused["param"], refused["code"]) == ("messages[0].content[1]", "unsupported_media")
         assert "image" in refused["message"]
         file = {"type": "input_file", "file_data": encoded(RED)}
-        assert (await unseeing.responses.refused(in_responses(file)))["param"] == "input[0].content[0]"
-        assert "media_fallback" in (await unseeing.messages.refused(in_messages(RED)))["message"]
+        assert (await plain.responses.refused(in_responses(file)))["param"] == "input[0].content[0]"
+        assert "media_fallback" in (await plain.messages.refused(in_messages(RED)))["message"]
 
         for asking in (
-            unseeing.chat.ask(in_chat("Look", RED), media_fallback="note"),
-            unseeing.responses.create(in_responses("Look", RED), media_fallback="note"),
-            unseeing.messages.ask(in_messages("Look", RED), media_fallback="note"),
+            plain.chat.ask(in_chat("Look", RED), media_fallback="note"),
+            plain.responses.create(in_responses("Look", RED), media_fallback="note"),
+            plain.messages.ask(in_messages("Look", RED), media_fallback="note"),
         ):
             await asking
-            assert "Look\n(An image, which this model cannot see.)<|im_end|>" in unseeing.prompt.text
-            assert unseeing.media == []
+            assert "Look\n(An image, which this model cannot see.)<|im_end|>" in plain.prompt.text
+            assert plain.media == []
 
 
 async def test_a_server_may_always_note_what_its_model_cannot_see() -> None:
-    async with apis(blind(), attachments=AttachmentReader(fallback="note")) as unseeing:
-        await unseeing.chat.ask(in_chat("Look", b"not even an image"))
-        assert "(An image, which this model cannot see.)" in unseeing.prompt.text
+    async with apis(text_only(), attachments=AttachmentReader(fallback="note")) as plain:
+        await plain.chat.ask(in_chat("Look", b"not even an image"))
+        assert "(An image, which this model cannot see.)" in plain.prompt.text
 
-        error = await unseeing.chat.refused(in_chat("Look", RED), media_fallback="error")
+        error = await plain.chat.refused(in_chat("Look", RED), media_fallback="error")
         assert error["code"] == "unsupported_media"
 
 
 async def test_what_a_tool_has_returned_never_ends_a_conversation() -> None:
-    async with apis(blind()) as unseeing:
+    async with apis(text_only()) as plain:
         use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
         returned = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [_block(RED)]}
         said = [("user", "Look"), ("assistant", [use]), ("user", [returned])]
-        await unseeing.messages.ask([{"role": role, "content": content} for role, content in said])
+        await plain.messages.ask([{"role": role, "content": content} for role, content in said])
 
-        assert "(An image, which this model cannot see.)" in unseeing.prompt.text
+        assert "(An image, which this model cannot see.)" in plain.prompt.text
 
 
 async def test_completions_have_no_media(seeing: Apis) -> None:

@@ -19,8 +19,9 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.store.open import open_store
 from antiphon.store.records import Limits as StoreLimits
 from tests.files import docx_of, pdf_of
+from tests.http.api import sdk
 from tests.openai_schema import validate
-from tests.server import NO_TLS, Running, running
+from tests.server import Running, running
 
 CATS = b"# Cats\n\nCats purr when they are content. They sleep for sixteen hours a day."
 DOGS = b"<!doctype html><title>Dogs</title><p>Dogs bark. They are walked twice a day."
@@ -31,23 +32,6 @@ async def server() -> AsyncIterator[Running]:
     store = partial(open_store, "memory", StoreLimits(vector_stores=5))
     async with running([{"output": "Hi"}], keys=("alice", "eve"), store=store) as server:
         yield server
-
-
-def sdk(server: Running, key: str = "alice") -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
-
-
-@pytest_asyncio.fixture
-async def alice(server: Running) -> AsyncIterator[AsyncOpenAI]:
-    async with sdk(server) as client:
-        yield client
-
-
-@pytest_asyncio.fixture
-async def http(server: Running) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"authorization": "Bearer alice"}
-    async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1", headers=headers) as http:
-        yield http
 
 
 async def put(client: AsyncOpenAI, store: str, name: str, content: bytes, **attributes: Any) -> str:

@@ -20,7 +20,7 @@ from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
 from antiphon.run.token_model import TokenModel
 
-PATIENCE = 20.0
+LONGEST_WAIT = 20.0
 """Seconds until a condition that must come true counts as missed."""
 
 STOP = Finish(FinishReason.STOP)
@@ -29,7 +29,7 @@ PROMPT = Prompt("Q:", (1, 2))
 
 async def until(condition: Callable[[], Any]) -> None:
     """Wait for a condition that comes true by itself."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LONGEST_WAIT):
         while not condition():
             await asyncio.sleep(0.001)
 

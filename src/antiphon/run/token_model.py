@@ -325,8 +325,8 @@ class TokenModel:
         except EngineError as error:
             raise RequestError(error.message, param="template") from error
 
-    def decoder(self, turn: Turn, prompt: Prompt, dice: Random | None = None) -> Decoder:
-        """A decoder for one answer to this prompt. `dice` make the ids of its calls."""
+    def decoder(self, turn: Turn, prompt: Prompt, rng: Random | None = None) -> Decoder:
+        """A decoder for one answer to this prompt. `rng` makes the ids of its calls."""
         table = self.table(turn)
         calls = sum(isinstance(item, FunctionCall) for item in turn.items)
         start = self.begun(table, prompt.text)
@@ -335,7 +335,7 @@ class TokenModel:
             state=start.state,
             stop=turn.stop,
             include_stop=turn.stop_shown,
-            ids=ids_by(self.dialect.ids, calls, dice),
+            ids=ids_by(self.dialect.ids, calls, rng),
             tools={tool.name: tool.parameters for tool in turn.tools},
             call_prefix=start.call_prefix,
         )
