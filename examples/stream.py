@@ -1,4 +1,4 @@
-"""Stream an answer, with the model's thoughts if it has any.
+"""Stream an answer, with the model's reasoning if it has any.
 
 antiphon serve
 python examples/stream.py "Why is the sky blue?"

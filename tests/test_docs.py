@@ -116,6 +116,33 @@ def test_links_between_the_pages_lead_somewhere() -> None:
                 assert place in anchors, f"{path.name} links to {target}#{place}"
 
 
+def test_every_example_is_linked() -> None:
+    """A reader of the documents finds each of them."""
+    text = "".join(path.read_text() for path in PAGES)
+
+    assert [path.name for path in ROOT.glob("examples/*.py") if f"examples/{path.name})" not in text] == []
+
+
+@pytest.mark.parametrize("package", ["run", "app", "http"])
+def test_every_module_is_in_the_architecture(package: str) -> None:
+    """For the packages whose files have tables there; and no table has a file that is gone."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = re.search(rf"^### `{package}/`\n(.*?)(?=^##)", text, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    folder = ROOT / "src" / "antiphon" / package
+    modules = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if path.name != "__init__.py"}
+
+    assert {name for name in named(table[1]) if name.endswith(".py")} == modules
+
+
+def test_the_glossary_is_in_order() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Glossary")[2]
+    terms = [line.strip("| ").partition(" |")[0] for line in text.splitlines() if line.startswith("| ")][1:]
+
+    assert terms == sorted(terms, key=str.lower)
+    assert len(terms) == len(set(terms))
+
+
 def test_every_dialect_is_in_the_docs() -> None:
     assert set(BY_NAME) <= set(named(page("dialects.md")))
 
