@@ -136,6 +136,8 @@ class StreamJournal(ResponseJournal):
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         """Have these wire events written soon; those of them that are new."""
+        # A projection counts from 0, also that of a response which is continued: it makes again what the log
+        # has. `_logged` with `_lines` is the first number that neither the log nor the writer has yet.
         known = self._logged + len(self._lines) - self._made
         self._made += len(lines)
         new = lines[known:] if known > 0 else lines
@@ -215,7 +217,7 @@ class BackgroundJournal(StreamJournal):
         record: ResponseRecord,
         log: ReplayLog,
     ) -> None:
-        self.last = record.last_seq
+        self.last = record.last_seq  # before `super().__init__`, which goes on behind it
         self.replay = log
         self._record = record
         self._prompt_ids: bytes | None = None

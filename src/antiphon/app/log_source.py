@@ -35,7 +35,7 @@ class LogSource:
         store = self._writer.store
         read = partial(store.log.events_after, self._owner, self._id)
         with store.watch(events_of(self._id)) as watch:
-            tail = await read(self._after)
+            tail = await read(self._after)  # while it is watched: what changes in between is not missed
             while True:
                 if tail is None:
                     raise NotFoundError(f"There is no response '{self._id}'.", param="response_id")
@@ -46,6 +46,7 @@ class LogSource:
                     return
                 if not lines:
                     await self._changed(watch)
+                # Where this server writes it, its readers do not read the store for each batch.
                 while lines := self._writer.fresh(self._id, self._after):
                     await self._push(output, lines, self._after + len(lines))
                     await self._changed(watch)

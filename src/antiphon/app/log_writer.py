@@ -123,6 +123,7 @@ class LogWriter:
         """Write what journals collect, until cancelled."""
         while True:
             await self._any_ready.wait()
+            # A background response ends the long wait. The short one lets others of its step come along.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._background_ready.wait(), FOREGROUND_TICK - TICK)
             await asyncio.sleep(TICK)
@@ -180,4 +181,4 @@ class LogWriter:
             else:
                 self._metrics.store_wrote(now() - begun)
                 return result
-            await asyncio.wait((self.stopping,), timeout=RETRY)
+            await asyncio.wait((self.stopping,), timeout=RETRY)  # a server that stops does not sit it out

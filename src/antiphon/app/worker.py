@@ -92,7 +92,7 @@ class Worker:
         await _cancelled([claiming])
         await self._indexer.stop()
         writer = self._app.storage.writer
-        writer.stopping.set_result(None)
+        writer.stopping.set_result(None)  # before the jobs end: their journals wait for no store then
         mine = [*self._jobs.values()]
         await _cancelled([*self._jobs])
         with suppress(StoreError):  # then the leases run out

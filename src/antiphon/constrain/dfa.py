@@ -85,6 +85,7 @@ def _steps(expr: Expr) -> tuple[tuple[CharClass, Expr], ...]:
             steps = tuple((char_class, sequence(tail, rest)) for char_class, tail in _steps(first))
             return steps + _steps(rest) if _empty(first) else steps
         case Repeat(inner, least, most):
+            # One that may be empty can stand for all that are still due.
             fewer = 0 if _empty(inner) else max(0, least - 1)
             rest = repeat(inner, fewer, None if most is None else most - 1)
             return tuple((char_class, sequence(tail, rest)) for char_class, tail in _steps(inner))

@@ -56,6 +56,7 @@ class Matcher:
         """Read on; whether the text still fits."""
         for char in text:
             nexts = [stack for top in self.tops for stack in self._after(top, char)]
+            # Together: `_known` goes by the ids of stacks that `_made` keeps from being used again.
             if len(self._made) > MAX_REMEMBERED:
                 self._made.clear()
                 self._known.clear()
@@ -142,6 +143,7 @@ class Matcher:
     def _repeated(self, expr: Repeat, at: int, rest: Stack | None) -> list["Stack | None"]:
         below: list[Stack | None] = [rest] if at >= expr.least else []
         if expr.most is None or at < expr.most:
+            # Without a most, only the least is counted: further counts would each be a stack of its own.
             count = min(at + 1, expr.least) if expr.most is None else at + 1
             below.append(self._push(expr.expr, 0, self._push(expr, count, rest)))
         return below

@@ -104,6 +104,7 @@ class Accumulator:
 
     def _start(self, event: TextStarted | ReasoningStarted | CallStarted) -> Event:
         self._opened = None if isinstance(event, ReasoningStarted) else event
+        # Most answers have one item, whose number is 0, as in an event without one: no copy for that.
         return replace(event, index=len(self.items)) if self.items else event
 
     def _end_text(self, event: TextEnded) -> Event:

@@ -22,6 +22,7 @@ class CallFilter:
         return [self._filtered(event) for event in events]
 
     def _filtered(self, event: Event) -> Event:
+        # Markup, rather than nothing: the raw text and the tokens of all events stay what the model wrote.
         if self.over and not isinstance(event, Finished):
             return Markup(event.raw, event.tokens)
         if isinstance(event, CallStarted):

@@ -216,8 +216,10 @@ class Decoder:
         """The last events, with all text that was held back."""
         self._count_plain()
         self._read_last("")
+        # A model that stopped here wrote text that began like a call. Read again, it may do so once more.
         while self._builder.retractable and finish.reason is FinishReason.STOP:
             self._read_last(self._retract(""))
+        # One that was cut off would have gone on: the beginning of a call without a name is nothing to show.
         if self._builder.retractable:
             self._builder.malformed("the call was truncated")
             self._builder.discard_call()
@@ -262,6 +264,7 @@ class Decoder:
 
     def _go_to(self, name: str, marker: str = "") -> None:
         """Enter a state, after its marker."""
+        # A grammar says that text follows calls. Where they began in reasoning, reasoning does.
         if name == self._table.grammar.text and not self._table[self.state].visible:
             name = self.around_calls
         entry = self._table[name]

@@ -106,6 +106,7 @@ class EventBuilder:
 
     def enter(self, kind: Kind, phase: str | None = None) -> None:
         """Text of this kind comes next: close an open item of another kind."""
+        # A call that is named and has no argument is not open yet, and ends here all the same.
         if self._named is not None or self._open is not kind or self._phase != phase:
             self.close()
         self._kind, self._phase = kind, phase
@@ -205,6 +206,7 @@ class EventBuilder:
     def _start_call(self, name: str, call_id: str | None) -> None:
         marker, raw = self.retract()
         raw = (marker or "") + raw
+        # Also where it is called out of reasoning: its tokens are none of reasoning.
         self.enter(Kind.MARKUP)
         self._open = Kind.CALL
         if call_id is None or call_id in self._call_ids:  # models repeat ids

@@ -209,6 +209,7 @@ def tagged_key(close: str, open_type: str, close_type: str) -> KeyParser:
 
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _TOKEN = re.compile(r"<\|\w+\|>")
+# Its quantifiers are possessive (`*+`): a model's text must not make the search go back, and back again.
 _CUT = re.compile(
     r"(?=[^<]*<\|)(?:<\|start\|>)?(?:assistant)?"
     r"(?:\s*+(?:<\|(?:channel|constrain)\|>\s*+\w*+|to=[^\s<]*+|json|code))*+\s*+\w*+"

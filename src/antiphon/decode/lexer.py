@@ -73,7 +73,8 @@ class Lexer:
         first = rf"(?:{'|'.join(longer)})\Z|" if longer else ""
         self._search = re.compile(rf"{first}({whole})|(?:{begun})\Z").search
         self._search_final = re.compile(rf"({whole})").search
-        # A marker keeps a text from being plain, and at its end a beginning of one, or space.
+        # A marker keeps a text from being plain, and at its end a beginning of one, or space: before a
+        # marker, that belongs to the marker.
         self.plain = PlainTexts(re.compile(rf"{first}({whole})|(?:{begun}|\s)\Z").search)
 
     def find(self, text: str) -> MarkerMatch | None:

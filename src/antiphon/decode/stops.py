@@ -58,7 +58,7 @@ class StopMatcher:
                 length += 1
             begun[index] = length
             if length == len(stop):
-                found = end - length, -length, stop
+                found = end - length, -length, stop  # the least of these begins first, and is the longest
                 self._found = found if self._found is None else min(self._found, found)
         if self._found is None:
             return any(begun)

@@ -22,6 +22,7 @@ class UntilMarkerReader:
     def finish(self, text: str) -> Step | None:
         """The same; no marker will come after this."""
         text, self._held = self._held + text, ""
+        # The second finds the beginning of a marker that was cut off: that is none of the text.
         found = self._lexer.find_final(text) or self._lexer.find(text)
         return self._read(text, found or MarkerMatch(len(text), len(text), "")) or self._end_of_input()
 

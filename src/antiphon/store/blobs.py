@@ -83,6 +83,7 @@ def hold(transaction: Transaction, holding: Holding) -> bool:
     blob_id = transaction.execute(found).scalar()
     if blob_id is None:
         return False
+    # Deleted and inserted, for each database has an "insert or update" of its own.
     same = (blob_holders.c.holder == holding.holder) & (blob_holders.c.blob_id == blob_id)
     transaction.execute(delete(blob_holders).where(same))
     values = {"holder": holding.holder, "blob_id": blob_id, "expires_at": holding.expires_at}
@@ -115,6 +116,7 @@ def _write(transaction: Transaction, it: _Writing) -> BlobRecord | None:
     transaction.each(_ADD_PIECE, [(it.id, it.position, it.piece)])
     if it.digest is not None:
         _finish(transaction, it, it.digest)
+    # Counted after it was written, which an error undoes: several uploads together do not pass the limit.
     if used(transaction.connection, it.new.owner) > it.most:
         message = (
             f"Your stored content would have more than {it.most} bytes, the limit 'stored_bytes' of this"
@@ -172,7 +174,7 @@ async def _pieces(content: AsyncIterable[bytes] | bytes) -> AsyncIterator[tuple[
     buffer = bytearray()
     async for chunk in _chunks(content):
         buffer += chunk
-        while len(buffer) > PIECE_BYTES:
+        while len(buffer) > PIECE_BYTES:  # not `>=`: a full piece may be the last, which has the digest
             piece = bytes(buffer[:PIECE_BYTES])
             del buffer[:PIECE_BYTES]
             yield piece, False

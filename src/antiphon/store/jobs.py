@@ -131,4 +131,5 @@ class SqlJobs:
         return await self._database.write(_request_cancel, (owner, response_id, now))
 
     async def release(self, worker: str, response_ids: Collection[str]) -> None:
+        # A lease that ended in 1970: whoever looks next claims them.
         await self._database.write(_release, _Holding(Lease(worker, 0.0), frozenset(response_ids)))

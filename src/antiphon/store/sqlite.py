@@ -89,7 +89,9 @@ class Sqlite:
     async def transact(self, work: Callable[[Transaction], R]) -> R:
         """Run a write, commit it and wake its topics."""
         result, topics = await _run(self._write_thread, lambda: self._transact(work))
-        self._notifier.wake(topics)
+        self._notifier.wake(
+            topics
+        )  # here: watches are the event loop's, and nobody may look before the commit
         return result
 
     def refuses(self, error: BaseException) -> bool:
@@ -187,6 +189,7 @@ class _Writer:
         self._driver.execute(_BEGIN)
         try:
             yield Transaction(self.connection, self)
+            # Within the `try`: a COMMIT that fails (the disk is full) leaves the transaction open.
             self._driver.execute("COMMIT")
         except BaseException:
             self._driver.rollback()

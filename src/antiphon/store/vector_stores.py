@@ -374,6 +374,7 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk],
     if blobs.used(transaction.connection, row.owner) > most:
         message = f"The chunks would take more than the limit 'stored_bytes' of this server, {most} bytes."
         raise RequestError(message, code=LIMIT_EXCEEDED)
+    # At random: an `insertion` gives every column a value, and servers share the table.
     first = _random.getrandbits(62)
     store = _store_term(row.vector_store_id)
     rows = [
@@ -381,7 +382,7 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk],
             first + index,
             key,
             chunk.position,
-            len(chunk.terms.split()) + 1,
+            len(chunk.terms.split()) + 1,  # with the term of the vector store
             chunk.text,
             f"{store} {chunk.terms}",
             chunk.embedded_by,

@@ -69,6 +69,7 @@ async def cancel(app: App, owner: str, response_id: str) -> bytes:
         raise RequestError(message, param="response_id")
     with store.watch(events_of(response_id)) as watch:
         record = await store.jobs.request_cancel(owner, response_id, time.time())
+        # Nobody works on it. Whoever does is told by the watch, or finds out when it renews the lease.
         if record is not None and not record.status.terminal and record.lease is None:
             await store.responses.finish(await end_from_record(store, record, CancelRequestedError(), None))
         deadline = asyncio.get_running_loop().time() + CANCEL_TIMEOUT
