@@ -12,9 +12,6 @@ from typing import cast
 import httptools
 from msgspec import Struct, field
 
-_TIMEOUT = 60
-"""Seconds for one load. The longest takes a few."""
-
 
 class Load(Struct, frozen=True):
     """What to send, how often, and what a whole answer looks like.
@@ -22,7 +19,7 @@ class Load(Struct, frozen=True):
     `marks` times `mark` must be in each body, and it must end in `end`. The
     connections begin evenly over `spread` seconds. With `awake` the client never sleeps:
     to wake it costs the server that writes to it 2 to 4 µs over loopback, which a
-    faster server would not pay, because it keeps its client busy.
+    faster server would not pay, because it keeps its client busy. It may take so many `seconds`.
     """
 
     request: bytes
@@ -33,6 +30,7 @@ class Load(Struct, frozen=True):
     end: bytes
     spread: float = 0
     awake: bool = True
+    seconds: float = 60
 
 
 class Tally(Struct):
@@ -55,7 +53,7 @@ async def drive(load: Load, port: int) -> Tally:
     begun = perf_counter()
     spinning = asyncio.create_task(_spin() if load.awake else asyncio.sleep(0))
     try:
-        async with asyncio.timeout(_TIMEOUT), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(load.seconds), asyncio.TaskGroup() as group:
             for index in range(load.connections):
                 delay = load.spread * index / load.connections
                 group.create_task(_connection(load, port, tally, delay))

@@ -20,6 +20,7 @@ import uvloop
 from msgspec import Struct
 
 from antiphon.apis.chat.schema import ChatRequest
+from antiphon.core.chunks import Chunk
 from bench.in_process import answer, payloads
 from bench.scenario import FULL, PACED, PLAIN, SHORT, Plan
 
@@ -37,12 +38,17 @@ class Ready(Struct, frozen=True):
     pause: float = 0
 
 
-def _stream(plan: Plan) -> Ready:
-    request = msgspec.json.decode(plan.request(stream=True), type=ChatRequest)
-    *steps, last, end = payloads(request, PLAIN.chunks(plan.tokens))
+def stream_of(body: bytes, chunks: list[Chunk]) -> tuple[bytes, ...]:
+    """What is written in each step of the stream that answers this body with these chunks."""
+    request = msgspec.json.decode(body, type=ChatRequest)
+    *steps, last, end = payloads(request, chunks)
     first, *rest = (_http_chunk(step) for step in [*steps, last + end] if step)
     rest[-1] += b"0\r\n\r\n"
-    return Ready((_STREAM_HEAD + first, *rest), plan.delay_ms / 1000)
+    return (_STREAM_HEAD + first, *rest)
+
+
+def _stream(plan: Plan) -> Ready:
+    return Ready(stream_of(plan.request(stream=True), PLAIN.chunks(plan.tokens)), plan.delay_ms / 1000)
 
 
 def _answer(plan: Plan) -> bytes:

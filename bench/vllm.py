@@ -1,7 +1,8 @@
 """`python bench/vllm.py`: what a token over HTTP costs in front of vLLM's engine, beside vLLM's own server.
 
 Both serve the same model, by the same vLLM, one after the other, and get the same requests from the same
-client. What counts is the CPU, user and kernel, of the process that has the connections: vLLM
+client. So does a floor (`vllm_floor.py`), the engine with a bare protocol: no layer could take less. What
+counts is the CPU, user and kernel, of the process that has the connections: vLLM
 computes in others. So the model may be of any kind, and is a small one with random weights. It must not be
 too small: vLLM's server sends several tokens in one event where it cannot keep up with the engine, and
 events per token are told beside the figures.
@@ -18,7 +19,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,19 +36,22 @@ from msgspec import Struct
 from bench.client import Load, drive, http_request
 from bench.measure import Figure, cpu_seconds, figure
 from bench.report import Machine, Target, target_table
+from bench.scenario import MODEL
+from bench.vllm_floor import asked
 
 ROOT = Path(__file__).parent.parent
 BORROWED = ROOT / ".venv-vllm" / "model"
-NAME = "bench"
-TOKENS = 128
 START_SECONDS = 600
+ROUND_SECONDS = 600
+SAMPLE = 2048
+"""Tokens in a round, at least: what is measured has steps of 10 ms."""
 LIMIT = 0.25
 """Antiphon's share of what vLLM's server takes: at least four times cheaper."""
 
 ARGUMENTS = {
     "dtype": "bfloat16",
     "load_format": "dummy",
-    "max_model_len": "1024",
+    "max_model_len": "2048",
     "gpu_memory_utilization": "0.2",
     "max_num_seqs": "64",
 }
@@ -71,7 +75,7 @@ SMALL = {
     "num_attention_heads": 9,
     "num_key_value_heads": 3,
     "head_dim": 64,
-    "max_position_embeddings": 1024,
+    "max_position_embeddings": 2048,
     "vocab_size": 49152,
     "bos_token_id": 1,
     "eos_token_id": 2,
@@ -88,12 +92,18 @@ class Cost(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """µs of CPU per token at so many streams, requests included. `ratio` is vLLM's figure by Antiphon's."""
+    """µs of CPU per token for so many streams of so many tokens, requests included.
+
+    `ratio` is vLLM's figure by Antiphon's, `most` is vLLM's by the floor's.
+    """
 
     streams: int
+    tokens: int
     antiphon: "Cost"
     vllm: "Cost"
+    floor: "Cost"
     ratio: float
+    most: float
 
 
 class Report(Struct, frozen=True):
@@ -104,34 +114,42 @@ class Report(Struct, frozen=True):
     rows: list[Row]
 
 
+Kind = tuple[int, int]
+"""How many streams, of how many tokens."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the figures for machines")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[128, 512, 1024])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokenizer", type=Path, default=BORROWED, help="a folder with tokenizer.json")
     options = parser.parse_args(arguments)
+    kinds = [(streams, tokens) for tokens in options.tokens for streams in options.streams]
     with TemporaryDirectory(prefix="antiphon-bench-") as folder:
         model = _model(Path(folder), options.tokenizer)
         figures = {
-            name: _measured(command(model), options.streams, options.rounds)
-            for name, command in {"vllm": _vllm, "antiphon": _antiphon}.items()
+            name: _measured(command, kinds, options.rounds)
+            for name, command in {
+                "vllm": _vllm(model),
+                "floor": _floor(model, options.tokens),
+                "antiphon": _antiphon(model),
+            }.items()
         }
-    rows = [
-        Row(
-            streams,
-            figures["antiphon"][streams],
-            figures["vllm"][streams],
-            round(figures["vllm"][streams].cpu.median / figures["antiphon"][streams].cpu.median, 2),
-        )
-        for streams in options.streams
-    ]
+    rows = [_row(kind, {name: costs[kind] for name, costs in figures.items()}) for kind in kinds]
     worst = min(rows, key=lambda row: row.ratio)
     target = Target("Antiphon's cost as a share of vLLM's server's", round(1 / worst.ratio, 3), LIMIT)
     report = Report(Machine.here(), [target], rows)
     print(msgspec.json.encode(report).decode() if options.json else "\n".join(_table(report)))
     return 0
+
+
+def _row(kind: Kind, costs: Mapping[str, Cost]) -> Row:
+    vllm = costs["vllm"].cpu.median
+    ratios = (round(vllm / costs[name].cpu.median, 2) for name in ("antiphon", "floor"))
+    return Row(*kind, costs["antiphon"], costs["vllm"], costs["floor"], *ratios)
 
 
 def _model(folder: Path, tokenizer: Path) -> Path:
@@ -143,61 +161,58 @@ def _model(folder: Path, tokenizer: Path) -> Path:
 
 def _vllm(model: Path) -> Callable[[int], list[str]]:
     given = [word for key, value in ARGUMENTS.items() for word in ("--" + key.replace("_", "-"), value)]
-    server = [str(Path(sys.executable).with_name("vllm")), "serve", str(model), "--served-model-name", NAME]
+    server = [str(Path(sys.executable).with_name("vllm")), "serve", str(model), "--served-model-name", MODEL]
     quiet = ["--disable-log-stats", "--disable-uvicorn-access-log", "--enforce-eager"]
     return lambda port: [*server, *given, *quiet, "--host", "127.0.0.1", "--port", str(port)]
 
 
+def _floor(model: Path, tokens: Sequence[int]) -> Callable[[int], list[str]]:
+    start = [sys.executable, "-m", "bench.vllm_floor", str(model), *_engine_words()]
+    return lambda port: [*start, "--port", str(port), "--tokens", *map(str, tokens)]
+
+
+def _engine_words() -> list[str]:
+    arguments = (*map("=".join, ARGUMENTS.items()), "enforce_eager=true")
+    return [word for each in arguments for word in ("--vllm", each)]
+
+
 def _antiphon(model: Path) -> Callable[[int], list[str]]:
-    given = [
-        word
-        for each in (*map("=".join, ARGUMENTS.items()), "enforce_eager=true")
-        for word in ("--vllm", each)
-    ]
-    options = ["--engine", "vllm", "--model-name", NAME, "--store", "memory", "--log-level", "error"]
+    options = ["--engine", "vllm", "--model-name", MODEL, "--store", "memory", "--log-level", "error"]
     start = [sys.executable, "-m", "antiphon", "serve", str(model)]
-    return lambda port: [*start, *given, *options, "--port", str(port)]
+    return lambda port: [*start, *_engine_words(), *options, "--port", str(port)]
 
 
-def _measured(command: Callable[[int], list[str]], streams: Sequence[int], rounds: int) -> dict[int, Cost]:
-    """What a token costs, by the number of streams."""
+def _measured(command: Callable[[int], list[str]], kinds: Sequence[Kind], rounds: int) -> dict[Kind, Cost]:
+    """What a token costs."""
     with _running(command) as (pid, port):
-        asyncio.run(drive(_load(4, 1), port))  # now it has seen every line of its code
-        return {count: _cost([_round(pid, port, count) for _ in range(rounds)]) for count in streams}
+        asyncio.run(drive(_load(4, kinds[0][1], 1), port))  # now it has seen every line of its code
+        return {kind: _cost([_round(pid, port, *kind) for _ in range(rounds)]) for kind in kinds}
 
 
 def _cost(rounds: Sequence[tuple[float, float]]) -> Cost:
     return Cost(figure([cpu for cpu, _ in rounds]), round(min(events for _, events in rounds), 2))
 
 
-def _round(pid: int, port: int, streams: int) -> tuple[float, float]:
+def _round(pid: int, port: int, streams: int, tokens: int) -> tuple[float, float]:
     """µs and events per token."""
-    load = _load(streams, max(1, 16 // streams))
+    load = _load(streams, tokens, max(1, SAMPLE // (streams * tokens)))
     before = cpu_seconds(pid)
     tally = asyncio.run(drive(load, port))
-    tokens = tally.answers * TOKENS
-    return (cpu_seconds(pid) - before) * 1e6 / tokens, tally.events / tokens
+    written = tally.answers * tokens
+    return (cpu_seconds(pid) - before) * 1e6 / written, tally.events / written
 
 
-def _load(streams: int, requests: int) -> Load:
-    body = {
-        "model": NAME,
-        "messages": [{"role": "user", "content": "Sing."}],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "temperature": 0,
-        "ignore_eos": True,
-        "max_tokens": TOKENS,
-    }
-    counted = b'"completion_tokens":%d' % TOKENS
+def _load(streams: int, tokens: int, requests: int) -> Load:
+    counted = b'"completion_tokens":%d' % tokens
     return Load(
-        http_request(json.dumps(body).encode()),
+        http_request(asked(tokens)),
         streams,
         requests,
         counted,
         1,
         b"data: [DONE]\n\n",
         awake=False,
+        seconds=ROUND_SECONDS,
     )
 
 
@@ -240,11 +255,12 @@ def _answers(url: str) -> bool:
 def _table(report: Report) -> Iterator[str]:
     machine = report.machine
     yield f"antiphon {machine.antiphon}, Python {machine.python}, {machine.cores} cores, load {machine.load}"
-    columns = f"{'Antiphon':>10}{'vLLM':>10}{'ratio':>8}{'events per token':>20}"
-    yield f"\n{'µs of CPU per token, streams':30}{columns}"
+    columns = "".join(f"{name:>10}" for name in ("Antiphon", "vLLM", "floor", "ratio", "most"))
+    yield f"\n{'µs of CPU per token: streams, tokens':38}{columns}    events per token"
     for row in report.rows:
-        figures = f"{row.antiphon.cpu.median:10.1f}{row.vllm.cpu.median:10.1f}{row.ratio:8.2f}"
-        yield f"{row.streams:<30}{figures}{row.antiphon.events:12.2f} /{row.vllm.events:5.2f}"
+        figures = "".join(f"{cost.cpu.median:10.1f}" for cost in (row.antiphon, row.vllm, row.floor))
+        events = f"{row.antiphon.events:8.2f} /{row.vllm.events:5.2f}"
+        yield f"{row.streams:>8}{row.tokens:>10}{'':20}{figures}{row.ratio:10.2f}{row.most:10.2f}{events}"
     yield from target_table(report.targets)
 
 
