@@ -27,6 +27,7 @@ from antiphon.dialects.registry import BY_NAME
 from antiphon.engines import llama_cpp, llama_request, scripted, upstream, vllm, vllm_core
 from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang
 from antiphon.http.app import ROUTES
+from antiphon.run.constraints import WIRE_NAMES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"]
@@ -242,7 +243,10 @@ def test_what_an_engine_does_not_honour_has_a_reason(engine: ModuleType) -> None
 
 def test_what_upstreams_honour_is_in_the_docs() -> None:
     flavours = (*completions.FLAVOURS, sglang.SGLANG)
-    kinds = {flavour.name: flavour.sampling | {"priority"} for flavour in flavours}
+    kinds = {
+        flavour.name: {WIRE_NAMES.get(each, each) for each in flavour.sampling | {"priority"}}
+        for flavour in flavours
+    }
     kinds[ollama.NAME] = ollama.SUPPORTED
     documented = {kind: set(named(cell)) for kind, cell in rows("engines.md", "Which upstream does what")}
     assert documented.pop(llama_server.NAME) == {"llama_cpp"}

@@ -128,6 +128,7 @@ class EngineCoreOutput(SimpleNamespace):
     new_logprobs: LogprobsLists | None = None
     new_prompt_logprobs_tensors: LogprobsTensors | None = None
     prefill_stats: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 def structured_outputs_config(value: str) -> SimpleNamespace:
@@ -276,6 +277,8 @@ class EngineCore:
         self.dies = False
         self.held = False
         self.end = os.pipe()
+        self.outputs_queue: Any = asyncio.Queue()
+        self._reading: asyncio.Task[None] | None = None
         self.resources = SimpleNamespace(engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]]))
 
     async def add_request_async(self, request: Any) -> None:
@@ -296,13 +299,21 @@ class EngineCore:
     async def remove_lora_async(self, lora_id: int) -> bool:
         return self.adapters.pop(lora_id, None) is not None
 
-    async def get_output_async(self) -> SimpleNamespace:
-        await asyncio.sleep(0)
-        while (self.held or not self._requests) and not self.dies:
-            await asyncio.sleep(0.001)
-        if self.dies:
-            raise EngineDeadError
-        return SimpleNamespace(outputs=[self._output(each) for each in [*self._requests]])
+    async def get_output_async(self) -> Any:
+        self._reading = self._reading or asyncio.ensure_future(self._read())
+        outputs = await self.outputs_queue.get()
+        if isinstance(outputs, Exception):
+            raise outputs
+        return outputs
+
+    async def _read(self) -> None:
+        """As vLLM's client does, in a task of its own, of what comes from the process that computes."""
+        queue = self.outputs_queue
+        while not self.dies:
+            await asyncio.sleep(0.001 if self.held or not self._requests else 0)
+            if self._requests and not self.held:
+                queue.put_nowait(SimpleNamespace(outputs=[self._output(each) for each in [*self._requests]]))
+        queue.put_nowait(EngineDeadError())
 
     def _output(self, request_id: str) -> EngineCoreOutput:
         ids = self._requests[request_id]

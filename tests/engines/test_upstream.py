@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Candidate, FinishReason, Token
+from antiphon.core.chunks import Candidate, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.observation import OBSERVATION, Observation
@@ -91,8 +91,8 @@ class TestTokens(OverAntiphon):
 
     @pytest.fixture(autouse=True)
     def unlike_vllm(self, request):
-        if "prompt_is_scored" in request.node.name:
-            pytest.skip("the scripted engine behind it scores none")
+        if "prompt_is_scored" in request.node.name or "beams_are" in request.node.name:
+            pytest.skip("the scripted engine behind it has none")
 
 
 class TestText(OverAntiphon):
@@ -235,6 +235,79 @@ async def test_scores_that_are_none_of_this_prompt_are_an_error(rows):
         request = GenerationRequest(Prompt("", (6004, 42)), 4, Sampling(prompt_logprobs=1))
         with pytest.raises(EngineError, match="does not answer as expected"):
             await engine.score_prompt(request)
+        await engine.stop()
+
+
+WRITTEN = {
+    "index": 0,
+    "text": " text text",
+    "finish_reason": "stop",
+    "stop_reason": 2,
+    "token_ids": [6004, 6004, 2],
+    "logprobs": {
+        "tokens": ["token_id:6004", "token_id:6004", "token_id:2"],
+        "token_logprobs": [-1.0, -0.5, -0.25],
+        "top_logprobs": [{"token_id:6004": -1.0}, {"token_id:6004": -0.5}, {"token_id:2": -0.25}],
+    },
+}
+CUT = {"index": 1, "text": " it is", "finish_reason": "length", "token_ids": [42, 9]}
+
+
+async def test_beams_are_searched_by_vllms_server():
+    sampling = Sampling(beam_width=2, logprobs=0, length_penalty=0.5, ignore_eos=True, cache_salt="s")
+    beams = {**VLLM, "/v1/completions": [answer(200, {"choices": [WRITTEN, CUT]})]}
+    async with canned(beams) as server:
+        engine = await started(server)
+        request = GenerationRequest(Prompt("", (6004,)), 3, sampling)
+        [[best], [other]] = await engine.search(request)
+        await engine.stop()
+    assert best.tokens == (Token(6004, " text", -1.0), Token(6004, " text", -0.5), Token(2, "", -0.25))
+    assert (best.text, best.finish) == (" text text", Finish(FinishReason.STOP))
+    # Where the texts of tokens are not those of the answer, it is the last one's.
+    assert other.tokens == (Token(42, ""), Token(9, " it is"))
+    assert other.finish == Finish(FinishReason.LENGTH)
+    [body] = [each.body for each in server.asked if each.path == "/v1/completions"]
+    expected = {"use_beam_search": True, "n": 2, "logprobs": 0, "length_penalty": 0.5, "stream": False}
+    assert expected.items() <= body.items()
+    assert (body["prompt"], body["max_tokens"], body["ignore_eos"]) == ([6004], 3, True)
+
+
+async def test_what_vllms_server_would_not_look_at_in_a_search_is_refused():
+    async with canned({**VLLM, "/v1/completions": [answer(200, {"choices": [3]})]}) as server:
+        engine = await started(server)
+        stopped = Sampling(beam_width=2, stop_token_ids=(9,))
+        with pytest.raises(RequestError) as raised:
+            await engine.search(GenerationRequest(Prompt("", (6004,)), 3, stopped))
+        assert raised.value.param == "stop_token_ids"
+        with pytest.raises(EngineError, match="does not answer as expected"):
+            await engine.search(GenerationRequest(Prompt("", (6004,)), 3, Sampling(beam_width=2)))
+        await engine.stop()
+
+
+ELSEWHERE = Sampling(kv_transfer_params={"do_remote_decode": True})
+PULL = {"do_remote_prefill": True, "remote_block_ids": [4, 7]}
+
+
+async def test_the_server_tells_where_another_one_finds_the_prompt():
+    choice = {"index": 0, "text": "The", "finish_reason": "length", "token_ids": [504]}
+    whole = {"choices": [choice], "usage": {"completion_tokens": 1}, "kv_transfer_params": PULL}
+    async with canned({**VLLM, "/v1/completions": [answer(200, whole)]}) as server:
+        engine = await started(server)
+        chunks = await generated(engine, replace(REQUEST, sampling=ELSEWHERE))
+        await engine.stop()
+    assert (text_of(chunks), tokens_of(chunks)) == ("The", [Token(504, "The")])
+    assert finish_of(chunks) == Finish(FinishReason.LENGTH, kv_transfer_params=PULL)
+    body = server.asked[-1].body
+    assert (body["stream"], body["kv_transfer_params"]) == (False, {"do_remote_decode": True})
+
+
+@pytest.mark.parametrize("body", [{"choices": []}, {"error": {"message": "x"}}, {"choices": [{"text": "a"}]}])
+async def test_an_answer_that_is_none_is_an_error(body):
+    async with canned({**VLLM, "/v1/completions": [answer(200, body)]}) as server:
+        engine = await started(server)
+        with pytest.raises(EngineError):
+            await generated(engine, replace(REQUEST, sampling=ELSEWHERE))
+        assert engine.load.idle
         await engine.stop()
 
 

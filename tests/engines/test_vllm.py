@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+from contextlib import asynccontextmanager
 from math import sqrt
 from types import SimpleNamespace
 
+import httpx2 as httpx
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
@@ -33,6 +35,8 @@ from tests.contracts.engine import (
 )
 from tests.engines import fake_vllm
 from tests.engines.fake_vllm import EngineCoreOutput, FakeTokenizer
+from tests.server import NO_TLS
+from tests.server import running as antiphon_running
 
 PLAYED = ("dtype=bfloat16", "enforce-eager=true")
 
@@ -215,8 +219,60 @@ async def test_a_kv_connector_is_told_what_it_can_act_on(engine):
     llm_of(engine).vllm_config.kv_transfer_config = object()
     extra = (await asked(engine, pulled)).sampling_params.extra_args
     assert extra == {"kv_transfer_params": {"do_remote_prefill": True}}
-    with pytest.raises(RequestError, match="'do_remote_decode' is not supported"):
-        await asked(engine, Sampling(kv_transfer_params={"do_remote_decode": True}))
+
+
+# Of what vLLM's NixlConnector says, in `distributed/kv_transfer/kv_connector/v1/nixl`
+PULL = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [4, 7], "remote_host": "a"}
+DECODED_ELSEWHERE = {"kv_transfer_params": {"do_remote_decode": True}, "max_tokens": 1}
+ASKED = {
+    "chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "completions": {"prompt": "a"},
+    "responses": {"input": "a"},
+}
+
+
+@asynccontextmanager
+async def connected():
+    """A vLLM with a KV connector, and a client of a server with it."""
+    engine = made(context=512, parallel=3)
+    async with (
+        antiphon_running(engine, names=("m",)) as server,
+        httpx.AsyncClient(base_url=server.url, verify=NO_TLS, timeout=30) as client,
+    ):
+        llm_of(engine).vllm_config.kv_transfer_config = object()
+
+        async def post(api, **more):
+            response = await client.post(f"/v1/{api}", json={"model": "m", **ASKED[api], **more})
+            return response.status_code, response.json()
+
+        yield llm_of(engine).engine_core, post
+
+
+@pytest.mark.parametrize("api", ["chat/completions", "completions"])
+async def test_an_answer_tells_what_the_vllm_needs_that_goes_on(api):
+    async with connected() as (core, post):
+        core.script = [EngineCoreOutput(new_token_ids=[97], finish_reason="length", kv_transfer_params=PULL)]
+        status, body = await post(api, **DECODED_ELSEWHERE)
+        assert (status, body["kv_transfer_params"]) == (200, PULL)
+        _, body = await post(api, max_tokens=1)
+        assert "kv_transfer_params" not in body
+
+
+@pytest.mark.parametrize(
+    ("api", "more"),
+    [
+        ("chat/completions", {"stream": True}),
+        ("chat/completions", {"n": 2}),
+        ("completions", {"prompt": ["a", "b"]}),
+        ("completions", {"best_of": 2}),
+        ("responses", {"max_tokens": None}),
+    ],
+)
+async def test_who_cannot_be_told_does_not_have_it_computed(api, more):
+    async with connected() as (_, post):
+        status, body = await post(api, **DECODED_ELSEWHERE | more)
+        assert (status, body["error"]["param"]) == (400, "kv_transfer_params")
+        assert "do_remote_decode" in body["error"]["message"]
 
 
 async def test_a_constraint_holds_from_the_first_token_on(engine):

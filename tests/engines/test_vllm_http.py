@@ -17,8 +17,10 @@ import pytest_asyncio
 
 from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import StructuralTag
+from antiphon.core.turn import Sampling
 from antiphon.engines.upstream import Options, UpstreamEngine
-from tests.contracts.engine import EngineContract, chunks_of, finish_of, text_of
+from tests.contracts.engine import EngineContract, chunks_of, finish_of, request_of, text_of, tokens_of
+from tests.engines import kv_connector
 from tests.real_engine import VLLM_ARGUMENTS, VLLM_MODEL
 
 pytestmark = [
@@ -44,14 +46,16 @@ def options():
 
 
 @pytest.fixture(scope="module")
-def url():
+def url(tmp_path_factory):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).with_name("vllm")), "serve", VLLM_MODEL, *options()]
+    command += ["--kv-transfer-config", kv_connector.config(str(tmp_path_factory.mktemp("prompts")))]
     address = f"http://127.0.0.1:{port}"
     with subprocess.Popen(  # noqa: S603
         [*command, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "smollm2"],
         start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # for the connector
     ) as process:
         try:
             until = time.monotonic() + START_SECONDS
@@ -107,3 +111,27 @@ async def test_a_structural_tag_holds_the_answer(engine):
         chunks = await chunks_of(engine, prompt, 30, constraint=tag)
         assert re.fullmatch("<[0-9]{2,4}>( é)?", text_of(chunks))
         assert finish_of(chunks).reason is FinishReason.STOP
+
+
+async def test_beams_are_searched(engine):
+    prompt = chat("Write a poem about the sea.")
+
+    async def searched(width):
+        sampling = Sampling(beam_width=width, logprobs=0, length_penalty=0)
+        return await engine.search(await request_of(engine, prompt, 12, sampling=sampling))
+
+    beams = await searched(4)
+    totals = [sum(token.logprob for token in tokens_of(beam)) for beam in beams]
+    assert totals == sorted(totals, reverse=True)
+    assert totals[0] >= sum(token.logprob for token in tokens_of((await searched(1))[0])) - 0.3
+    for beam in beams:
+        assert finish_of(beam).reason in {FinishReason.LENGTH, FinishReason.STOP}
+    assert len({text_of(beam) for beam in beams}) == 4
+
+
+async def test_it_tells_what_another_vllm_needs(engine):
+    sampling = Sampling(temperature=0, kv_transfer_params={"do_remote_decode": True})
+    chunks = await chunks_of(engine, chat("Tell me about the sea."), 1, sampling=sampling)
+    assert len(tokens_of(chunks)) == 1
+    told = finish_of(chunks).kv_transfer_params
+    assert told["do_remote_prefill"] is True

@@ -30,6 +30,7 @@ from tests.contracts.engine import (
     until,
 )
 from tests.contracts.vectors import VectorContract
+from tests.engines import kv_connector
 from tests.real_engine import VLLM_MODEL, real_engine
 
 pytestmark = [
@@ -264,3 +265,20 @@ async def test_an_adapter_changes_what_is_written(one, tmp_path):
             await chunks_of(engine, prompt, 3, adapter="noise")
     finally:
         await engine.stop()
+
+
+async def test_a_prompt_that_one_vllm_has_read_is_known_to_another(one, tmp_path):
+    await one.stop()
+    ids, told = (), {"do_remote_decode": True}
+    for tokens, cached in ((1, 0), (5, 128)):  # whole blocks of the cache
+        engine = real_engine(context=512, slots=1, more=(kv_connector.argument(str(tmp_path)),))
+        await engine.start()
+        try:
+            ids = ids or tuple(await engine.tokenize([chat("Tell me about the sea. " * 40)]))
+            sampling = Sampling(temperature=0, kv_transfer_params=told)
+            chunks = await generated(engine, GenerationRequest(Prompt("", ids), tokens, sampling))
+        finally:
+            await engine.stop()
+        told = finish_of(chunks).kv_transfer_params
+        assert (len(tokens_of(chunks)), chunks[0].cached_tokens) == (tokens, cached)
+        assert (told is None) == (cached > 0)

@@ -24,12 +24,24 @@ def check(request: SamplingParams) -> None:
     if request.truncate_prompt_tokens == 0:
         message = "A prompt cannot be cut to nothing. Use at least 1, or -1 for the model's context."
         raise RequestError(message, param="truncate_prompt_tokens")
+    if (request.kv_transfer_params or {}).get("do_remote_decode"):
+        _check_remote(request)
     if not isinstance(request, Request):
         return
     if request.stream_options is not None and not request.stream:
         raise RequestError("'stream_options' is only allowed with 'stream': true.", param="stream_options")
     if request.prompt_logprobs is not None and request.stream:
         raise RequestError("'prompt_logprobs' is not available in streams.", param="prompt_logprobs")
+
+
+def _check_remote(request: SamplingParams) -> None:
+    """The answer has to tell what another vLLM needs: only the full ones of two APIs do."""
+    if not isinstance(request, Request) or request.stream:
+        message = (
+            "'do_remote_decode' is available in Chat Completions and Completions only, and not in streams: "
+            "the full answer has 'kv_transfer_params'."
+        )
+        raise RequestError(message, param="kv_transfer_params")
 
 
 def token_limit(*wanted: int | None) -> int | None:

@@ -7,7 +7,7 @@ object, the tool loop, the checks) takes them from the events, and no two can
 disagree.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -49,6 +49,7 @@ class Output(Struct, frozen=True):
     error: str | None = None
     unmet: tuple[str, ...] = ()
     generations: tuple[GenerationUsage, ...] = ()
+    kv_transfer_params: Mapping[str, Any] | None = None
 
     @property
     def text(self) -> str:
@@ -153,4 +154,13 @@ _BUILDERS: dict[type[Event], Callable[[Accumulator, Any], Event]] = {
 
 def output_of(items: Iterable[Item], end: Finished) -> Output:
     """The answer that these items and this end make."""
-    return Output(tuple(items), end.reason, end.usage, end.stop, end.error, end.unmet, end.generations)
+    return Output(
+        tuple(items),
+        end.reason,
+        end.usage,
+        end.stop,
+        end.error,
+        end.unmet,
+        end.generations,
+        end.kv_transfer_params,
+    )

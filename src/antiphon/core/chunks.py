@@ -10,8 +10,9 @@ A server that only takes conversations does not give raw text, but parts of the 
 its chunks are `ChatChunk`s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
@@ -66,6 +67,7 @@ class Finish(Struct, frozen=True, gc=False, array_like=True):
     own end of turn. `completion_tokens` is the engine's own count, for engines
     that give no ids; None means "count the tokens you saw". `reasoning_tokens`, which
     are among them, and `prompt_tokens` are counts of an engine that is asked with conversations.
+    `kv_transfer_params` is what a vLLM that computed the prompt says for the one that goes on with it.
     """
 
     reason: FinishReason
@@ -73,6 +75,7 @@ class Finish(Struct, frozen=True, gc=False, array_like=True):
     completion_tokens: int | None = None
     reasoning_tokens: int = 0
     prompt_tokens: int = 0
+    kv_transfer_params: Mapping[str, Any] | None = None
 
 
 class Chunk(Struct, frozen=True, gc=False, array_like=True):

@@ -20,6 +20,9 @@ call gets a `ToolResultReceived`, and another generation follows. What a program
 a call runs may come before its result, in `ToolPrinted` events.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec import Struct
 from msgspec.structs import astuple
 
@@ -197,6 +200,7 @@ class Finished(Struct, frozen=True, gc=False):
     `error` is the public message of an engine that failed. `unmet` names
     which demands of the request the answer does not meet, where the engine
     could not be held to them. `generations` are there if there were several.
+    `kv_transfer_params` are those of the engine's `Finish`.
     """
 
     reason: FinishReason
@@ -207,6 +211,7 @@ class Finished(Struct, frozen=True, gc=False):
     error: str | None = None
     unmet: tuple[str, ...] = ()
     generations: tuple[GenerationUsage, ...] = ()
+    kv_transfer_params: Mapping[str, Any] | None = None
 
 
 Event = (

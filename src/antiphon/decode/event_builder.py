@@ -301,7 +301,8 @@ class EventBuilder:
         reason, stop = finish.reason, finish.stop
         if self.stopped is not None:
             reason, stop = FinishReason.STOP, self.stopped
-        self._events.append(Finished(reason, usage, stop, "", rest))
+        told = finish.kv_transfer_params
+        self._events.append(Finished(reason, usage, stop, "", rest, kv_transfer_params=told))
 
     def drain(self) -> list[Event]:
         """The events since this was last called."""

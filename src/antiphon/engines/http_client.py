@@ -53,13 +53,15 @@ class Response:
 class Exchange:
     """A request and its response, of which it is told. `status` is 0 until the head has come.
 
-    `retry_after` are the seconds after which the server wants to be asked again, if it says so.
+    `retry_after` are the seconds after which the server wants to be asked again, if it says so. `whole`: the
+    body is one JSON value, and no stream.
 
     After `abort`, and after `on_end`, it is told nothing more.
     """
 
     status = 0
     retry_after: float | None = None
+    whole = False
     connection: "_Connection | None" = None
     connecting: asyncio.Task[None] | None = None
 
@@ -357,6 +359,8 @@ class _Connection(asyncio.Protocol):
             self._delimited = True
         elif name == b"retry-after" and self._exchange is not None:
             self._exchange.retry_after = _seconds(value.decode("latin-1"))
+        elif name == b"content-type" and self._exchange is not None:
+            self._exchange.whole = value.startswith(b"application/json")
 
     def on_headers_complete(self) -> None:
         self._begun = True
@@ -384,6 +388,10 @@ class Lines:
         if len(self._rest) > MAX_BODY:
             raise HttpError(f"a line is longer than {MAX_BODY} bytes")
         return (line.rstrip(b"\r") for line in lines)
+
+    def rest(self) -> bytes:
+        """What has come behind the last end of a line."""
+        return self._rest
 
 
 def _address(url: str) -> SplitResult:

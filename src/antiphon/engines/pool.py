@@ -22,7 +22,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Token
+from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import (
     AntiphonError,
     EngineBusyError,
@@ -32,6 +32,7 @@ from antiphon.core.errors import (
 )
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import (
+    BeamSearcher,
     Embedder,
     Engine,
     GenerationRequest,
@@ -337,6 +338,15 @@ class PoolEngine:
             return await engine.score_prompt(request)
 
         return await self._first(scored)
+
+    async def search(self, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
+        """See `BeamSearcher`."""
+
+        async def searched(engine: Engine) -> Sequence[Sequence[Chunk]]:
+            assert isinstance(engine, BeamSearcher)
+            return await engine.search(request)
+
+        return await self._first(searched)
 
     async def _first(self, do: Callable[[Engine], Awaitable[T]]) -> T:
         """What the first replica says that answers. Raises AntiphonError."""

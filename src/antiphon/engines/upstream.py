@@ -42,6 +42,7 @@ from antiphon.engines.upstreams.kind import (
     MODELS,
     PROBES,
     Answers,
+    BeamSearchingServer,
     Missing,
     PromptScoringServer,
     Reader,
@@ -290,6 +291,12 @@ class UpstreamEngine:
         assert isinstance(server, PromptScoringServer)
         return await server.score_prompt(self._post, request)
 
+    async def search(self, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
+        """See `BeamSearcher`."""
+        server = self._running()
+        assert isinstance(server, BeamSearchingServer)
+        return await server.search(self._post, request)
+
     async def _post(self, path: str, body: Any) -> Any:
         """What the server answers when there is a slot for the request. Raises AntiphonError."""
         async with self._admission.slot():
@@ -405,11 +412,19 @@ class _Generation(Exchange):
         elif not self.status and error is not None:
             self.fail(unreachable(error))
         else:
-            last = self._reader.end() if error is None else None
-            if last is None:
-                self.fail(broken(error))
-            else:
-                self._push([last])
+            self._finish(error)
+
+    def _finish(self, error: HttpError | None) -> None:
+        """The response is over, and no error of the server's."""
+        if self.whole and error is None and (rest := self._lines.rest()):
+            self._read([rest])
+            if self._over:
+                return
+        last = self._reader.end() if error is None else None
+        if last is None:
+            self.fail(broken(error))
+        else:
+            self._push([last])
 
     def _read(self, lines: Iterable[bytes]) -> None:
         """Hand over what these lines say."""

@@ -310,17 +310,19 @@ class VllmEngine:
 
     async def _read(self, core: VllmCore) -> None:
         """Hand over what vLLM yields, until it is stopped or dies."""
-        while True:
-            try:
-                outputs = await core.read()
-            except Exception:
-                log.debug("vLLM cannot be read", exc_info=True)
-                self._died()
-                return
-            for output in outputs:
-                generation = self._running.get(output.request_id)
-                if generation is not None:
-                    generation.take(output)
+        try:
+            await core.read(self._take)
+        except Exception:
+            log.debug("vLLM cannot be read", exc_info=True)
+            self._died()
+
+    def _take(self, outputs: Sequence[Any]) -> None:
+        """Hand over what a step has yielded."""
+        running = self._running
+        for output in outputs:
+            generation = running.get(output.request_id)
+            if generation is not None:
+                generation.take(output)
 
     def _died(self) -> None:
         if self._core is not None:

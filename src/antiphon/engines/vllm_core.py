@@ -215,6 +215,21 @@ def _check_text(request: GenerationRequest, param: str) -> None:
         raise RequestError("vLLM does not do this with images in the prompt. Leave it out.", param=param)
 
 
+class _Steps(asyncio.Queue[Exception]):
+    """What vLLM's client gets for a queue of its outputs: it hands them on at once, and keeps failures.
+
+    Behind a queue another task would have to wake up for each step.
+    """
+
+    take: Callable[[Sequence[Any]], None]
+
+    def put_nowait(self, item: Any) -> None:
+        if isinstance(item, Exception):
+            super().put_nowait(item)
+        else:
+            self.take(item.outputs)
+
+
 class VllmCore:
     """A loaded model. Making one takes until its processes are ready. Raises EngineError if that fails."""
 
@@ -223,6 +238,7 @@ class VllmCore:
             self._llm = imported("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(args)
         except (RuntimeError, ValueError, OSError) as error:
             raise _unloadable(args.model, error) from error
+        self._steps = self._llm.engine_core.outputs_queue = _Steps()
         self._params = imported("vllm.sampling_params")
         self._refusal = imported("vllm.exceptions").VLLMClientError
         self._config = self._llm.model_config
@@ -424,15 +440,12 @@ class VllmCore:
         return {**values, "max_tokens": request.max_tokens, "logit_bias": bias or None}
 
     def _transfer(self, sampling: Sampling) -> Mapping[str, Any]:
-        """What the KV connector is told. Raises RequestError if there is none, or its answer is wanted."""
+        """What the KV connector is told. Raises RequestError if there is none."""
         given, param = sampling.kv_transfer_params, "kv_transfer_params"
         if not given:
             return {}
         if self._llm.vllm_config.kv_transfer_config is None:
             message = "vLLM has no KV connector here: it wants --vllm kv_transfer_config=…. Leave this out."
-            raise RequestError(message, param=param)
-        if given.get("do_remote_decode"):
-            message = "'do_remote_decode' is not supported: answers do not tell what another vLLM would need."
             raise RequestError(message, param=param)
         return {param: given}
 
@@ -466,10 +479,13 @@ class VllmCore:
         """Have the core end requests, within a step. It yields nothing for them any more."""
         await self._llm.engine_core.abort_requests_async(request_ids)
 
-    async def read(self) -> Sequence[Any]:
-        """What the core yields next: of a step, the outputs for all requests. Raises when it has died."""
-        outputs: Sequence[Any] = (await self._llm.engine_core.get_output_async()).outputs
-        return outputs
+    async def read(self, take: Callable[[Sequence[Any]], None]) -> None:
+        """Have it taken what the core yields: of each step, the outputs for all requests.
+
+        Raises when the core has died. `take` raises nothing.
+        """
+        self._steps.take = take
+        await self._llm.engine_core.get_output_async()
 
     @property
     def sentinels(self) -> Sequence[int]:

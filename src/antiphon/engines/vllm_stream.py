@@ -258,7 +258,7 @@ class OutputReader:
         if reason is None:
             raise EngineError from RuntimeError(f"vLLM: finish_reason {output.finish_reason}")
         stop = output.stop_reason if output.stop_reason in self._stops else None
-        return Finish(reason, stop)
+        return Finish(reason, stop, kv_transfer_params=output.kv_transfer_params)
 
 
 def _rows(lists: Any) -> Sequence[Row]:

@@ -61,6 +61,9 @@ class AnswerSource:
         if self._turns[0].approved:
             await self._run_approved(output)
             return
+        if choices > 1 and self._turns[0].sampling.kv_transfer_params.get("do_remote_decode"):
+            message = "With 'do_remote_decode' there is one answer: it says where its prompt is. Ask for one."
+            raise RequestError(message, param="kv_transfer_params")
         prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
         _reserve(prepared)
         output.prompted(await _each(prepared, _scored))

@@ -97,6 +97,7 @@ class ChatCompletionBuilder(BodyProjection):
             service_tier=presentation.service_tier,
             metadata=presentation.metadata,
             notes=presentation.notes or UNSET,
+            kv_transfer_params=outputs[0].kv_transfer_params or UNSET,
         )
         if len(envelope.prompts) == 1:
             _show_prompt(completion, envelope.prompts[0], presentation)

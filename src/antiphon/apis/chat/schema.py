@@ -336,6 +336,7 @@ class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
+    kv_transfer_params: Mapping[str, Any] | UnsetType = UNSET
 
 
 class Delta(Struct):

@@ -66,6 +66,7 @@ class CompletionBuilder(BodyProjection):
             usage=total(envelope.prompt_tokens, (state.output.usage for state in self._choices)),
             system_fingerprint=envelope.system_fingerprint,
             service_tier=self._presentation.service_tier,
+            kv_transfer_params=self._choices[0].output.kv_transfer_params or UNSET,
         )
         return msgspec.json.encode(completion)
 

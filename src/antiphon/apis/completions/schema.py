@@ -4,7 +4,8 @@ Names and meanings are those of OpenAI's OpenAPI document
 (CreateCompletionRequest, CreateCompletionResponse), with vLLM's additions.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -62,3 +63,4 @@ class Completion(Struct, tag_field="object", tag="text_completion"):
     system_fingerprint: str | UnsetType = UNSET
     service_tier: str | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET
+    kv_transfer_params: Mapping[str, Any] | UnsetType = UNSET

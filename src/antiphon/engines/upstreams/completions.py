@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import Constraint, StructuralTag
@@ -22,6 +23,7 @@ from antiphon.engines.models import tokenizer_folder
 from antiphon.engines.upstreams.kind import (
     Answers,
     Lookups,
+    Missing,
     OpenAIReader,
     Post,
     Recognise,
@@ -60,10 +62,12 @@ _VLLM = _OPENAI | {
     "logprobs",
     "prompt_logprobs",
     "cache_salt",
+    "beam_width",
+    "length_penalty",
+    "kv_transfer_params",
 }
-"""Not here: beams, which it does not stream."""
 
-_OURS = frozenset({"priority", "max_tokens", "logprobs", "prompt_logprobs"})
+_OURS = frozenset({"priority", "max_tokens", "logprobs", "prompt_logprobs", "beam_width", "length_penalty"})
 """Not sent as they are: whoever waits waits here; the others have a line of their own."""
 
 
@@ -137,6 +141,7 @@ class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] = ()
     usage: _Usage | None = None
     error: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
@@ -213,6 +218,8 @@ class CompletionsServer:
             body["top_k"] = self._flavour.no_top_k
         if isinstance(request.constraint, StructuralTag):
             body["structured_outputs"] = {"structural_tag": request.constraint.text}
+        if _decodes_elsewhere(sampling):
+            body |= _NOT_STREAMED
         return msgspec.json.encode(body)
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
@@ -231,9 +238,57 @@ class CompletionsServer:
             raise unexpected() from error
         return Token(ids[0], await self.detokenize(ids[:1])), *scored
 
+    async def search(self, post: Post, request: GenerationRequest) -> list[list[Chunk]]:
+        """See `BeamSearchingServer`: vLLM's server searches where it does not stream.
+
+        Raises RequestError for what it would not look at.
+        """
+        sampling = request.sampling
+        if sampling.stop_token_ids:
+            message = "A vLLM behind a URL ends its beams at the model's own end alone. Leave this out."
+            raise RequestError(message, param="stop_token_ids")
+        body: dict[str, Any] = {
+            **self._fixed,
+            **_NOT_STREAMED,
+            "prompt": request.prompt.ids,
+            "max_tokens": request.max_tokens,
+            "use_beam_search": True,
+            "n": sampling.beam_width,
+            "temperature": 0,
+            "include_stop_str_in_output": True,  # of the tokens only: the text is without their end
+            "skip_special_tokens": not request.preserve,
+        }
+        for name in ("length_penalty", "ignore_eos", "logprobs", "cache_salt"):
+            if (value := getattr(sampling, name)) is not None:
+                body[name] = value
+        answer = await post(self.path, body)
+        reader = self.reader(request)
+        try:
+            choices = msgspec.convert(answer, _Event, strict=False).choices
+        except msgspec.ValidationError as error:
+            raise unexpected() from error
+        return [[await self._beam(reader, choice)] for choice in choices]
+
+    async def _beam(self, reader: "CompletionsReader", choice: _Choice) -> Chunk:
+        """A whole answer as one chunk, whose tokens have their texts if these are those of the answer."""
+        while True:
+            try:
+                return reader.whole(choice)
+            except Missing as missing:
+                await missing.fetch()
+
     def reader(self, request: GenerationRequest) -> "CompletionsReader":
         """See `Server`."""
-        return CompletionsReader(request.sampling, self._text, counted=not self._flavour.tokens)
+        kind = WholeReader if _decodes_elsewhere(request.sampling) else CompletionsReader
+        return kind(request.sampling, self._text, counted=not self._flavour.tokens)
+
+
+_NOT_STREAMED = {"stream": False, "stream_options": None}
+
+
+def _decodes_elsewhere(sampling: Sampling) -> bool:
+    """Another vLLM goes on with the prompt: this one's says how in answers that it does not stream."""
+    return bool(sampling.kv_transfer_params.get("do_remote_decode"))
 
 
 UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
@@ -283,6 +338,17 @@ class CompletionsReader(OpenAIReader):
             for token, written, logprob, top in zip(ids, texts, scores.token_logprobs, tops, strict=True)
         )
 
+    def whole(self, choice: _Choice) -> Chunk:
+        """An answer that is not streamed, as one chunk. Raises Missing."""
+        chunk = self._chunk(choice)
+        texts = [self._text(token.id) for token in chunk.tokens]
+        if chunk.finish is not None and chunk.finish.reason is FinishReason.STOP:
+            texts[-1:] = [""]
+        if "".join(texts) != chunk.text:
+            return chunk
+        tokens = (replace(token, text=text) for token, text in zip(chunk.tokens, texts, strict=True))
+        return replace(chunk, tokens=(*tokens,))
+
     def _candidates(self, top: dict[str, float] | None) -> tuple[Candidate, ...]:
         if top is None or not self._most:  # the token itself is always listed
             return ()
@@ -311,6 +377,25 @@ class CompletionsReader(OpenAIReader):
         count = usage.completion_tokens if usage is not None else -(-self._bytes // 4)
         finish = Finish(last.finish.reason, last.finish.stop, count)
         return Chunk(last.text, (), finish, cached)
+
+
+class WholeReader(CompletionsReader):
+    """Reads an answer that is not streamed."""
+
+    _told: Mapping[str, Any] | None = None
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`: the answer is one line."""
+        answer = self._decode(line)
+        self._usage, self._told = answer.usage, answer.kv_transfer_params
+        return self._chosen(answer.choices[0])
+
+    def end(self) -> Chunk | None:
+        """See `Reader`."""
+        last = super().end()
+        if last is None or last.finish is None:
+            return last
+        return replace(last, finish=replace(last.finish, kv_transfer_params=self._told))
 
 
 def recogniser(flavour: Flavour) -> Recognise:

@@ -212,6 +212,15 @@ class PromptScoringServer(Protocol):
         ...
 
 
+@runtime_checkable
+class BeamSearchingServer(Protocol):
+    """What a server whose card names `beam_width` has beside the rest."""
+
+    async def search(self, post: Post, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
+        """See `BeamSearcher`."""
+        ...
+
+
 Recognise = Callable[[HttpClient, Answers, Wanted], Awaitable[Server | None]]
 
 
