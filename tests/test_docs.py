@@ -293,6 +293,7 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
         "Embeddings and rankings",
         "Schemas",
         "Histories and answers",
+        "What is stored",
         "Work that may not end",
         "Tools",
         "Containers",

@@ -22,7 +22,8 @@ from websockets.asyncio.client import connect
 from antiphon.app import log_source, log_writer
 from antiphon.engines.upstream import Options as Asking
 from antiphon.engines.upstream import UpstreamEngine
-from antiphon.store.open import open_store
+from antiphon.store.open import DEFAULT_LIMITS, open_store
+from antiphon.store.records import Limits
 from tests.acting import ActingTool
 from tests.apis.messages.support import check_stream as check_message_stream
 from tests.app.support import Outage
@@ -290,12 +291,13 @@ class World:
     Where `chats`, each has its model from another server, as a client of Chat Completions.
     """
 
-    def __init__(self, *, chats: bool = False, **options: Any) -> None:
+    def __init__(self, *, chats: bool = False, limits: Limits = DEFAULT_LIMITS, **options: Any) -> None:
         self._chats = chats
+        self._limits = limits
         self._options = options
 
     async def open(self) -> None:
-        self._store = await open_store("memory")
+        self._store = await open_store("memory", self._limits)
 
     async def close(self) -> None:
         await self._store.close()
@@ -319,7 +321,7 @@ class World:
             try:
                 yield server, outage
             finally:
-                outage.away = False
+                outage.away = outage.full = False
 
 
 class Case:
@@ -507,6 +509,43 @@ async def store_stays_away(case: Case) -> str:
     return told
 
 
+@ending("the disk of the store is full from the beginning")
+async def disk_is_full(case: Case) -> str:
+    case.store.full = True
+    told = await case.answered("Hi")
+    case.store.full = False
+    return told
+
+
+@ending("the disk of the store is full in the middle")
+async def disk_becomes_full(case: Case) -> str:
+    async def fill() -> None:
+        case.store.full = True
+        if case.way.background:  # somebody makes room
+            await until(lambda: not case.server.engine.load.running)
+            case.store.full = False
+
+    told = await case.interrupted("steady", fill)
+    case.store.full = False
+    return told
+
+
+@ending("more is stored than may be, from the beginning")
+async def no_room(case: Case) -> str:
+    return await case.answered("Hi")
+
+
+@ending("more is stored than may be, in the middle")
+async def too_much(case: Case) -> str:
+    return await case.answered("steady")
+
+
+ROOM = {
+    "more is stored than may be, from the beginning": Limits(stored=1),
+    "more is stored than may be, in the middle": Limits(response=8_000),
+}
+
+
 @ending("the response is deleted in the middle")
 async def deleted(case: Case) -> str:
     async def delete() -> None:
@@ -563,7 +602,11 @@ CHAT_WAYS = [
 ][: 1 if CI else None]
 """CI tries one of them: each ending waits for two servers. `make test` tries all."""
 CHAT_CASES = [(row, way) for row in table() for way in CHAT_WAYS if applies(row, way)]
-GOES_ON = ("the server stops in the middle", "the store stays away")
+GOES_ON = (
+    "the server stops in the middle",
+    "the store stays away",
+    "the disk of the store is full in the middle",
+)
 """Where an answer goes on from what was written. A server of chats cannot do that: the answer fails."""
 
 
@@ -581,7 +624,8 @@ async def test_one_from_a_server_of_chats_does_too(
 async def _ends(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch, *, chats: bool) -> None:
     if row.ending in ("the store is away from the beginning", "the store stays away"):
         monkeypatch.setattr(log_writer, "STORE_TIMEOUT", 0.05)
-    world = World(chats=chats, deadline=DEADLINE if "deadline" in row.ending else None)
+    deadline = DEADLINE if "deadline" in row.ending else None
+    world = World(chats=chats, limits=ROOM.get(row.ending, DEFAULT_LIMITS), deadline=deadline)
     await world.open()
     async with world.serving() as (server, store):
         case = Case(world, server, store, way, "failed" if chats else "completed")

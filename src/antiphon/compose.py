@@ -259,7 +259,10 @@ def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
     given = read_limits(settings.limit)
     limits = Limits(
         history=given.history_bytes,
+        response=given.response_bytes,
+        conversation=given.conversation_bytes,
         stored=given.stored_bytes,
+        all_stored=given.all_stored_bytes,
         conversations=given.conversations,
         files=given.files,
         vector_stores=given.vector_stores,

@@ -20,7 +20,7 @@ from antiphon.app.responses.create import Creation
 from antiphon.app.responses.history import understand
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
-from antiphon.core.errors import AntiphonError, StoreError
+from antiphon.core.errors import AntiphonError, StoreError, StoreFullError
 from antiphon.core.events import Event, Finished, TextDelta, TextEnded
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.drive import Client, Driver
@@ -36,6 +36,7 @@ from tests.store.samples import OWNER
 Lines = Iterable[Mapping[str, Any]]
 
 
+READING = ("get", "page", "summaries", "input_items", "items", "history", "events_after", "read", "messages")
 MAKING = ("responses.create", "responses.save", "completions.save")
 
 
@@ -44,7 +45,7 @@ class Killed(Exception):
 
 
 class Outage:
-    """A store as one server sees it: it can be taken `away`, and calls of it can be `held`.
+    """A store as one server sees it: it can be taken `away`, or be `full`, and calls of it can be `held`.
 
     Of those that are `unsure`, the first is made, and its success is not told.
     `calls` are those that came to it, `made` the ids of what was created.
@@ -53,6 +54,7 @@ class Outage:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.away: bool | Exception = False
+        self.full = False
         self.held: dict[str, asyncio.Event] = {}
         self.unsure: set[str] = set()
         self.calls: list[str] = []
@@ -83,6 +85,8 @@ class _Part:
                 await outage.held[full].wait()
             if outage.away:
                 raise outage.away if isinstance(outage.away, Exception) else StoreError
+            if outage.full and name not in READING:
+                raise StoreFullError
             made = await method(*args)
             if full in outage.unsure:
                 outage.unsure = set()

@@ -29,6 +29,7 @@ from tests.store.parts.files import FilesContract
 from tests.store.parts.jobs import JobsContract
 from tests.store.parts.log import LogContract, WatchContract
 from tests.store.parts.responses import ChainsContract, ItemsContract, ResponsesContract
+from tests.store.parts.usage import UsageContract
 from tests.store.parts.vector_stores import VectorStoresContract
 from tests.store.samples import (
     NOW,
@@ -43,8 +44,10 @@ from tests.store.samples import (
     leased,
     names,
     response,
+    response_end,
     woken,
 )
+from tests.store.weighing import check_counts
 
 
 class StoreContract(
@@ -61,6 +64,7 @@ class StoreContract(
     ContainersContract,
     FilesContract,
     VectorStoresContract,
+    UsageContract,
     SweepContract,
 ):
     """Inherit, and give it a `url` of nothing yet."""
@@ -71,7 +75,7 @@ class StoreContract(
 
     @pytest.fixture
     async def opened(self, url: str) -> AsyncIterator[Opener]:
-        """Opens stores, and closes them in the end."""
+        """Opens stores, and closes them in the end. Whatever was done to them, what they count is there."""
         stores: list[Store] = []
 
         async def opened(**limits: Any) -> Store:
@@ -81,6 +85,8 @@ class StoreContract(
         yield opened
         for store in stores:
             await store.close()
+        if url != "memory":
+            await check_counts(url)
 
     @pytest.fixture
     async def store(self, opened: Opener) -> Store:
@@ -213,6 +219,22 @@ class SharedStoreContract(StoreContract):
         record = await other.responses.get(OWNER, "resp_1")
         assert record is not None
         assert record.last_seq == log[-1].last
+
+    async def test_both_count_the_same_owner(self, store: Store, other: Store) -> None:
+        """Whatever two servers store and delete at the same time: `opened` adds it up in the end."""
+
+        async def churn(server: Store, other: Store, name: str) -> None:
+            for index in range(12):
+                await server.responses.create(leased(f"{name}{index}"), items("a", "b"))
+                await server.log.append(append(entry(0, 3), name=f"{name}{index}"))
+            await asyncio.gather(
+                *(other.responses.delete(OWNER, f"{name}{index}") for index in range(0, 12, 2)),
+                *(server.responses.delete(OWNER, f"{name}{index}") for index in range(0, 12, 3)),
+                *(server.responses.finish(response_end(f"{name}{index}")) for index in range(12)),
+            )
+
+        await asyncio.gather(churn(store, other, "a"), churn(other, store, "b"))
+        assert await store.usage.of(OWNER) == await other.usage.of(OWNER) > 0
 
     async def test_both_add_to_a_conversation(self, store: Store, other: Store) -> None:
         await store.conversations.create(conversation(), ())

@@ -211,7 +211,7 @@ async def test_a_file_comes_in_parts(alice: AsyncOpenAI, server: Running):
 
 
 async def test_an_upload_that_is_cancelled_leaves_nothing(alice: AsyncOpenAI, server: Running):
-    before = await server.app.storage.store.blobs.used(identity_of("alice"))
+    before = await server.app.storage.store.usage.of(identity_of("alice"))
     upload = await alice.uploads.create(
         filename="a",
         purpose="vision",
@@ -225,7 +225,7 @@ async def test_an_upload_that_is_cancelled_leaves_nothing(alice: AsyncOpenAI, se
     assert cancelled.status == "cancelled"
     with pytest.raises(NotFoundError):
         await alice.uploads.parts.create(upload.id, data=b"abc")
-    assert await server.app.storage.store.blobs.used(identity_of("alice")) == before
+    assert await server.app.storage.store.usage.of(identity_of("alice")) == before
 
 
 async def test_the_client_cuts_a_file_itself(alice: AsyncOpenAI):

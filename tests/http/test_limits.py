@@ -41,8 +41,8 @@ SMALL = Limits(
 
 
 @asynccontextmanager
-async def serving(limits: Limits = SMALL) -> AsyncIterator[tuple[Running, Api]]:
-    store = partial(open_store, "memory", StoreLimits(history=limits.history_bytes))
+async def serving(limits: Limits = SMALL, **stored: int) -> AsyncIterator[tuple[Running, Api]]:
+    store = partial(open_store, "memory", StoreLimits(history=limits.history_bytes, **stored))
     async with (
         running(SCRIPT, limits=limits, store=store) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as http,
@@ -79,6 +79,29 @@ async def test_a_history_that_weighs_too_much() -> None:
         over = ask("Hi", previous_response_id=second["id"])
         assert await refused(api, "/responses", over, "history_bytes") == "previous_response_id"
         assert server.engine.steps == asked
+
+
+async def test_there_is_no_room_for_more() -> None:
+    async with serving(stored=20_000, conversation=4_000) as (server, api):
+        path = await api.conversation(user("x" * 3000))
+        asked, over = server.engine.steps, ask("x" * 600, conversation=path.rpartition("/")[2])
+        assert await refused(api, "/responses", over, "conversation_bytes") == "conversation"
+        more = {"items": [user("x" * 600)]}
+        assert await refused(api, path.removeprefix("/v1") + "/items", more, "conversation_bytes") == "items"
+        much = "x" * 18_000
+        assert await refused(api, "/responses", ask(much), "stored_bytes") == "store"
+        assert await refused(api, "/responses", ask(much, background=True), "stored_bytes") == "store"
+        said = {"messages": [{"role": "user", "content": much}]}
+        assert (
+            await refused(api, "/chat/completions", chat() | said | {"store": True}, "stored_bytes")
+            == "store"
+        )
+        assert server.engine.steps == asked
+        await api.create(much, store=False)
+        params = {"model": "scripted", "max_tokens": 5, **said}
+        batch = {"requests": [{"custom_id": "a", "params": params}]}
+        refusal = await api.http.post("/messages/batches", json=batch)
+        assert (refusal.status_code, "'stored_bytes'" in refusal.text) == (400, True)
 
 
 async def test_references() -> None:

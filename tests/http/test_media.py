@@ -31,7 +31,7 @@ from tests.server import NO_TLS, Running, running
 from tests.tools.web.site import Site, elsewhere, loopback, page, web
 from tests.tools.web.site import bomb as gzip_bomb
 
-RED, WIDE = png(3, 2), png(56, 28)
+RED, WIDE, OTHER = png(3, 2), png(56, 28), png(5, 5)
 """One token, and two."""
 LINES = [{"output": "I see."}]
 BLIND = replace(CAPABILITIES, media=frozenset())
@@ -457,11 +457,11 @@ async def test_a_stored_completion_keeps_its_parts(seeing: Apis) -> None:
 
 
 async def kept(seeing: Apis, *contents: bytes) -> None:
-    """What is stored of this owner is exactly this."""
+    """Of the pictures of this page, exactly these are stored of this owner."""
     store = seeing.server.app.storage.store
-    assert await store.blobs.used(ANYONE.owner) == sum(map(len, contents))
-    for data in contents:
-        assert await store.blobs.get(ANYONE.owner, sha256(data).hexdigest())
+    for data in (RED, WIDE, OTHER):
+        found = await store.blobs.get(ANYONE.owner, sha256(data).hexdigest())
+        assert (found is not None) == (data in contents)
 
 
 async def test_media_are_stored_once_by_their_content_and_go_with_what_has_them(seeing: Apis) -> None:
@@ -470,7 +470,7 @@ async def test_media_are_stored_once_by_their_content_and_go_with_what_has_them(
     second = await seeing.responses.create(said, stream=False)
     third = await seeing.responses.create(in_responses("And", WIDE), background=True)
     await seeing.responses.finished(third["id"])
-    await seeing.responses.create(in_responses("Not this", png(5, 5)), store=False)
+    await seeing.responses.create(in_responses("Not this", OTHER), store=False)
     await kept(seeing, RED, WIDE)
     record = await seeing.server.app.storage.store.responses.get(ANYONE.owner, first["id"])
     items = await seeing.server.app.storage.store.responses.history(ANYONE.owner, first["id"])
@@ -547,14 +547,12 @@ async def test_a_url_is_fetched_once_for_a_conversation() -> None:
 
 
 async def test_media_count_for_what_an_owner_may_store() -> None:
-    limits = Limits(stored_bytes=len(RED) + 10)
-    async with apis(
-        limits=limits, store=partial(open_store, "memory", StoreLimits(stored=len(RED) + 10))
-    ) as seeing:
+    noise = image("PNG", Image.effect_noise((200, 200), 80))
+    async with apis(store=partial(open_store, "memory", StoreLimits(stored=10_000))) as seeing:
         await seeing.responses.create(in_responses("Look", RED))
         for post in (
-            seeing.responses.refused(in_responses("And", WIDE)),
-            seeing.chat.refused(in_chat("And", WIDE), store=True),
+            seeing.responses.refused(in_responses("And", noise)),
+            seeing.chat.refused(in_chat("And", noise), store=True),
         ):
             assert (await post)["code"] == "limit_exceeded"
         await kept(seeing, RED)

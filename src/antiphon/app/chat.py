@@ -49,7 +49,9 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     projection: Projection = kind(envelope, turn.choices, presentation)
     journal = None
     if accepted.store:
-        messages = await contents.keep(stored_messages(answer, request.messages), answer, "messages")
+        given = stored_messages(answer, request.messages)
+        await app.storage.store.usage.check(owner, sum(len(item.payload) for item in given), "store")
+        messages = await contents.keep(given, answer, "messages")
         journal = _journal(app, accepted, envelope, projection, as_records(messages))
     return app.driver(AnswerSource([turn], model), projection, journal, request.deadline_seconds)
 

@@ -7,8 +7,8 @@ times. So a stored stream costs little more than one that is not, and a reader o
 log is a moment behind.
 
 When the database is away, what was collected waits and is written when it is
-back; if that takes too long, its answer is stopped. So it is when a
-response turns out to be another server's, or ended, or deleted.
+back; if that takes too long, or its disk is full, its answer is stopped. So it is when a
+response turns out to be another server's, or ended, or deleted, or with it more is stored than may be.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from typing import Protocol, TypeVar
 import structlog
 
 from antiphon.app.metrics import Metrics
-from antiphon.core.errors import StoreError
-from antiphon.run.endings import LostError
-from antiphon.store.records import Append, Lease, LogEntry, Verdict
+from antiphon.core.errors import StoreError, StoreFullError
+from antiphon.run.endings import LostError, OverLimitError
+from antiphon.store.records import Append, Lease, LogEntry
 from antiphon.store.store import Store
 
 LEASE = 3.0
@@ -149,9 +149,11 @@ class LogWriter:
                 journal.stop(error)
             return
         for (journal, append), verdict in zip(appends.items(), verdicts, strict=True):
-            if verdict is Verdict.ACCEPTED:
+            if verdict.accepted:
                 journal.stored = append.entries[-1] if append.entries else journal.stored
-            else:
+            if verdict.limit is not None:
+                journal.stop(OverLimitError(verdict.limit))
+            elif not verdict.accepted:
                 journal.stop(LostError(verdict))
 
     async def retried(
@@ -175,7 +177,7 @@ class LogWriter:
             except StoreError as error:
                 self._metrics.store_failed()
                 log.warning("the store does not answer", error=error.why)
-                if self.stopping.done() or now() > deadline:
+                if self.stopping.done() or now() > deadline or isinstance(error, StoreFullError):
                     raise
                 failed = True
             else:

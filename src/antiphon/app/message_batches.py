@@ -77,7 +77,9 @@ async def create(app: App, wire: CreateBatch, owner: str) -> ResponseRecord:
         background=True,
         expires_at=now + max(app.options.keep, LIFETIME),
     )
-    await app.storage.store.responses.create(record, ())
+    store = app.storage.store
+    await store.usage.check(record.owner, len(record.request), "requests")
+    await store.responses.create(record, ())
     return record
 
 

@@ -14,6 +14,7 @@
     │   ├── EngineNotReadyError     still loading, or shutting down           503
     │   └── EngineBusyError         too many requests wait already            429
     ├── StoreError              stored data cannot be reached                 503
+    │   └── StoreFullError          its disk is full                          503
     └── ToolError               a server-side tool failed                     500
 
 The docstring of a class is its default message and names the remedy. A message
@@ -181,6 +182,12 @@ class StoreError(AntiphonError):
         cause = self.__cause__ or self
         original = getattr(cause, "orig", None)
         return str((original.__cause__ or original) if original else cause)
+
+
+class StoreFullError(StoreError):
+    """The disk of the server is full: nothing can be stored. Try again later, or send `store: false`."""
+
+    code = "store_full"
 
 
 class StoreAwayError(StoreError):

@@ -61,7 +61,10 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     history_bytes: int = 16 * MIB
     answer_bytes: int = 32 * MIB
     repetitions: int = 1_000_000  # more than an answer has room for: none is ended
-    stored_bytes: int = 4096 * MIB
+    response_bytes: int = 128 * MIB
+    conversation_bytes: int = 32 * MIB
+    stored_bytes: int = 16 * 1024 * MIB
+    all_stored_bytes: int = 64 * 1024 * MIB
     file_bytes: int = 128 * MIB
     conversations: int = 100_000
     files: int = 10_000

@@ -9,7 +9,14 @@ from enum import Enum, auto
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, StoreError
+from antiphon.core.errors import (
+    EngineBusyError,
+    EngineError,
+    EngineNotReadyError,
+    RequestError,
+    StoreError,
+)
+from antiphon.core.limits import LIMIT_EXCEEDED
 
 
 class ClientLeftError(Exception):
@@ -33,6 +40,19 @@ class DeadlineError(EngineError):
 
     status = 504
     code = "deadline_exceeded"
+
+
+class OverLimitError(RequestError):
+    """With this answer, more is stored than a limit of the server allows: it ends here."""
+
+    code = LIMIT_EXCEEDED
+
+    def __init__(self, limit: str) -> None:
+        message = (
+            f"With this answer, more is stored than the limit '{limit}' of this server allows: it ends here."
+            " Delete what you no longer need, or send 'store: false'."
+        )
+        super().__init__(message, param="store")
 
 
 class LostError(StoreError):

@@ -12,15 +12,15 @@ from hashlib import sha256
 from uuid import uuid4
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, insert, select, update
 
 from antiphon.core.errors import NotFoundError, RequestError, StoreError
-from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import abandon_blobs, release_blobs
-from antiphon.store.records import BlobRecord, ItemRecord, NewBlob
-from antiphon.store.schema import blob_holders, blob_pieces, blobs, vector_store_files
+from antiphon.store.records import BlobRecord, ItemRecord, Limits, NewBlob
+from antiphon.store.schema import blob_holders, blob_pieces, blobs
 from antiphon.store.transaction import Transaction, insertion
+from antiphon.store.usage import check_room
 
 PIECE_BYTES = 256 * 1024
 UNFINISHED_SECONDS = 24 * 60 * 60
@@ -35,7 +35,7 @@ class _Writing(Struct, frozen=True):
 
     id: str
     new: NewBlob
-    most: int
+    limits: Limits
     position: int
     piece: bytes
     digest: str | None
@@ -67,14 +67,6 @@ def find(connection: Connection, owner: str, digest: str) -> BlobRecord | None:
     """The blob."""
     row = connection.execute(select(*_COLUMNS).where(_owned(owner, digest)).limit(1)).first()
     return BlobRecord(*row) if row else None
-
-
-def used(connection: Connection, owner: str) -> int:
-    """Bytes of all blobs of an owner, and of the chunks of its vector stores."""
-    content = select(func.coalesce(func.sum(blobs.c.size), 0)).where(blobs.c.owner == owner)
-    its = vector_store_files.c.owner == owner
-    chunks = select(func.coalesce(func.sum(vector_store_files.c.usage_bytes), 0)).where(its)
-    return int(connection.execute(content).scalar_one()) + int(connection.execute(chunks).scalar_one())
 
 
 def hold(transaction: Transaction, holding: Holding) -> bool:
@@ -114,15 +106,11 @@ def _write(transaction: Transaction, it: _Writing) -> BlobRecord | None:
     if not transaction.execute(grown).rowcount:
         raise RequestError(f"The content took more than {UNFINISHED_SECONDS} seconds. Send it faster.")
     transaction.each(_ADD_PIECE, [(it.id, it.position, it.piece)])
+    transaction.count(it.new.owner, len(it.piece))
     if it.digest is not None:
         _finish(transaction, it, it.digest)
     # Counted after it was written, which an error undoes: several uploads together do not pass the limit.
-    if used(transaction.connection, it.new.owner) > it.most:
-        message = (
-            f"Your stored content would have more than {it.most} bytes, the limit 'stored_bytes' of this"
-            " server. Delete what you no longer need."
-        )
-        raise RequestError(message, code=LIMIT_EXCEEDED)
+    check_room(transaction, it.new.owner, it.limits)
     return None if it.digest is None else find(transaction.connection, it.new.owner, it.digest)
 
 
@@ -200,12 +188,11 @@ class SqlBlobs:
 
     async def put(self, new: NewBlob, content: AsyncIterable[bytes] | bytes) -> BlobRecord:
         blob_id, digest, position = uuid4().hex, sha256(), 0
-        most = self._database.limits.stored
         try:
             async for piece, last in _pieces(content):
                 digest.update(piece)
                 named = digest.hexdigest() if last else None
-                writing = _Writing(blob_id, new, most, position, piece, named)
+                writing = _Writing(blob_id, new, self._database.limits, position, piece, named)
                 record = await self._database.write(_write, writing)
                 position += 1
         except BaseException:
@@ -236,6 +223,3 @@ class SqlBlobs:
 
     async def release(self, owner: str, holder: str) -> None:
         await self._database.write(_release, (owner, holder))
-
-    async def used(self, owner: str) -> int:
-        return await self._database.read(used, owner)

@@ -15,6 +15,7 @@ from antiphon.store.records import CompletionFilter, CompletionRecord, ItemRecor
 from antiphon.store.schema import checked, completions
 from antiphon.store.schema import completion_metadata as pairs
 from antiphon.store.transaction import Rows, Transaction, insertion
+from antiphon.store.usage import size_of, stored_size
 
 _SAVE = insertion(completions)
 _PAIR = insertion(pairs)
@@ -39,6 +40,7 @@ def _owned(owner: str, completion_id: str) -> ColumnElement[bool]:
 def _record(row: Found) -> CompletionRecord:
     values = dict(row._mapping)
     metadata = msgspec.json.decode(values.pop("metadata"), type=dict[str, str])
+    del values["size"]
     return CompletionRecord(metadata=metadata, **values)
 
 
@@ -46,8 +48,8 @@ def _encoded(metadata: Mapping[str, str]) -> bytes:
     return msgspec.json.encode({checked(key): checked(value) for key, value in metadata.items()})
 
 
-def _row(it: CompletionRecord) -> tuple[Any, ...]:
-    return it.id, it.owner, it.created_at, it.model, it.expires_at, _encoded(it.metadata), it.body
+def _row(it: CompletionRecord, metadata: bytes, size: int) -> tuple[Any, ...]:
+    return it.id, it.owner, it.created_at, it.model, it.expires_at, metadata, it.body, size
 
 
 def _pair_rows(completion_id: str, metadata: Mapping[str, str]) -> Rows:
@@ -58,7 +60,13 @@ def save_all(
     transaction: Transaction, saves: Sequence[tuple[CompletionRecord, Sequence[ItemRecord]]]
 ) -> list[None]:
     """Store completions with their messages."""
-    transaction.each(_SAVE, [_row(record) for record, _ in saves])
+    rows: list[tuple[Any, ...]] = []
+    for it, messages in saves:
+        metadata = _encoded(it.metadata)
+        size = size_of(it.body, metadata) + items.size(messages)
+        rows.append(_row(it, metadata, size))
+        transaction.count(it.owner, size)
+    transaction.each(_SAVE, rows)
     transaction.each(_PAIR, [row for it, _ in saves for row in _pair_rows(it.id, it.metadata)])
     items.add(transaction, [row for it, messages in saves for row in items.input_rows(it.id, messages)])
     for it, messages in saves:
@@ -68,10 +76,16 @@ def save_all(
 
 @one_by_one
 def _update(transaction: Transaction, change: _Change) -> CompletionRecord | None:
-    values = {"metadata": _encoded(change.metadata), "body": change.body}
     owned = _owned(change.owner, change.id)
-    if not transaction.execute(update(completions).where(owned).values(values)).rowcount:
+    size = stored_size(completions.c.body, completions.c.metadata)
+    before = transaction.execute(select(size).where(owned).with_for_update()).scalar()
+    if before is None:
         return None
+    metadata = _encoded(change.metadata)
+    more = size_of(change.body, metadata) - before
+    values = {"metadata": metadata, "body": change.body, "size": completions.c.size + more}
+    transaction.execute(update(completions).where(owned).values(values))
+    transaction.count(change.owner, more)
     transaction.execute(delete(pairs).where(pairs.c.completion_id == change.id))
     transaction.each(_PAIR, _pair_rows(change.id, change.metadata))
     return find(transaction.connection, change.owner, change.id)

@@ -10,10 +10,11 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_conversation
-from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
+from antiphon.store.records import ConversationRecord, ItemRecord, Limits, Page, Paging
 from antiphon.store.schema import conversations
 from antiphon.store.schema import items as item_table
 from antiphon.store.transaction import Transaction, insertion
+from antiphon.store.usage import check_room, refusal, size_of
 
 COLUMNS = (conversations.c.id, conversations.c.owner, conversations.c.created_at, conversations.c.metadata)
 
@@ -36,14 +37,15 @@ def owners(transaction: Transaction, ids: Collection[str]) -> dict[str, str]:
 def append(transaction: Transaction, conversation_id: str, records: Sequence[ItemRecord]) -> None:
     """Append items; to a conversation that is gone, nothing."""
     its = conversations.c.id == conversation_id
-    counter = conversations.c.next_position
+    counter, size = conversations.c.next_position, items.size(records)
     # Counting up locks the row: others that append wait, and get the numbers behind these.
-    counted = update(conversations).where(its).values(next_position=counter + len(records))
-    if transaction.execute(counted).rowcount:
+    grown = {"next_position": counter + len(records), "size": conversations.c.size + size}
+    if transaction.execute(update(conversations).where(its).values(grown)).rowcount:
         now = transaction.execute(select(counter, conversations.c.owner).where(its)).one()
         start = now.next_position - len(records)
         items.add(transaction, items.input_rows(conversation_id, records, start))
         blobs.hold_for(transaction, now.owner, conversation_id, records)
+        transaction.count(now.owner, size)
 
 
 def _owned(owner: str, conversation_id: str) -> ColumnElement[bool]:
@@ -71,22 +73,41 @@ def _require(connection: Connection, owner: str, conversation_id: str) -> None:
 
 
 @one_by_one
-def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord], int]) -> None:
-    record, first, most = creation
-    row = (record.id, record.owner, record.created_at, len(first), record.metadata)
+def _create(
+    transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord], Limits]
+) -> None:
+    record, first, limits = creation
+    size = size_of(record.metadata) + items.size(first)
+    row = (record.id, record.owner, record.created_at, len(first), record.metadata, size)
     transaction.each(_CREATE, [row])
     count = select(func.count()).select_from(conversations).where(conversations.c.owner == record.owner)
-    if transaction.execute(count).scalar_one() > most:
+    if transaction.execute(count).scalar_one() > limits.conversations:
+        most = limits.conversations
         message = f"You have {most} conversations, the limit 'conversations' of this server. Delete some."
         raise RequestError(message, code=LIMIT_EXCEEDED)
     items.add(transaction, items.input_rows(record.id, first))
     blobs.hold_for(transaction, record.owner, record.id, first)
+    transaction.count(record.owner, size)
+    _check_size(transaction, record.owner, size, limits)
+
+
+def _check_size(transaction: Transaction, owner: str, size: int, limits: Limits) -> None:
+    """Raise RequestError if a conversation is too large, or its owner has no room for it."""
+    if size > limits.conversation:
+        raise refusal("conversation_bytes", limits, "items")
+    check_room(transaction, owner, limits, "items")
 
 
 @one_by_one
 def _update(transaction: Transaction, change: tuple[str, str, bytes]) -> ConversationRecord | None:
     owner, conversation_id, metadata = change
-    transaction.execute(update(conversations).where(_owned(owner, conversation_id)).values(metadata=metadata))
+    before = _find_locked(transaction, owner, conversation_id)
+    if before is None:
+        return None
+    more = len(metadata) - len(before.metadata)
+    changed = {"metadata": metadata, "size": conversations.c.size + more}
+    transaction.execute(update(conversations).where(_owned(owner, conversation_id)).values(changed))
+    transaction.count(owner, more)
     return find(transaction.connection, owner, conversation_id)
 
 
@@ -99,11 +120,13 @@ def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
 
 
 @one_by_one
-def _add(transaction: Transaction, addition: tuple[str, str, Sequence[ItemRecord]]) -> bool:
-    owner, conversation_id, records = addition
+def _add(transaction: Transaction, addition: tuple[str, str, Sequence[ItemRecord], Limits]) -> bool:
+    owner, conversation_id, records, limits = addition
     if _find_locked(transaction, owner, conversation_id) is None:
         return False
     append(transaction, conversation_id, records)
+    size = select(conversations.c.size).where(conversations.c.id == conversation_id)
+    _check_size(transaction, owner, transaction.execute(size).scalar_one(), limits)
     return True
 
 
@@ -116,8 +139,12 @@ def _delete_item(
     if conversation is None:
         return None, False
     its = item_table.c.parent == conversation_id
-    before = _blobs(transaction, its)
-    deleted = transaction.execute(delete_from(item_table).where(its, item_table.c.id == item_id)).rowcount
+    before, which = _blobs(transaction, its), its & (item_table.c.id == item_id)
+    size = int(transaction.execute(select(func.coalesce(func.sum(items.SIZE), 0)).where(which)).scalar_one())
+    deleted = transaction.execute(delete_from(item_table).where(which)).rowcount
+    less = {"size": conversations.c.size - size}
+    transaction.execute(update(conversations).where(conversations.c.id == conversation_id).values(less))
+    transaction.count(owner, -size)
     if deleted and (unused := before - _blobs(transaction, its)):
         blobs.release_from(transaction, conversation_id, unused)
     return conversation, deleted > 0
@@ -154,7 +181,7 @@ class SqlConversations:
         self._database = database
 
     async def create(self, record: ConversationRecord, items: Sequence[ItemRecord]) -> None:
-        await self._database.write(_create, (record, items, self._database.limits.conversations))
+        await self._database.write(_create, (record, items, self._database.limits))
 
     async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:
         return await self._database.read(find, owner, conversation_id)
@@ -169,7 +196,8 @@ class SqlConversations:
         return await self._database.write(_delete, (owner, conversation_id))
 
     async def add(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
-        if not await self._database.write(_add, (owner, conversation_id, items)):
+        addition = (owner, conversation_id, items, self._database.limits)
+        if not await self._database.write(_add, addition):
             raise missing(conversation_id)
 
     async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:

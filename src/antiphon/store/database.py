@@ -12,6 +12,7 @@ writes are repeated one by one, so that the others still succeed.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +23,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from antiphon.core.errors import AntiphonError, StoreError
+from antiphon.core.errors import AntiphonError, StoreError, StoreFullError
 from antiphon.store.records import Limits
 from antiphon.store.transaction import Transaction
 from antiphon.store.watch import Notifier
@@ -33,6 +34,8 @@ R = TypeVar("R")
 Found = Row[*tuple[Any, ...]]
 """What is selected."""
 
+DISK_FULL = "53100"
+"""PostgreSQL's code for it."""
 
 Read = Callable[[Connection], R]
 Write = Callable[[Transaction, Sequence[A]], Sequence[R]]
@@ -73,7 +76,15 @@ def as_store_errors(*kinds: type[Exception]) -> Iterator[None]:
         original = getattr(error, "orig", None)
         if isinstance(original, AntiphonError):  # raised by a type of ours, see `schema.Text`
             raise original from None
-        raise StoreError from error
+        raise (StoreFullError if _is_full(original or error) else StoreError) from error
+
+
+def _is_full(error: Any) -> bool:
+    """Whether the disk of the database is full, as SQLite and PostgreSQL say that."""
+    return (
+        getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        or getattr(error, "sqlstate", None) == DISK_FULL
+    )
 
 
 def one_by_one(work: Callable[[Transaction, A], R]) -> Write[A, R]:
@@ -186,4 +197,5 @@ def _perform(batch: Sequence[_Waiting], transaction: Transaction) -> list[Any]:
     results: list[Any] = []
     for work, group in groupby(batch, lambda waiting: waiting.work):
         results += work(transaction, [waiting.argument for waiting in group])
+    transaction.settle()
     return results

@@ -27,10 +27,12 @@ from antiphon.store.schema import (
 )
 from antiphon.store.store import cancel_of, events_of
 from antiphon.store.transaction import Transaction
+from antiphon.store.usage import uncount
 
 
 def delete_responses(transaction: Transaction, ids: Collection[str]) -> None:
     """Delete responses, and wake their readers and workers."""
+    uncount(transaction, responses, responses.c.size, responses.c.id.in_(ids))
     transaction.execute(delete(responses).where(responses.c.id.in_(ids)))
     transaction.execute(delete(items).where(items.c.parent.in_(ids)))
     transaction.execute(delete(log).where(log.c.response_id.in_(ids)))
@@ -41,6 +43,7 @@ def delete_responses(transaction: Transaction, ids: Collection[str]) -> None:
 
 def delete_conversation(transaction: Transaction, conversation_id: str) -> None:
     """Delete a conversation."""
+    uncount(transaction, conversations, conversations.c.size, conversations.c.id == conversation_id)
     transaction.execute(delete(conversations).where(conversations.c.id == conversation_id))
     transaction.execute(delete(items).where(items.c.parent == conversation_id))
     release_blobs(transaction, blob_holders.c.holder == conversation_id)
@@ -48,6 +51,7 @@ def delete_conversation(transaction: Transaction, conversation_id: str) -> None:
 
 def delete_completions(transaction: Transaction, ids: Collection[str]) -> None:
     """Delete stored completions."""
+    uncount(transaction, completions, completions.c.size, completions.c.id.in_(ids))
     transaction.execute(delete(completions).where(completions.c.id.in_(ids)))
     transaction.execute(delete(items).where(items.c.parent.in_(ids)))
     transaction.execute(delete(completion_metadata).where(completion_metadata.c.completion_id.in_(ids)))
@@ -83,6 +87,7 @@ def delete_vector_stores(transaction: Transaction, ids: Collection[str]) -> None
 
 def detach_files(transaction: Transaction, which: ColumnElement[bool]) -> None:
     """Take files out of vector stores: nobody finds them any more, and the sweep takes their chunks."""
+    uncount(transaction, vector_store_files, vector_store_files.c.usage_bytes, which)
     gone = {"status": IndexStatus.DELETED, "usage_bytes": 0}
     transaction.execute(update(vector_store_files).where(which).values(gone))
 
@@ -100,5 +105,6 @@ def release_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:
 
 
 def abandon_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:
-    """Make blobs nobody's: they count for no quota, and the next sweep takes them."""
+    """Make blobs nobody's: they are not counted any more, and the next sweep takes them."""
+    uncount(transaction, blobs, blobs.c.size, which)
     transaction.execute(update(blobs).where(which).values(digest=None, size=0, expires_at=0.0))

@@ -12,9 +12,13 @@ from antiphon.store.pages import page
 from antiphon.store.records import ItemRecord, Page, Paging
 from antiphon.store.schema import items
 from antiphon.store.transaction import Rows, Transaction, insertion
+from antiphon.store.usage import size_of, stored_size
 
 COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.c.tokens, items.c.blobs)
 """Those of an `ItemRecord`, in its order."""
+
+SIZE = stored_size(items.c.payload, items.c.tokens)
+"""What an item counts."""
 
 _ADD = insertion(items)
 
@@ -27,6 +31,11 @@ def input_rows(parent: str, records: Iterable[ItemRecord], start: int = 0) -> Ro
 def output_rows(parent: str, records: Iterable[ItemRecord]) -> Rows:
     """Rows for what came out."""
     return [_row(parent, True, position, record) for position, record in enumerate(records)]
+
+
+def size(records: Iterable[ItemRecord]) -> int:
+    """What items count."""
+    return sum(size_of(record.payload, record.tokens) for record in records)
 
 
 def add(transaction: Transaction, rows: Rows) -> None:

@@ -9,13 +9,14 @@ from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import Connection, Integer, LargeBinary, bindparam, func, select, update
+from sqlalchemy import Connection, Integer, LargeBinary, bindparam, func, literal_column, select, update
 
 from antiphon.store.database import Database
-from antiphon.store.records import Append, LogEntry, ResponseStatus, Tail, Verdict
+from antiphon.store.records import Append, Limits, LogEntry, ResponseStatus, Tail, Verdict
 from antiphon.store.schema import log, responses
 from antiphon.store.store import events_of
 from antiphon.store.transaction import Prepared, Rows, Transaction, insertion
+from antiphon.store.usage import Room, size_of
 
 _SEQ_MAX = 2**63 - 1
 
@@ -26,6 +27,10 @@ _LOCK = Prepared(
         responses.c.worker,
         responses.c.last_seq,
         responses.c.conversation_id,
+        responses.c.owner,
+        responses.c.size,
+        func.length(responses.c.body),
+        func.coalesce(func.length(responses.c.prompt_ids), literal_column("0")),
     )
     .where(responses.c.id == bindparam("id"))
     .with_for_update(),
@@ -38,8 +43,15 @@ _ADVANCE = Prepared(
         last_seq=bindparam("new_seq"),
         prompt_ids=func.coalesce(bindparam("new_ids", type_=LargeBinary), responses.c.prompt_ids),
         calls_begun=func.coalesce(bindparam("new_calls", type_=Integer), responses.c.calls_begun),
+        size=bindparam("new_size"),
     ),
-    [responses.c.last_seq, responses.c.prompt_ids, responses.c.calls_begun, responses.c.id],
+    [
+        responses.c.last_seq,
+        responses.c.prompt_ids,
+        responses.c.calls_begun,
+        responses.c.size,
+        responses.c.id,
+    ],
 )
 _ADD = insertion(log)
 _PROGRESS = select(responses.c.status, responses.c.last_seq).where(
@@ -61,6 +73,10 @@ class ResponseState(Struct):
     worker: str | None
     last_seq: int
     conversation_id: str | None
+    owner: str
+    size: int
+    body_bytes: int
+    prompt_bytes: int
 
     def judge(self, worker: str | None, entries: Sequence[LogEntry]) -> Verdict:
         """The result of a write by `worker` that adds `entries`."""
@@ -72,11 +88,17 @@ class ResponseState(Struct):
             return Verdict.GAP
         return Verdict.ACCEPTED
 
-    def take(self, entries: Sequence[LogEntry]) -> Rows:
-        """The rows of accepted entries; none if they are stored already."""
+    def grow(self, size: int, transaction: Transaction) -> None:
+        """It has so many more bytes."""
+        self.size += size
+        transaction.count(self.owner, size)
+
+    def take(self, entries: Sequence[LogEntry], transaction: Transaction) -> Rows:
+        """The rows of accepted entries, which are counted; none if they are stored already."""
         if not entries or self._has(entries):
             return []
         self.last_seq = entries[-1].last
+        self.grow(sum(size_of(entry.events, entry.chunks) for entry in entries), transaction)
         return [_row(self.id, entry) for entry in entries]
 
     def _has(self, entries: Sequence[LogEntry]) -> bool:
@@ -104,21 +126,30 @@ def add_entries(transaction: Transaction, rows: Rows) -> None:
     transaction.each(_ADD, rows)
 
 
-def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> list[list[Verdict]]:
+def append_all(
+    transaction: Transaction, calls: Sequence[tuple[Sequence[Append], Limits]]
+) -> list[list[Verdict]]:
     """The results of each call's appends."""
-    states = lock(transaction, {append.response_id for call in calls for append in call})
+    states = lock(transaction, {append.response_id for appends, _ in calls for append in appends})
     changes: list[tuple[Any, ...]] = []
     entries: list[tuple[Any, ...]] = []
+    _, limits = calls[0]
+    room = Room(transaction.connection, (at.owner for at in states.values()), limits, transaction.grown)
 
     def take(append: Append) -> Verdict:
         at = states.get(append.response_id)
         verdict = at.judge(append.worker, append.entries) if at else Verdict.GONE
-        if at and verdict is Verdict.ACCEPTED:
-            entries.extend(at.take(append.entries))
-            changes.append((at.last_seq, append.prompt_ids, append.calls_begun, at.id))
-        return verdict
+        if not at or verdict is not Verdict.ACCEPTED:
+            return verdict
+        entries.extend(at.take(append.entries, transaction))
+        if append.prompt_ids is not None:
+            at.grow(len(append.prompt_ids) - at.prompt_bytes, transaction)
+            at.prompt_bytes = len(append.prompt_ids)
+        changes.append((at.last_seq, append.prompt_ids, append.calls_begun, at.size, at.id))
+        over = "response_bytes" if at.size > limits.response else room.exceeded(at.owner)
+        return Verdict(over or verdict)
 
-    verdicts = [[take(append) for append in call] for call in calls]
+    verdicts = [[take(append) for append in appends] for appends, _ in calls]
     transaction.each(_ADVANCE, changes)
     add_entries(transaction, entries)
     transaction.wake(*(events_of(change[-1]) for change in changes))
@@ -154,7 +185,7 @@ class SqlLog:
         self._database = database
 
     async def append(self, *appends: Append) -> list[Verdict]:
-        return await self._database.write(append_all, appends)
+        return await self._database.write(append_all, (appends, self._database.limits))
 
     async def events_after(self, owner: str, response_id: str, seq: int) -> Tail | None:
         limit = self._database.limits.entries

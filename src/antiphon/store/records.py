@@ -138,6 +138,12 @@ class Verdict(StrEnum):
     """The result of a write to a response. Only an accepted one changed anything."""
 
     ACCEPTED = "accepted"
+    RESPONSE_BYTES = "response_bytes"
+    """Accepted, and now the response has more bytes than the limit of this name: it has to end."""
+    STORED_BYTES = "stored_bytes"
+    """The same of all that its owner has stored."""
+    ALL_STORED_BYTES = "all_stored_bytes"
+    """The same of all that all owners have."""
     GONE = "gone"
     """There is no such response; it was deleted."""
     ENDED = "ended"
@@ -146,6 +152,16 @@ class Verdict(StrEnum):
     """Another worker holds its lease, or none does."""
     GAP = "gap"
     """An entry does not begin right after the last one."""
+
+    @property
+    def limit(self) -> str | None:
+        """The name of the limit that the response is over."""
+        return self.value if self.value.endswith("_bytes") else None
+
+    @property
+    def accepted(self) -> bool:
+        """It was written."""
+        return self is Verdict.ACCEPTED or self.limit is not None
 
 
 class Tail(Struct, frozen=True):
@@ -413,16 +429,18 @@ class Swept(Struct, frozen=True):
 class Limits(Struct, frozen=True, kw_only=True):
     """Every bound of a store."""
 
-    responses: int = 1_000_000
-    """So many responses are kept; beyond it a sweep deletes the oldest ended of the owner with most."""
-    completions: int = 1_000_000
-    """The same for stored completions."""
     chain: int = 10_000
     """The most responses that `previous_id` may link in a row."""
     history: int = 16 * 1024 * 1024
     """The most bytes that the items of a conversation, or of linked responses, may have together."""
-    stored: int = 4 * 1024 * 1024 * 1024
-    """The most bytes that the blobs of one owner may have together."""
+    response: int = 128 * 1024 * 1024
+    """The most bytes that a response may have, with its items and its log, before its end is added."""
+    conversation: int = 32 * 1024 * 1024
+    """The most bytes that a conversation may have, with its items, before an answer is added."""
+    stored: int = 16 * 1024 * 1024 * 1024
+    """The most bytes that one owner may have stored."""
+    all_stored: int = 64 * 1024 * 1024 * 1024
+    """The most bytes that all owners may have stored."""
     conversations: int = 100_000
     """The most conversations of one owner."""
     files: int = 10_000

@@ -1,7 +1,6 @@
 """Responses with their items: created, finished, read along their chains."""
 
 from collections.abc import Collection, Sequence
-from itertools import compress
 from typing import Any
 
 from sqlalchemy import (
@@ -39,6 +38,7 @@ from antiphon.store.schema import items as item_table
 from antiphon.store.schema import responses
 from antiphon.store.store import JOBS, events_of
 from antiphon.store.transaction import Prepared, Transaction, insertion
+from antiphon.store.usage import Room, refusal, size_of
 
 LOOKED_UP = 1000
 """So many ids go into one query: databases count parameters, and PostgreSQL takes 32767."""
@@ -54,8 +54,9 @@ _END = Prepared(
         lease_until=null(),
         last_seq=bindparam("new_seq"),
         body=bindparam("new_body"),
+        size=bindparam("new_size"),
     ),
-    [responses.c.status, responses.c.last_seq, responses.c.body, responses.c.id],
+    [responses.c.status, responses.c.last_seq, responses.c.body, responses.c.size, responses.c.id],
 )
 _FIND = select(responses).where(_NAMED)
 _LOCK = select(responses.c.id).where(_NAMED).with_for_update()
@@ -91,7 +92,7 @@ _ITEMS = select(item_table.c.id, item_table.c.payload).where(
     item_table.c.id.in_(bindparam("item_ids", expanding=True)), _owned(responses) | _owned(conversation_table)
 )
 
-Creation = tuple[ResponseRecord, Sequence[ItemRecord]]
+Creation = tuple[ResponseRecord, Sequence[ItemRecord], Limits]
 Save = tuple[ResponseRecord, Sequence[ItemRecord], Sequence[ItemRecord]]
 
 
@@ -99,11 +100,16 @@ def record_of(row: Found) -> ResponseRecord:
     """A response from all its columns."""
     values = dict(row._mapping)
     worker, until = values.pop("worker"), values.pop("lease_until")
+    del values["size"]
     status = ResponseStatus(values.pop("status"))
     return ResponseRecord(status=status, lease=Lease(worker, until) if worker else None, **values)
 
 
-def _row(record: ResponseRecord) -> tuple[Any, ...]:
+def _size(record: ResponseRecord, *stored: Sequence[ItemRecord]) -> int:
+    return size_of(record.request, record.body, record.prompt_ids) + sum(map(items.size, stored))
+
+
+def _row(record: ResponseRecord, size: int) -> tuple[Any, ...]:
     lease = record.lease
     return (
         record.id,
@@ -124,6 +130,7 @@ def _row(record: ResponseRecord) -> tuple[Any, ...]:
         record.prompt_ids,
         record.calls_begun,
         record.cancel_requested_at,
+        size,
     )
 
 
@@ -132,34 +139,64 @@ def missing(response_id: str, **details: str) -> NotFoundError:
     return NotFoundError(f"Response with id {response_id!r} not found.", **details)
 
 
-def _accepted(transaction: Transaction, records: Sequence[ResponseRecord]) -> list[bool]:
-    """Whether each may be stored: not if its conversation does not exist."""
+Refusal = RequestError | None
+"""Why a record was not stored."""
+
+
+def _refusals(transaction: Transaction, records: Sequence[ResponseRecord]) -> list[Refusal]:
+    """A NotFoundError for each whose conversation does not exist."""
     named = [record.conversation_id for record in records if record.conversation_id is not None]
     owners = conversations.owners(transaction, named)
     return [
-        record.conversation_id is None or owners.get(record.conversation_id) == record.owner
+        None
+        if record.conversation_id is None or owners.get(record.conversation_id) == record.owner
+        else conversations.missing(record.conversation_id, param="conversation")
         for record in records
     ]
 
 
-def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[bool]:
-    """Whether each was stored."""
-    accepted = _accepted(transaction, [record for record, _ in creations])
-    stored = list(compress(creations, accepted))
-    transaction.each(_CREATE, [_row(record) for record, _ in stored])
-    items.add(transaction, [row for record, inputs in stored for row in items.input_rows(record.id, inputs)])
-    for record, inputs in stored:
+def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[Refusal]:
+    """Store what there is room for."""
+    refusals = _refusals(transaction, [record for record, _, _ in creations])
+    _, _, limits = creations[0]
+    owners = [record.owner for record, _, _ in creations]
+    room = Room(transaction.connection, owners, limits, transaction.grown)
+    sizes = [_size(record, inputs) for record, inputs, _ in creations]
+    for index, (record, _, _) in enumerate(creations):
+        refusals[index] = refusals[index] or _too_large(room, record, sizes[index], limits)
+        if refusals[index] is None:
+            transaction.count(record.owner, sizes[index])
+    stored = [
+        (record, inputs, size)
+        for (record, inputs, _), size, refusal in zip(creations, sizes, refusals, strict=True)
+        if refusal is None
+    ]
+    transaction.each(_CREATE, [_row(record, size) for record, _, size in stored])
+    rows = [row for record, inputs, _ in stored for row in items.input_rows(record.id, inputs)]
+    items.add(transaction, rows)
+    for record, inputs, _ in stored:
         blobs.hold_for(transaction, record.owner, record.id, inputs)
-    if any(record.background and record.lease is None for record, _ in stored):
+    if any(record.background and record.lease is None for record, _, _ in stored):
         transaction.wake(JOBS)
-    return accepted
+    return refusals
 
 
-def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[bool]:
-    """Whether each was stored."""
-    accepted = _accepted(transaction, [record for record, _, _ in saves])
-    stored = list(compress(saves, accepted))
-    transaction.each(_CREATE, [_row(record) for record, _, _ in stored])
+def _too_large(room: Room, record: ResponseRecord, size: int, limits: Limits) -> Refusal:
+    """Why there is no room for a response."""
+    over = "response_bytes" if size > limits.response else room.exceeded(record.owner, size)
+    return refusal(over, limits, "store") if over else None
+
+
+def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[Refusal]:
+    """Store all whose conversation is there."""
+    refusals = _refusals(transaction, [record for record, _, _ in saves])
+    stored = [save for save, refusal in zip(saves, refusals, strict=True) if refusal is None]
+    created: list[tuple[Any, ...]] = []
+    for record, inputs, output in stored:
+        size = _size(record, inputs, output)
+        created.append(_row(record, size))
+        transaction.count(record.owner, size)
+    transaction.each(_CREATE, created)
     rows = [
         row
         for record, inputs, output in stored
@@ -170,7 +207,7 @@ def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[bool]:
         blobs.hold_for(transaction, record.owner, record.id, inputs)
         if record.conversation_id is not None:
             conversations.append(transaction, record.conversation_id, (*inputs, *output))
-    return accepted
+    return refusals
 
 
 def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Verdict]:
@@ -184,9 +221,10 @@ def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Ve
         at = states.get(end.response_id)
         verdict = at.judge(end.worker, end.entries) if at else Verdict.GONE
         if at and verdict is Verdict.ACCEPTED:
-            entries.extend(at.take(end.entries))
+            entries.extend(at.take(end.entries, transaction))
             at.status = end.status
-            changes.append((end.status.value, at.last_seq, end.body, at.id))
+            at.grow(len(end.body) - at.body_bytes + items.size(end.output), transaction)
+            changes.append((end.status.value, at.last_seq, end.body, at.size, at.id))
             outputs.extend(items.output_rows(at.id, end.output))
             if at.conversation_id is not None:
                 conversations.append(transaction, at.conversation_id, end.conversation)
@@ -274,11 +312,6 @@ def _check_chain(oldest: Found | None, response_id: str, limit: int) -> None:
     raise missing(absent, param="previous_response_id", code="previous_response_not_found")
 
 
-def _check(record: ResponseRecord, accepted: bool) -> None:
-    if not accepted:
-        raise conversations.missing(str(record.conversation_id), param="conversation")
-
-
 class SqlResponses:
     """`Responses`, on a database."""
 
@@ -286,12 +319,15 @@ class SqlResponses:
         self._database = database
 
     async def create(self, record: ResponseRecord, input_items: Sequence[ItemRecord]) -> None:
-        _check(record, await self._database.write(create_all, (record, input_items)))
+        creation = (record, input_items, self._database.limits)
+        if refusal := await self._database.write(create_all, creation):
+            raise refusal
 
     async def save(
         self, record: ResponseRecord, input_items: Sequence[ItemRecord], output: Sequence[ItemRecord]
     ) -> None:
-        _check(record, await self._database.write(save_all, (record, input_items, output)))
+        if refusal := await self._database.write(save_all, (record, input_items, output)):
+            raise refusal
 
     async def get(self, owner: str, response_id: str) -> ResponseRecord | None:
         return await self._database.read(find, owner, response_id)

@@ -1,6 +1,7 @@
 """The tables. What changes here needs a migration (`migrations/versions/`); a test holds the two equal.
 
-Times are seconds since 1970. `items.parent` is the id of what an item belongs to: a
+Times are seconds since 1970. A `size` is in bytes; that of a parent has all that belongs to it
+(`usage.py`). `items.parent` is the id of what an item belongs to: a
 response, a conversation or a stored completion; `items.blobs` are the digests of the blobs that
 an item refers to, which its parent holds. Rows that belong to a parent are
 deleted by code, in one order (`delete.py`), for no foreign key can point at three
@@ -74,8 +75,8 @@ responses = Table(
     Column("prompt_ids", LargeBinary),
     Column("calls_begun", Integer, nullable=False, server_default=text("0")),
     Column("cancel_requested_at", Double),
+    Column("size", BigInteger, nullable=False, server_default=text("0")),
     Index("responses_by_owner", "owner", "created_at", "id"),
-    Index("responses_by_time", "created_at"),
     Index(
         "responses_expiring",
         "expires_at",
@@ -120,6 +121,7 @@ conversations = Table(
     Column("created_at", Double, nullable=False),
     Column("next_position", Integer, nullable=False),
     Column("metadata", LargeBinary, nullable=False),
+    Column("size", BigInteger, nullable=False, server_default=text("0")),
     Index("conversations_by_owner", "owner"),
 )
 
@@ -133,8 +135,8 @@ completions = Table(
     Column("expires_at", Double),
     Column("metadata", LargeBinary, nullable=False),
     Column("body", LargeBinary, nullable=False),
+    Column("size", BigInteger, nullable=False, server_default=text("0")),
     Index("completions_by_owner", "owner", "created_at", "id"),
-    Index("completions_by_time", "created_at"),
     Index(
         "completions_expiring",
         "expires_at",
@@ -318,6 +320,14 @@ container_files = Table(
     Column("digest", Text, nullable=False),
     Column("size", BigInteger, nullable=False),
     Index("container_files_by_container", "container_id", "created_at", "id"),
+)
+
+# How many bytes each owner has stored, of all kinds: see `usage.py`.
+usage = Table(
+    "usage",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
 )
 
 # The same pairs as in completions.metadata, to look for.

@@ -1,4 +1,4 @@
-"""The store's contract: ten parts, each a few async methods, behind one object that `open_store` returns.
+"""The store's contract: eleven parts, each a few async methods, behind one object that `open_store` returns.
 
     store.responses      responses and the items that went in and came out
     store.log            the events of a response, as appended by the worker that holds its lease
@@ -10,6 +10,7 @@
     store.vector_stores  files that are indexed, and searched by their terms
     store.containers     places where programs run, and their files
     store.approvals      requests for an approval that were answered
+    store.usage          how much each owner has stored
 
 A background response is its row: there is no queue beside it.
 
@@ -31,7 +32,8 @@ Contract, held by the suite in `tests/contracts/store.py` for every database:
   again by itself when the database does;
 * what belongs to another owner does not exist;
 * a log has no gaps, and only the holder of the lease writes to it;
-* a terminal status is never overwritten.
+* a terminal status is never overwritten;
+* what is counted of an owner is what is stored, whoever writes and deletes (`usage.py` says what counts).
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
@@ -101,7 +103,8 @@ class Responses(Protocol):
     async def create(self, record: ResponseRecord, input_items: Sequence[ItemRecord]) -> None:
         """Store a new response. Raises NotFoundError if its conversation does not exist.
 
-        The conversation gets nothing yet: its items come with `finish`.
+        Raises RequestError if there is no room for it. The conversation gets nothing yet: its items come
+        with `finish`.
         """
         ...
 
@@ -110,7 +113,8 @@ class Responses(Protocol):
     ) -> None:
         """Store a new response that has ended: `record` has a terminal status, the last body and no lease.
 
-        Its conversation gets all of the items. Raises NotFoundError if it does not exist.
+        Its conversation gets all of the items. Raises NotFoundError if it does not exist. An answer that is
+        there is stored whatever room there is, and so is the end of one by `finish`.
         """
         ...
 
@@ -163,7 +167,8 @@ class Log(Protocol):
     async def append(self, *appends: Append) -> list[Verdict]:
         """Add to the logs of several responses, in one transaction; a verdict for each.
 
-        The entries of one Append are accepted together or not at all. Appending the
+        The entries of one Append are accepted together or not at all. With those that a limit is
+        exceeded by the verdict names it: then the response has to end. Appending the
         last entries again is accepted and changes nothing, so a write whose end is
         not known can be repeated.
         """
@@ -225,7 +230,7 @@ class Conversations(Protocol):
     """Conversations. Where a method does not say so otherwise, a missing one, or item, is a NotFoundError."""
 
     async def create(self, record: ConversationRecord, items: Sequence[ItemRecord]) -> None:
-        """Store a new conversation. Raises RequestError beyond `Limits.conversations`."""
+        """Store a new conversation. Raises RequestError beyond its limits."""
         ...
 
     async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:
@@ -241,7 +246,10 @@ class Conversations(Protocol):
         ...
 
     async def add(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
-        """Append items, consecutive even if others append at the same time."""
+        """Append items, consecutive even if others append at the same time.
+
+        Raises RequestError if there is no room for them.
+        """
         ...
 
     async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:
@@ -304,8 +312,8 @@ class Blobs(Protocol):
     async def put(self, new: NewBlob, content: AsyncIterable[bytes] | bytes) -> BlobRecord:
         """Store content, in pieces as they come.
 
-        If the owner has it already, it keeps its media type. Raises RequestError if the owner's blobs would
-        have more than `Limits.stored` bytes; then, and whenever `content` raises, nothing of it is kept.
+        If the owner has it already, it keeps its media type. Raises RequestError if there is no room for
+        it; then, and whenever `content` raises, nothing of it is kept.
         """
         ...
 
@@ -323,10 +331,6 @@ class Blobs(Protocol):
 
     async def release(self, owner: str, holder: str) -> None:
         """A holder needs its blobs no more."""
-        ...
-
-    async def used(self, owner: str) -> int:
-        """Bytes of all blobs of an owner, and of the chunks of its vector stores."""
         ...
 
 
@@ -536,6 +540,21 @@ class Approvals(Protocol):
         ...
 
 
+class Usage(Protocol):
+    """How much each owner has stored."""
+
+    async def of(self, owner: str) -> int:
+        """Bytes of all that is stored of an owner."""
+        ...
+
+    async def check(self, owner: str, adding: int, param: str, conversation_id: str | None = None) -> None:
+        """Raise RequestError for `param` if there is no room for so many more bytes of one response.
+
+        If they go to a conversation, too, there must be room in it: else the error is one of `conversation`.
+        """
+        ...
+
+
 class Store(Protocol):
     """Everything that lasts."""
 
@@ -559,6 +578,8 @@ class Store(Protocol):
     def vector_stores(self) -> VectorStores: ...
     @property
     def approvals(self) -> Approvals: ...
+    @property
+    def usage(self) -> Usage: ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         """Watch for changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.
@@ -568,7 +589,7 @@ class Store(Protocol):
         ...
 
     async def sweep(self, now: float) -> Swept:
-        """Delete what has expired and what is over the limits, in small transactions."""
+        """Delete what has expired, in small transactions."""
         ...
 
     async def close(self) -> None:

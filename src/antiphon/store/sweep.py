@@ -1,4 +1,4 @@
-"""The sweep: deletes what has expired and what is over the limits, in small transactions.
+"""The sweep: deletes what has expired, in small transactions.
 
 It finds rows in a read and deletes them in a write, so that other writes can run in between.
 """
@@ -6,7 +6,7 @@ It finds rows in a read and deletes them in a write, so that other writes can ru
 from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, true, tuple_
+from sqlalchemy import Connection, Table, delete, select, tuple_
 
 from antiphon.store.approvals import sweep_approvals
 from antiphon.store.database import Database, Found, one_by_one
@@ -18,7 +18,7 @@ from antiphon.store.delete import (
     delete_vector_stores,
     release_blobs,
 )
-from antiphon.store.records import IndexStatus, ResponseStatus, Swept
+from antiphon.store.records import IndexStatus, Swept
 from antiphon.store.schema import (
     blob_holders,
     blob_pieces,
@@ -32,61 +32,45 @@ from antiphon.store.schema import (
     vector_stores,
 )
 from antiphon.store.transaction import Transaction
+from antiphon.store.usage import uncount
 
 
 class _Kind(Struct, frozen=True):
-    """What is swept: a table, what of it may go for room, and how."""
+    """What is swept: a table, and how."""
 
     table: Table
-    idle: ColumnElement[bool]
     delete: Callable[[Transaction, Collection[str]], None]
 
 
-_RUNNING = [status for status in ResponseStatus if not status.terminal]
-_RESPONSES = _Kind(responses, responses.c.status.not_in(_RUNNING), delete_responses)
-_COMPLETIONS = _Kind(completions, true(), delete_completions)
-_FILES = _Kind(files, true(), delete_files)
-_CONTAINERS = _Kind(containers, true(), delete_containers)
-_VECTOR_STORES = _Kind(vector_stores, true(), delete_vector_stores)
+_RESPONSES = _Kind(responses, delete_responses)
+_COMPLETIONS = _Kind(completions, delete_completions)
+_FILES = _Kind(files, delete_files)
+_CONTAINERS = _Kind(containers, delete_containers)
+_VECTOR_STORES = _Kind(vector_stores, delete_vector_stores)
 
 
 async def sweep(database: Database, now: float) -> Swept:
     """Delete until nothing is left to delete; how much it was."""
-    limits = database.limits
     await sweep_approvals(database, now)
-    ended = await _sweep(database, _RESPONSES, now, limits.responses)
-    answered = await _sweep(database, _COMPLETIONS, now, limits.completions)
-    uploaded = await _sweep(database, _FILES, now, None)
-    await _sweep(database, _CONTAINERS, now, None)
-    idle = await _sweep(database, _VECTOR_STORES, now, None)
+    ended = await _sweep(database, _RESPONSES, now)
+    answered = await _sweep(database, _COMPLETIONS, now)
+    uploaded = await _sweep(database, _FILES, now)
+    await _sweep(database, _CONTAINERS, now)
+    idle = await _sweep(database, _VECTOR_STORES, now)
     await _sweep_chunks(database)
     return Swept(ended, answered, await _sweep_blobs(database, now), uploaded, idle)
 
 
-async def _sweep(database: Database, kind: _Kind, now: float, keep: int | None) -> int:
+async def _sweep(database: Database, kind: _Kind, now: float) -> int:
     deleted = 0
-    while ids := await database.read(_surplus, kind, now, keep, database.limits.sweep):
+    while ids := await database.read(_expired, kind.table, now, database.limits.sweep):
         await database.write(_delete, (kind, ids))
         deleted += len(ids)
     return deleted
 
 
-def _surplus(connection: Connection, kind: _Kind, now: float, keep: int | None, most: int) -> Sequence[str]:
-    """Ids of what has expired; if nothing has, and there is too much, the oldest of the owner who has most.
-
-    So nobody loses anything while another has more. `keep` is None if all is kept.
-    """
-    table = kind.table
-    expired = connection.scalars(select(table.c.id).where(table.c.expires_at <= now).limit(most)).all()
-    if expired or keep is None:
-        return expired
-    excess = connection.execute(select(func.count()).select_from(table)).scalar_one() - keep
-    if excess <= 0:
-        return []
-    owners = select(table.c.owner).group_by(table.c.owner).order_by(func.count().desc(), table.c.owner)
-    its = table.c.owner == owners.limit(1).scalar_subquery()
-    oldest = select(table.c.id).where(its, kind.idle).order_by(table.c.created_at)
-    return connection.scalars(oldest.limit(min(excess, most))).all()
+def _expired(connection: Connection, table: Table, now: float, most: int) -> Sequence[str]:
+    return connection.scalars(select(table.c.id).where(table.c.expires_at <= now).limit(most)).all()
 
 
 def _delete(transaction: Transaction, deletions: Sequence[tuple[_Kind, Collection[str]]]) -> list[None]:
@@ -166,5 +150,6 @@ def _delete_pieces(transaction: Transaction, pieces: Sequence[Found]) -> None:
 
 @one_by_one
 def _delete_blobs(transaction: Transaction, blob_ids: Sequence[str]) -> None:
+    uncount(transaction, blobs, blobs.c.size, blobs.c.id.in_(blob_ids))  # unfinished ones have a size
     transaction.execute(delete(blobs).where(blobs.c.id.in_(blob_ids)))
     transaction.execute(delete(blob_pieces).where(blob_pieces.c.blob_id.in_(blob_ids)))  # written since

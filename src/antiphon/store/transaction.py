@@ -1,5 +1,6 @@
-"""A write transaction, and statements that cost little in one."""
+"""A write transaction, statements that cost little in one, and what owners have stored in it."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -12,9 +13,10 @@ from sqlalchemy import (
     Executable,
     Table,
     insert,
+    text,
 )
 
-from antiphon.store.schema import Text, checked
+from antiphon.store.schema import Text, checked, usage
 
 Values = dict[str, Any]
 Rows = Sequence[tuple[Any, ...]]
@@ -62,18 +64,36 @@ class Prepared:
         return rows
 
 
+def counted_with(owner: str) -> str:
+    """The owner that an owner is counted with: of `KIND:OWNER` the second."""
+    return owner.rpartition(":")[2]
+
+
 def insertion(table: Table) -> Prepared:
     """Inserts rows: a value for each column."""
     return Prepared(insert(table), table.columns)
 
 
+_COUNT = Prepared(
+    text(
+        "INSERT INTO usage (owner, bytes) VALUES (:owner, :bytes)"
+        " ON CONFLICT (owner) DO UPDATE SET bytes = usage.bytes + excluded.bytes"
+    ),
+    [usage.c.owner, usage.c.bytes],
+)
+
+
 class Transaction:
-    """A write transaction, and whom to wake once it is committed."""
+    """A write transaction, and whom to wake once it is committed.
+
+    `grown` are the bytes by which what owners have stored grows in it, or shrinks.
+    """
 
     def __init__(self, connection: Connection, driver: Driver) -> None:
         self.connection = connection
         self._driver = driver
         self.topics: dict[str, None] = {}  # a set that keeps its order
+        self.grown = Counter[str]()
 
     def execute(self, statement: Executable, values: Values | None = None) -> CursorResult[Any]:
         """Run one statement, with values for what it leaves open."""
@@ -87,6 +107,18 @@ class Transaction:
     def find(self, query: Prepared, rows: Rows) -> Sequence[Any]:
         """What a query finds for each row of values."""
         return self._driver.fetch_many(query.sql(self.connection.dialect), query.checked(rows))
+
+    def count(self, owner: str, size: int) -> None:
+        """An owner has so many more bytes stored. See `usage.py`."""
+        self.grown[counted_with(owner)] += size
+
+    def settle(self) -> None:
+        """Add what was counted to the counters: once, and behind all other writes.
+
+        Each counter is locked until the commit, and always in the same order: so writers of several servers
+        wait for each other for a moment only, and never in a circle.
+        """
+        self.each(_COUNT, [(owner, size) for owner, size in sorted(self.grown.items()) if size])
 
     def wake(self, *topics: str) -> None:
         """Tell who watches these topics, after the commit."""

@@ -37,7 +37,6 @@ from sqlalchemy.dialects.postgresql import TSQUERY
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store import blobs
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_vector_stores, detach_files
 from antiphon.store.files import missing_file
@@ -49,6 +48,7 @@ from antiphon.store.records import (
     IndexEnd,
     IndexStatus,
     Lease,
+    Limits,
     NewChunk,
     Page,
     Paging,
@@ -66,6 +66,7 @@ from antiphon.store.schema import (
 )
 from antiphon.store.store import INDEXING
 from antiphon.store.transaction import Transaction, insertion
+from antiphon.store.usage import check_room, uncount
 
 CANDIDATES = 200
 """So many chunks are given to be ranked, of those that match."""
@@ -341,6 +342,7 @@ def _claim(transaction: Transaction, claim: tuple[Lease, float]) -> IndexedFile 
     transaction.execute(
         update(vector_store_files).where(vector_store_files.c.id == record.key).values(values)
     )
+    transaction.count(record.owner, -record.usage_bytes)
     # What another worker has left behind
     transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == record.key))
     return replace(record, usage_bytes=0)
@@ -361,19 +363,17 @@ def _renew(transaction: Transaction, holding: tuple[Lease, Collection[str]]) -> 
 
 
 @one_by_one
-def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk], int]) -> bool:
-    worker, key, chunks, most = addition
+def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk], Limits]) -> bool:
+    worker, key, chunks, limits = addition
     mine = select(vector_store_files).where(_held(worker, [key])).with_for_update()
     row = transaction.execute(mine).first()
     if row is None:
         return False
-    usage = row.usage_bytes + sum(map(_size, chunks))
-    transaction.execute(
-        update(vector_store_files).where(vector_store_files.c.id == key).values(usage_bytes=usage)
-    )
-    if blobs.used(transaction.connection, row.owner) > most:
-        message = f"The chunks would take more than the limit 'stored_bytes' of this server, {most} bytes."
-        raise RequestError(message, code=LIMIT_EXCEEDED)
+    size = sum(map(_size, chunks))
+    grown = update(vector_store_files).where(vector_store_files.c.id == key)
+    transaction.execute(grown.values(usage_bytes=row.usage_bytes + size))
+    transaction.count(row.owner, size)
+    check_room(transaction, row.owner, limits)
     # At random: an `insertion` gives every column a value, and servers share the table.
     first = _random.getrandbits(62)
     store = _store_term(row.vector_store_id)
@@ -404,6 +404,8 @@ def _finish(transaction: Transaction, end: IndexEnd) -> bool:
     values: dict[str, Any] = {"status": end.status, "error": end.error, "worker": None, "lease_until": None}
     if end.status is not IndexStatus.COMPLETED:
         values["usage_bytes"] = 0
+        which = _held(end.worker, [end.key])
+        uncount(transaction, vector_store_files, vector_store_files.c.usage_bytes, which)
     if not transaction.execute(held.values(values)).rowcount:
         return False
     if end.status is not IndexStatus.COMPLETED:
@@ -597,7 +599,7 @@ class SqlVectorStores:
         await self._database.write(_renew, (Lease(worker, 0.0), keys))
 
     async def add_chunks(self, worker: str, key: str, chunks: Sequence[NewChunk]) -> bool:
-        return await self._database.write(_add, (worker, key, chunks, self._database.limits.stored))
+        return await self._database.write(_add, (worker, key, chunks, self._database.limits))
 
     async def finish(self, end: IndexEnd) -> bool:
         return await self._database.write(_finish, end)

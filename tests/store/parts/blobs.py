@@ -65,7 +65,7 @@ class BlobsContract:
         assert await store.blobs.get(OWNER, record.digest) == record
         assert await content_of(store, record.digest) == whole
         assert await stored(store, whole) == record
-        assert await store.blobs.used(OWNER) == len(whole)
+        assert await store.usage.of(OWNER) == len(whole)
 
     async def test_it_is_kept_while_something_holds_it(self, store: Store) -> None:
         first = await stored(store, b"same", holder="a")
@@ -80,7 +80,7 @@ class BlobsContract:
             assert await content_of(store, first.digest) == b"same"
         await store.blobs.release(OWNER, "c")
         assert await store.blobs.get(OWNER, first.digest) is None
-        assert await store.blobs.used(OWNER) == 0
+        assert await store.usage.of(OWNER) == 0
         assert not await store.blobs.hold(OWNER, first.digest, "d")
         with pytest.raises(NotFoundError):
             await content_of(store, first.digest)
@@ -181,7 +181,7 @@ class BlobsContract:
             await stored(store, endless())
         assert caught.value.code == LIMIT_EXCEEDED
         assert len(read) < 5
-        assert await store.blobs.used(OWNER) == PIECE_BYTES
+        assert await store.usage.of(OWNER) == PIECE_BYTES
         await stored(store, b"b" * PIECE_BYTES)
         with pytest.raises(RequestError):
             await stored(store, b"c")
@@ -194,7 +194,7 @@ class BlobsContract:
 
         with pytest.raises(ZeroDivisionError):
             await stored(store, broken())
-        assert await store.blobs.used(OWNER) == 0
+        assert await store.usage.of(OWNER) == 0
         assert await store.sweep(NOW) == Swept(0, 0, 1)
 
     async def test_one_that_is_cut_off_expires(self, store: Store) -> None:
@@ -209,9 +209,9 @@ class BlobsContract:
         writing = asyncio.create_task(stored(store, slow()))
         await waiting.wait()
         assert await store.sweep(NOW) == Swept(0, 0, 0)
-        assert await store.blobs.used(OWNER) > 0
+        assert await store.usage.of(OWNER) > 0
         assert await store.sweep(NOW + UNFINISHED_SECONDS) == Swept(0, 0, 1)
-        assert await store.blobs.used(OWNER) == 0
+        assert await store.usage.of(OWNER) == 0
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
 
@@ -235,9 +235,9 @@ class BlobsContract:
 
     async def test_many_store_the_same_at_once(self, store: Store) -> None:
         await asyncio.gather(*(stored(store, b"same" * PIECE_BYTES, holder=f"h{i}") for i in range(8)))
-        assert await store.blobs.used(OWNER) == 4 * PIECE_BYTES
+        assert await store.usage.of(OWNER) == 4 * PIECE_BYTES
         assert await store.sweep(NOW) == Swept(0, 0, 7)
         for index in range(8):
-            assert await store.blobs.used(OWNER) == 4 * PIECE_BYTES
+            assert await store.usage.of(OWNER) == 4 * PIECE_BYTES
             await store.blobs.release(OWNER, f"h{index}")
-        assert await store.blobs.used(OWNER) == 0
+        assert await store.usage.of(OWNER) == 0

@@ -17,7 +17,6 @@ from tests.store.samples import (
     items,
     leased,
     response,
-    response_end,
 )
 
 
@@ -101,40 +100,3 @@ class SweepContract:
         for kept in ("resp_4", "for ever"):
             assert await store.responses.get(OWNER, kept)
         assert await store.completions.get(OWNER, "chat_4")
-
-    async def test_beyond_the_limit_the_oldest_ended_go(self, opened: Opener) -> None:
-        store = await opened(responses=3, completions=1, sweep=2)
-        for index in range(8):
-            await store.responses.create(leased(f"resp_{index}", created_at=NOW + index), items("a"))
-            await store.completions.save(completion(f"chat_{index}", created_at=NOW + index), items("a"))
-        for index in (1, 3, 4, 7):
-            await store.responses.finish(response_end(f"resp_{index}"))
-        assert await store.sweep(NOW) == Swept(4, 7)
-        assert [index for index in range(8) if await store.responses.get(OWNER, f"resp_{index}")] == [
-            0,
-            2,
-            5,
-            6,
-        ]
-        assert await store.completions.get(OWNER, "chat_7")
-
-    async def test_nobody_loses_anything_while_another_has_more(self, opened: Opener) -> None:
-        store = await opened(completions=4, sweep=1)
-        for index in range(2):
-            await store.completions.save(completion(f"mine_{index}", created_at=NOW + index), ())
-        for index in range(5):
-            other = completion(f"others_{index}", owner="eve", created_at=NOW + 10 + index)
-            await store.completions.save(other, ())
-
-        assert (await store.sweep(NOW)).completions == 3
-        mine = [await store.completions.get(OWNER, f"mine_{index}") for index in range(2)]
-        others = [await store.completions.get("eve", f"others_{index}") for index in range(5)]
-        assert [each is not None for each in (*mine, *others)] == [
-            True,
-            True,
-            False,
-            False,
-            False,
-            True,
-            True,
-        ]

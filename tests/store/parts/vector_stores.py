@@ -138,7 +138,7 @@ class VectorStoresContract:
         record = await store.vector_stores.get(OWNER, "vs_1")
         assert record is not None
         assert (record.counts, record.usage_bytes) == (FileCounts(completed=1), 15)
-        assert await store.blobs.used(OWNER) == 15 + 4
+        assert await store.usage.of(OWNER) == 15 + 4
         assert await store.vector_stores.texts(OWNER, "vs_1", "file_1") == ["One, two"]
 
     async def test_a_worker_that_dies(self, store: Store) -> None:

@@ -45,11 +45,14 @@ def response_id(wire: CreateResponse, header_id: str | None = None) -> str:
 async def begin(
     app: App, wire: CreateResponse, owner: str, response_id: str, earlier: Earlier = NO_EARLIER
 ) -> "Creation":
-    """Understand a request, and store the media of one that is to be stored. Raises RequestError."""
+    """Understand a request, and store the media of one for which there is room. Raises RequestError."""
     contents = app.contents(owner)
     request = await understand(app, wire, owner, response_id, earlier, contents=contents)
     accepted = request.accepted
     if accepted.settings.store:
+        conversation, size = accepted.settings.conversation, sum(len(item.payload) for item in accepted.items)
+        into = None if conversation is None else conversation.id
+        await app.storage.store.usage.check(owner, size, "store", into)
         items = await contents.keep(accepted.items, response_id, "input")
         request = replace(request, accepted=replace(accepted, items=items))
         if isinstance(wire.input, list):

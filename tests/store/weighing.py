@@ -1,0 +1,63 @@
+"""What is stored of each owner, added up row by row, and what is counted: the law that both are the same."""
+
+from collections import Counter
+from functools import partial
+
+import asyncpg
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from antiphon.store.usage import ROW_BYTES
+
+STORED = """
+    WITH owned AS (
+        SELECT id, owner FROM responses UNION ALL SELECT id, owner FROM conversations
+        UNION ALL SELECT id, owner FROM completions
+    ), stored AS (
+        SELECT owner, :row + length(request) + length(body) + coalesce(length(prompt_ids), 0) AS bytes
+          FROM responses
+        UNION ALL SELECT owner, :row + length(metadata) FROM conversations
+        UNION ALL SELECT owner, :row + length(body) + length(metadata) FROM completions
+        UNION ALL SELECT owner, :row + length(payload) + coalesce(length(tokens), 0)
+          FROM items JOIN owned ON owned.id = items.parent
+        UNION ALL SELECT owner, :row + length(events) + length(chunks)
+          FROM log JOIN owned ON owned.id = log.response_id
+        UNION ALL SELECT owner, size FROM blobs
+        UNION ALL SELECT owner, usage_bytes FROM vector_store_files
+    )
+    SELECT owner, sum(bytes) FROM stored GROUP BY owner
+"""
+SIZES = """
+    SELECT owner, sum(size) FROM (
+    SELECT owner, size FROM responses UNION ALL SELECT owner, size FROM conversations
+    UNION ALL SELECT owner, size FROM completions UNION ALL SELECT owner, size FROM blobs
+    UNION ALL SELECT owner, usage_bytes FROM vector_store_files
+    ) AS sizes GROUP BY owner
+"""
+
+
+def _check(connection: Connection) -> None:
+    counted = _sums(connection, "SELECT owner, bytes FROM usage")
+    assert counted == _sums(connection, STORED.replace(":row", str(ROW_BYTES))) == _sums(connection, SIZES)
+
+
+def _sums(connection: Connection, query: str) -> dict[str, int]:
+    """Of each owner, with what is counted with it."""
+    sums = Counter[str]()
+    for owner, size in connection.execute(text(query)):
+        sums[owner.rpartition(":")[2]] += int(size)
+    return {owner: size for owner, size in sums.items() if size}
+
+
+async def check_counts(url: str) -> None:
+    """What is counted in the database at this URL, and what it has, must be the same."""
+    if url.startswith("sqlite"):
+        file = create_engine(url)
+        with file.connect() as connection:
+            _check(connection)
+        file.dispose()
+        return
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=partial(asyncpg.connect, url))
+    async with engine.connect() as asynchronous:
+        await asynchronous.run_sync(_check)
+    await engine.dispose()
