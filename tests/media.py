@@ -2,6 +2,7 @@
 
 import base64
 import struct
+import wave
 import zlib
 from io import BytesIO
 from typing import Any
@@ -45,7 +46,18 @@ def bomb(width: int = 60_000, height: int = 60_000) -> bytes:
     )
 
 
-WAV = b"RIFF\x24\0\0\0WAVEfmt " + bytes(28)
+def wav(samples: int = 80) -> bytes:
+    """A silent sound at 8 kHz."""
+    out = BytesIO()
+    with wave.open(out, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(8000)
+        sound.writeframes(bytes(2 * samples))
+    return out.getvalue()
+
+
+WAV = wav()
 MP4 = b"\0\0\0\x18ftypmp42" + bytes(16)
 
 

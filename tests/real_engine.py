@@ -1,7 +1,16 @@
 """An engine with a real model: SmolLM2, on llama.cpp, or on vLLM where `make test-vllm` runs the tests."""
 
 import os
-from collections.abc import Sequence
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
 
 from antiphon.engines import llama_cpp
 from antiphon.engines.engine import Engine
@@ -15,6 +24,8 @@ VLLM_MODEL = os.environ.get("ANTIPHON_TEST_VLLM", "")
 VLLM_ARGUMENTS = ("dtype=bfloat16", "enforce_eager=true", "gpu_memory_utilization=0.3")
 """What makes vLLM start soon, and leave memory to others."""
 
+START_SECONDS = 600
+
 
 def real_engine(*, context: int, slots: int, more: Sequence[str] = ()) -> Engine:
     """An engine that answers so many requests at a time; vLLM gets `more` arguments."""
@@ -22,3 +33,37 @@ def real_engine(*, context: int, slots: int, more: Sequence[str] = ()) -> Engine
         return Options(VLLM_MODEL, context=context, parallel=slots, vllm=(*VLLM_ARGUMENTS, *more)).build()
     options = llama_cpp.Options(context=context, parallel=slots)
     return LlamaCppEngine(resolve(None), options)
+
+
+@contextmanager
+def vllm_server(model: str, *arguments: str) -> Iterator[str]:
+    """The URL of vLLM's own server, with these arguments of the engine beside the usual ones."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("vllm")), "serve", model]
+    for argument in (*VLLM_ARGUMENTS, *arguments):
+        key, _, value = argument.partition("=")
+        command += ["--" + key.replace("_", "-"), *([] if value == "true" else [value])]
+    address = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(  # noqa: S603
+        [*command, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "smollm2"],
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # for what is ours in it
+    ) as process:
+        try:
+            until = time.monotonic() + START_SECONDS
+            while not _answers(f"{address}/health"):
+                assert process.poll() is None, "vLLM has ended"
+                assert time.monotonic() < until, "vLLM did not start"
+                time.sleep(0.5)
+            yield address
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # and those that it has started
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310
+            return bool(response.status == 200)
+    except URLError:
+        return False

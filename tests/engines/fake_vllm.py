@@ -26,6 +26,9 @@ SPECIAL = ("<|im_start|>", "<|im_end|>")
 END = 257
 """The id of the last of them, which ends answers."""
 
+POOLING = ("org/embeds", "org/ranks", "org/ranks-untyped", "org/classifies")
+"""Models that go on with nothing."""
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -93,6 +96,23 @@ class SamplingParams(SimpleNamespace):
 
 class PoolingParams(SimpleNamespace):
     pass
+
+
+class CrossEncoderIOProcessor:
+    """A query and a document are one text, with a space between them. Models with types know them apart."""
+
+    def __init__(self, vllm_config: Any, renderer: "Renderer", templates: Any) -> None:
+        self._renderer = renderer
+        self._types = vllm_config.types
+
+    def get_score_prompt(
+        self, query: str, document: str, encode_kwargs: Mapping[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        texts = (query + " ", document)
+        ids = [self._renderer.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        prompt = {"prompt_token_ids": ids[0] + ids[1]}
+        types = [0] * len(ids[0]) + [1] * len(ids[1])
+        return "".join(texts), prompt | ({"token_type_ids": types} if self._types else {})
 
 
 class LoRARequest(NamedTuple):
@@ -170,14 +190,22 @@ class AsyncLLM:
             model=args.model,  # type: ignore[attr-defined]
             max_model_len=args.max_model_len or 2048,  # type: ignore[attr-defined]
             max_logprobs=20,
-            runner_type="pooling" if args.model == "org/embeds" else "generate",  # type: ignore[attr-defined]
+            runner_type="pooling" if args.model in POOLING else "generate",  # type: ignore[attr-defined]
+            score_type="bi-encoder" if args.model == "org/embeds" else "cross-encoder",  # type: ignore[attr-defined]
             is_multimodal_model=args.model == "org/images",  # type: ignore[attr-defined]
-            hf_config=SimpleNamespace(architectures=["LlamaForCausalLM"], model_type="llama"),
+            hf_config=SimpleNamespace(
+                architectures=["LlamaForCausalLM"],
+                model_type="llama",
+                num_labels=3 if args.model == "org/classifies" else 1,  # type: ignore[attr-defined]
+            ),
             get_diff_sampling_param=lambda: {"temperature": 0.6, "max_tokens": 9},
         )
         slots = args.max_num_seqs or 256  # type: ignore[attr-defined]
         self.vllm_config = SimpleNamespace(
-            scheduler_config=SimpleNamespace(max_num_seqs=slots), kv_transfer_config=None, lora_config=None
+            scheduler_config=SimpleNamespace(max_num_seqs=slots),
+            kv_transfer_config=None,
+            lora_config=None,
+            types=args.model == "org/ranks",  # type: ignore[attr-defined]
         )
         self.input_processor = InputProcessor()
         self.engine_core = EngineCore(self.renderer.tokenizer)
@@ -239,11 +267,12 @@ class InputProcessor:
         trace_headers: Mapping[str, str] | None = None,
         data_parallel_rank: int | None = None,
     ) -> SimpleNamespace:
-        if isinstance(params, PoolingParams) and params.dimensions is not None:
+        if isinstance(params, PoolingParams) and getattr(params, "dimensions", None) is not None:
             raise ValueError("This model cannot be cut.")
         if prompt["type"] not in ("token", "multimodal") or supported_tasks not in (
             ("generate",),
             ("embed",),
+            ("classify",),
         ):
             raise TypeError
         request = SimpleNamespace(
@@ -318,7 +347,16 @@ class EngineCore:
     def _output(self, request_id: str) -> EngineCoreOutput:
         ids = self._requests[request_id]
         params, prompt = self._params[request_id]
-        if isinstance(params, PoolingParams):  # how much of the alphabet's halves a text has
+        if (
+            isinstance(params, PoolingParams) and params.task == "classify"
+        ):  # what of the document is in the query
+            start = (params.extra_kwargs or {}).get("compressed_token_type_ids", 1)
+            query, document = ids[:start], ids[start:]
+            share = sum(token in query for token in document) / len(document)
+            output = EngineCoreOutput(
+                request_id=request_id, pooling_output=Array([share]), finish_reason="stop"
+            )
+        elif isinstance(params, PoolingParams):  # how much of the alphabet's halves a text has
             early = sum(token in [*self._next][:13] for token in ids)
             length = hypot(early, len(ids) - early)
             vector = Array([early / length, (len(ids) - early) / length])
@@ -362,6 +400,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         "vllm.v1.engine.async_llm": {"AsyncLLM": AsyncLLM},
         "vllm.multimodal": {},
         "vllm.multimodal.media": {"ImageMediaIO": ImageMediaIO},
+        "vllm.entrypoints": {},
+        "vllm.entrypoints.pooling": {},
+        "vllm.entrypoints.pooling.scoring": {},
+        "vllm.entrypoints.pooling.scoring.io_processor": {"CrossEncoderIOProcessor": CrossEncoderIOProcessor},
+        "vllm.renderers": {},
+        "vllm.renderers.chat_utils": {"ChatTemplateConfig": SimpleNamespace},
         "vllm.pooling_params": {"PoolingParams": PoolingParams},
         "vllm.sampling_params": {
             "SamplingParams": SamplingParams,

@@ -4,6 +4,7 @@ What vLLM and SGLang are made to say here was recorded from vLLM 0.32.0 (`vllm s
 SmolLM2 on a CPU.
 """
 
+import asyncio
 import json
 import os
 import sys
@@ -16,12 +17,15 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Candidate, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
+from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.scripted import TEMPLATE as CHATML
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
+from antiphon.engines.upstreams.vllm_server import GENERATE, REMEDY, RENDER
+from antiphon.run.inspect_upstream import Feature, inspect_upstream
 from tests.contracts.engine import (
     Collected,
     EngineContract,
@@ -581,7 +585,7 @@ async def test_a_tokenizer_that_is_given(folder):
         with pytest.raises(RequestError, match="no token 99"):
             await engine.detokenize([99])
         await engine.stop()
-        assert {asked.method for asked in server.asked} == {"GET"}  # it was not asked to tokenize
+        assert not {"/tokenize", "/detokenize"} & {asked.path for asked in server.asked}
 
 
 async def test_a_tokenizer_that_is_not_there(tmp_path):
@@ -619,6 +623,136 @@ async def test_llama_server_needs_no_tokenizer(folder):
     props = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 2}
     message = await refused({"/v1/models": [MODELS], "/props": [answer(200, props)]}, tokenizer=str(folder))
     assert "Leave --tokenizer out" in message
+
+
+# vLLM with images: what `/inference/v1/generate` streams, and what `/v1/chat/completions/render` tells, was
+# recorded from a LLaVA of random weights.
+
+PICTURE = MediaPart(MediaKind.IMAGE, "digest", "image/png", b"png")
+SEEN = {
+    "request_id": "generate-tokens-1",
+    "usage": None,
+    "prompt_token_ids": [81, 49152, 49152, 49152, 278],
+    "mm_placeholders": {"image": [{"offset": 1, "length": 3}]},
+    "output_mode": "text",
+    "choices": [
+        {"index": 0, "finish_reason": None, "stop_reason": None, "token_ids": [43507], "text": "Actions"}
+    ],
+}
+SEEN_LAST = {
+    "usage": None,
+    "output_mode": "text",
+    "choices": [
+        {"index": 0, "finish_reason": "length", "stop_reason": None, "token_ids": [11456], "text": " Script"}
+    ],
+}
+RENDERED = {
+    "token_ids": [81, 49152, 278],
+    "features": {"mm_hashes": {"image": ["abc"]}, "mm_placeholders": {"image": [{"offset": 1, "length": 3}]}},
+    "sampling_params": {"temperature": 0.6, "top_p": 0.9, "stop": [], "max_tokens": 999, "output_kind": 2},
+}
+IMAGES = {**VLLM, RENDER: [answer(200, RENDERED)]}
+
+
+def with_image(**sampling):
+    return GenerationRequest(Prompt("a<image>b", (81, 49152, 278), (PICTURE,)), 4, Sampling(**sampling))
+
+
+async def test_vllm_is_sent_images_beside_tokens():
+    tag = StructuralTag('{"type": "structural_tag"}')
+    request = replace(
+        with_image(top_p=0.5, cache_salt="s", vllm_xargs={"a": 1}, logit_bias={9: 1.5}), constraint=tag
+    )
+    async with canned({**IMAGES, GENERATE: stream(SEEN, SEEN_LAST, USAGE, DONE)}) as server:
+        engine = await started(server)
+        assert engine.card.capabilities.media == {MediaKind.IMAGE}
+        chunks = await generated(engine, request)
+        await engine.stop()
+    assert text_of(chunks) == "Actions Script"
+    assert [token.id for token in tokens_of(chunks)] == [43507, 11456]
+    assert [chunk.media_tokens for chunk in chunks if chunk.media_tokens] == [2]  # beside the placeholder
+    assert chunks[0].media_tokens == 2
+    assert sum(chunk.cached_tokens for chunk in chunks) == 7
+    assert finish_of(chunks).reason is FinishReason.LENGTH
+    assert (server.asked[-1].path, server.asked[-1].body) == (
+        GENERATE,
+        {
+            "model": "smol",
+            "token_ids": [81, 49152, 278],
+            "content_parts": [{"type": "image_url", "url": "data:image/png;base64,cG5n"}],
+            "sampling_params": {
+                "max_tokens": 4,
+                "temperature": 0.6,  # what the server told
+                "top_p": 0.5,
+                "logit_bias": {"9": 1.5},
+                "extra_args": {"a": 1},
+                "structured_outputs": {"structural_tag": tag.text},
+            },
+            "cache_salt": "s",
+            "reasoning_ended": True,
+            "output_mode": "text",
+            "return_token_ids": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    )
+
+
+async def test_an_answer_to_an_image_that_ends_at_once():
+    end = {**SEEN, "choices": [{"finish_reason": "stop", "stop_reason": None, "token_ids": [2], "text": ""}]}
+    for more in ((DONE,), ()):
+        async with canned({**IMAGES, GENERATE: stream(end, *more)}) as server:
+            engine = await started(server)
+            [chunk] = await generated(engine, with_image())
+            await engine.stop()
+        assert (chunk.media_tokens, chunk.finish.reason) == (2, FinishReason.STOP)
+
+
+async def test_log_probabilities_beside_images_have_no_ids_of_alternatives():
+    likely = [
+        {"token": text, "logprob": score, "bytes": [*text.encode()]}
+        for text, score in (("Actions", -1.0), (" sand", -2.0))
+    ]
+    scored = {**SEEN["choices"][0], "logprobs": {"content": [{**likely[0], "top_logprobs": likely}]}}
+    for most, top in ((2, (Candidate(-1, "Actions", -1.0), Candidate(-1, " sand", -2.0))), (0, ())):
+        async with canned(
+            {**IMAGES, GENERATE: stream({**SEEN, "choices": [scored]}, SEEN_LAST, DONE)}
+        ) as server:
+            engine = await started(server)
+            chunks = await generated(engine, with_image(logprobs=most))
+            await engine.stop()
+        assert chunks[0].tokens == (Token(43507, "Actions", -1.0, top),)
+
+
+async def test_a_prompt_with_images_is_not_scored():
+    async with canned(IMAGES) as server:
+        engine = await started(server)
+        with pytest.raises(RequestError) as raised:
+            await engine.score_prompt(with_image(prompt_logprobs=1))
+        await engine.stop()
+    assert raised.value.param == "prompt_logprobs"
+
+
+@pytest.mark.parametrize(
+    ("told", "remedy"),
+    [
+        (answer(403, {"error": {"message": "Scale-out endpoints are disabled."}}), True),
+        (answer(404, {"detail": "Not Found"}), True),
+        (answer(400, {"error": {"message": "At most 0 image(s) may be provided in one prompt."}}), False),
+        (answer(200, {**RENDERED, "features": None}), False),
+    ],
+)
+async def test_a_vllm_that_takes_no_images(told, remedy):
+    async with canned({**VLLM, RENDER: [told]}) as server:
+        engine = await started(server)
+        able = engine.card.capabilities
+        report = await asyncio.to_thread(inspect_upstream, Options(server.url))
+        await engine.stop()
+    assert not able.media
+    assert able.media_remedy == (REMEDY if remedy else "")
+    assert Feature("media", "refused", able.media_remedy or "by the place of the part") in report.features
+    assert "--enable-scale-out" in REMEDY
+    assert "--upstream-kind chat" in REMEDY
 
 
 # SGLang

@@ -343,6 +343,28 @@ async def test_a_model_that_pools_makes_vectors(engine):
     await pooling.stop()
 
 
+@pytest.mark.parametrize(("model", "last"), [("org/ranks", 0.5), ("org/ranks-untyped", 1 / 6)])
+async def test_a_model_that_compares_texts_ranks(model, last):
+    ranking = Options(model, vllm=PLAYED, context=20, parallel=2).build()
+    await ranking.start()
+    assert ranking.card.capabilities.tasks == {Task.RANK}
+    found = await ranking.score([("abc", "abc"), ("ab", "abyz")])
+    assert (found.scores[-1], found.tokens) == (last, 7 + 7)
+    for long in (30, 20 * 128):
+        with pytest.raises(RequestError) as error:
+            await ranking.score([("abc", "a" * long)])
+        assert error.value.code == "context_length_exceeded"
+    assert ranking.load.idle
+    await ranking.stop()
+
+
+async def test_a_model_that_tells_classes_apart_does_nothing_here():
+    telling = Options("org/classifies", vllm=PLAYED).build()
+    await telling.start()
+    assert not telling.card.capabilities.tasks
+    await telling.stop()
+
+
 async def test_what_vllm_refuses_names_the_parameter(engine):
     with pytest.raises(RequestError) as raised:
         await asked(engine, Sampling(temperature=3))

@@ -1,16 +1,7 @@
 """vLLM's own server behind the engine for upstreams, on a loopback port: `make test-vllm`."""
 
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from pathlib import Path
-from urllib.error import URLError
 
 import pytest
 import pytest_asyncio
@@ -21,7 +12,7 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.upstream import Options, UpstreamEngine
 from tests.contracts.engine import EngineContract, chunks_of, finish_of, request_of, text_of, tokens_of
 from tests.engines import kv_connector
-from tests.real_engine import VLLM_ARGUMENTS, VLLM_MODEL
+from tests.real_engine import VLLM_MODEL, vllm_server
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -31,49 +22,18 @@ pytestmark = [
 
 SLOTS = 3
 CONTEXT = 2048
-START_SECONDS = 600
 
 
 def chat(text):
     return f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def options():
-    """The arguments of the engine, on vLLM's command line."""
-    for argument in (*VLLM_ARGUMENTS, f"max_num_seqs={SLOTS}", f"max_model_len={CONTEXT}"):
-        key, _, value = argument.partition("=")
-        yield from ("--" + key.replace("_", "-"), *([] if value == "true" else [value]))
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("vllm")), "serve", VLLM_MODEL, *options()]
-    command += ["--kv-transfer-config", kv_connector.config(str(tmp_path_factory.mktemp("prompts")))]
-    address = f"http://127.0.0.1:{port}"
-    with subprocess.Popen(  # noqa: S603
-        [*command, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "smollm2"],
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # for the connector
-    ) as process:
-        try:
-            until = time.monotonic() + START_SECONDS
-            while not answers(f"{address}/health"):
-                assert process.poll() is None, "vLLM has ended"
-                assert time.monotonic() < until, "vLLM did not start"
-                time.sleep(0.5)
-            yield address
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)  # and those that it has started
-
-
-def answers(url):
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310
-            return response.status == 200
-    except URLError:
-        return False
+    connector = kv_connector.config(str(tmp_path_factory.mktemp("prompts")))
+    arguments = f"max_num_seqs={SLOTS}", f"max_model_len={CONTEXT}", f"kv_transfer_config={connector}"
+    with vllm_server(VLLM_MODEL, *arguments) as address:
+        yield address
 
 
 def engine_at(url, parallel):
@@ -102,6 +62,7 @@ async def test_it_is_recognised_and_described(engine):
     assert engine.card.name == "smollm2"
     assert engine.card.context == CONTEXT
     assert "<|im_start|>" in (engine.card.chat_template or "")
+    assert "--enable-scale-out" in engine.card.capabilities.media_remedy
 
 
 async def test_a_structural_tag_holds_the_answer(engine):

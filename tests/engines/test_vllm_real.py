@@ -15,8 +15,8 @@ from antiphon.core.chunks import Finish, FinishReason
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import GenerationRequest, Prompt
-from antiphon.engines.vllm import VllmEngine
+from antiphon.engines.engine import GenerationRequest, Prompt, Task
+from antiphon.engines.vllm import Options, VllmEngine
 from tests.contracts.engine import (
     Collected,
     EngineContract,
@@ -31,7 +31,7 @@ from tests.contracts.engine import (
 )
 from tests.contracts.vectors import VectorContract
 from tests.engines import kv_connector
-from tests.real_engine import VLLM_MODEL, real_engine
+from tests.real_engine import VLLM_ARGUMENTS, VLLM_MODEL, real_engine
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -106,6 +106,61 @@ class TestVectors(VectorContract):
     @pytest.fixture
     def engine(self, pooling):
         return pooling
+
+
+def write_ranker(folder):
+    """Write a small cross-encoder of random weights; what it says of pairs of texts, from 0 to 1."""
+    import torch  # noqa: PLC0415 - only where vLLM is
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast  # noqa: PLC0415
+
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizerFast(vocab={word: place for place, word in enumerate(words)})
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        num_labels=1,
+        initializer_range=0.5,
+    )
+    model = BertForSequenceClassification(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+    def scores(pairs):
+        with torch.no_grad():
+            given = [tokenizer(*pair, return_tensors="pt") for pair in pairs]
+            return [torch.sigmoid(model(**each).logits).item() for each in given], sum(
+                each["input_ids"].numel() for each in given
+            )
+
+    return scores
+
+
+async def test_a_cross_encoder_ranks_as_its_reference_does(one, tmp_path):
+    scores = write_ranker(tmp_path)
+    await one.stop()
+    engine = Options(
+        str(tmp_path), context=128, parallel=2, vllm=("dtype=float32", *VLLM_ARGUMENTS[1:])
+    ).build()
+    await engine.start()
+    try:
+        assert engine.card.capabilities.tasks == {Task.RANK}
+        pairs = [("where is the cat", text) for text in ("on the sofa", "no", "a dog barks at the cat", "")]
+        found, (expected, tokens) = await engine.score(pairs), scores(pairs)
+        assert found.scores == pytest.approx(expected, abs=1e-3)
+        assert found.tokens == tokens
+        assert max(expected) - min(expected) > 0.01
+        with pytest.raises(RequestError) as raised:
+            await engine.score([("cat", "long " * 60)])
+        assert raised.value.param == "documents"
+    finally:
+        await engine.stop()
 
 
 async def test_the_card_is_what_vllm_has_loaded(engine):

@@ -1,5 +1,7 @@
 """Images and other media in requests of all APIs: what the engine is given, and what is refused."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,7 +28,7 @@ from tests.files import pdf_of
 from tests.http.api import Api, client
 from tests.http.chat_api import ChatApi
 from tests.http.messages_api import MessagesApi
-from tests.media import MP4, WAV, bomb, data_url, encoded, image, png, turned
+from tests.media import MP4, WAV, bomb, data_url, encoded, image, png, turned, wav
 from tests.server import NO_TLS, Running, running
 from tests.tools.web.site import Site, elsewhere, loopback, page, web
 from tests.tools.web.site import bomb as gzip_bomb
@@ -484,6 +486,62 @@ async def test_media_are_stored_once_by_their_content_and_go_with_what_has_them(
         await kept(seeing, *left)
 
 
+async def test_a_batch_of_messages_has_its_media_as_long_as_it_is_there(seeing: Apis) -> None:
+    paper = {"type": "text", "media_type": "text/plain", "data": "QUJD"}  # text, though it could be base64
+    said = [
+        {"role": "user", "content": "Draw."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "draw", "input": {}}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t", "content": [_block(RED)]},
+                _block(WIDE),
+                _block({"type": "base64", "media_type": "image/png", "data": "!"}) | {"cache_control": None},
+                {"type": "document", "source": paper},
+                {"type": "document", "source": {"type": "content", "content": [_block(RED)]}},
+            ],
+        },
+    ]
+    good = [
+        *said[:2],
+        {"role": "user", "content": [part for part in said[2]["content"] if "cache_control" not in part]},
+    ]
+    asked = {
+        "model": "scripted",
+        "max_tokens": 9,
+        "tools": [{"name": "draw", "input_schema": {"type": "object"}}],
+    }
+    requests = [
+        {"custom_id": name, "params": asked | {"messages": messages}}
+        for name, messages in (("good", good), ("bad", said), ("odd", ["no", {"content": 1}]))
+    ]
+    batch = await seeing.messages.post("/v1/messages/batches", {"requests": requests})
+    store = seeing.server.app.storage.store
+    record = await store.responses.get(f"batches:{ANYONE.owner}", batch["id"])
+    for data in (RED, WIDE):
+        assert encoded(data) not in record.request.decode()
+    await kept(seeing, RED, WIDE)
+
+    results = await ended(seeing.messages, batch)
+    assert (results["good"]["type"], results["bad"]["type"]) == ("succeeded", "errored")
+    assert "base64" in results["bad"]["error"]["error"]["message"]
+    assert seeing.media == [RED, WIDE, RED]
+    assert "QUJD" in seeing.prompt.text
+    deleted = await seeing.messages.http.delete(f"/v1/messages/batches/{batch['id']}")
+    assert deleted.status_code == 200
+    await kept(seeing)
+
+
+async def ended(messages: MessagesApi, batch: Any) -> Any:
+    """The results of a batch, once it has ended, by the ids of their requests."""
+    path = f"/v1/messages/batches/{batch['id']}"
+    async with asyncio.timeout(20):
+        while (await messages.http.get(path)).json()["processing_status"] != "ended":
+            await asyncio.sleep(0.02)
+    lines = (await messages.http.get(f"{path}/results")).text.splitlines()
+    return {line["custom_id"]: line["result"] for line in map(json.loads, lines)}
+
+
 async def test_items_that_are_referred_to_bring_their_media(seeing: Apis) -> None:
     first = await seeing.responses.create(in_responses("Look", RED))
     item = (await seeing.responses.get(f"/responses/{first['id']}/input_items"))["data"][0]
@@ -609,13 +667,21 @@ async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) ->
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,%%%"}}, "base64"),
         ({"type": "image_url", "image_url": {"url": "data:image/png"}}, "comma"),
         ({"type": "input_audio", "input_audio": {"data": encoded(RED), "format": "wav"}}, "no audio"),
+        ({"type": "input_audio", "input_audio": {"data": encoded(WAV[:12]), "format": "wav"}}, "damaged"),
+        ({"type": "input_audio", "input_audio": {"data": encoded(wav(0)), "format": "wav"}}, "nothing to be"),
+        ({"type": "audio_url", "audio_url": data_url(b"fLaC")}, "damaged"),
+        ({"type": "audio_url", "audio_url": data_url(b"OggS")}, "damaged"),
         ({"type": "file", "file": {"file_data": encoded(b"\0\1\2")}}, "text"),
+        ({"type": "file", "file": {"file_data": encoded(pdf_of())}}, "no pages"),
+        ({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}, "fetches nothing"),
     ]
     for part, said in bad:
         error = await seeing.chat.refused(in_chat("Look", RED, part))
         assert error["param"] == "messages[0].content[2]"
         assert said in error["message"]
     assert (await seeing.responses.refused(in_responses("Look", bomb())))["param"] == "input[0].content[1]"
+    empty = await seeing.messages.refused(in_messages("Look", b""))
+    assert empty["message"] == "messages[0].content[1]: This is no image that can be read."
     assert (
         "messages[0].content[1]" in (await seeing.messages.refused(in_messages("Look", RED[:40])))["message"]
     )
@@ -659,6 +725,14 @@ async def test_a_model_that_takes_text_only_refuses_by_name_or_is_shown_a_note()
             await asking
             assert "Look\n(An image, which this model cannot see.)<|im_end|>" in plain.prompt.text
             assert plain.media == []
+
+
+async def test_what_the_operator_can_do_is_said() -> None:
+    unable = replace(BLIND, media_remedy="Start it with --more.")
+    async with apis(ScriptedEngine(LINES, capabilities=unable)) as plain:
+        refused = await plain.chat.refused(in_chat("Look", RED))
+
+    assert refused["message"].endswith("set 'media_fallback' to 'note'. Start it with --more.")
 
 
 async def test_a_server_may_always_note_what_its_model_cannot_see() -> None:

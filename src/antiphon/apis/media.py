@@ -19,7 +19,7 @@ _SCHEMES = ("data:", "http://", "https://")
 
 _REFERENCE = re.compile("blob:([0-9a-f]{64}):(.*)", re.DOTALL)
 _HOLDING = ("content", "content_parts", "output")
-"""Fields of an item that have parts."""
+"""Fields that have parts: of an item, of a result among the blocks of a message, of a document's source."""
 _MEDIA = frozenset(
     {
         "input_image",
@@ -30,10 +30,23 @@ _MEDIA = frozenset(
         "audio_url",
         "input_audio",
         "file",
+        "image",
+        "document",
     }
 )
 _SOURCES = frozenset(
-    {"image_url", "video_url", "audio_url", "input_audio", "file", "url", "data", "file_data", "file_url"}
+    {
+        "image_url",
+        "video_url",
+        "audio_url",
+        "input_audio",
+        "file",
+        "source",
+        "url",
+        "data",
+        "file_data",
+        "file_url",
+    }
 )
 """Fields of a part, and of an object in it, that have media, or say where they are."""
 
@@ -86,13 +99,20 @@ def with_sources(item: Mapping[str, Any], change: Callable[[str], str]) -> dict[
 def _parts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_parts(part, change) for part in value]
-    if isinstance(value, dict) and value.get("type") in _MEDIA:
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") in _MEDIA:
         return _sourced(value, change)
-    return value
+    return with_sources(value, change) if value.get("type") == "tool_result" else value
 
 
-def _sourced(part: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+def _sourced(part: Mapping[str, Any], change: Callable[[str], str]) -> Mapping[str, Any]:
+    if part.get("type") == "text":  # a document's source that holds its text
+        return part
+
     def changed(name: str, value: Any) -> Any:
+        if name in _HOLDING:
+            return _parts(value, change)
         if name not in _SOURCES or not value:
             return value
         if isinstance(value, dict):

@@ -96,7 +96,7 @@ class App(Struct, frozen=True):
     async def attached(self, model: Model, turn: Turn, contents: Contents | None = None) -> Turn:
         """The turn with what is attached to it, as far as the model takes that. Raises RequestError."""
         contents = contents or self.contents(turn.owner)
-        return await self.attachments.read(turn, model.card.capabilities.media, contents)
+        return await self.attachments.read(turn, model.card.capabilities, contents)
 
     async def hosts(self, model: Model, requested: Mapping[str, Mapping[str, Any]], asking: Asking) -> Hosts:
         """What a model is offered of the server's tools: of those requested, by their place in the request.

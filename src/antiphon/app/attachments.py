@@ -9,7 +9,7 @@ the same image is there once, counts once, and goes with the last response or co
 what was fetched from the web is what later turns see, too.
 
     contents = Contents(reader, owner, store)              # of one request
-    turn = await reader.read(turn, takes, contents)        # for the model
+    turn = await reader.read(turn, able, contents)         # for the model
     items = await contents.keep(items, response_id)        # for the store
     payload = await shown(store, owner, payload)           # for clients that look at what is stored
 """
@@ -17,12 +17,12 @@ what was fetched from the web is what later turns see, too.
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain, groupby
 from time import time
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -51,6 +51,7 @@ from antiphon.core.items import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Turn
+from antiphon.engines.engine import Capabilities
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.documents import PDF, UNSUPPORTED, Document, read_document
 from antiphon.run.media import (
@@ -101,8 +102,8 @@ class AttachmentReader:
         self._downloader = downloader
         self.pool = BoundedPool(limits)
 
-    async def read(self, turn: Turn, takes: frozenset[MediaKind], contents: "Contents") -> Turn:
-        """The turn with what its attachments hold, for a model that takes these media.
+    async def read(self, turn: Turn, able: Capabilities, contents: "Contents") -> Turn:
+        """The turn with what its attachments hold, for a model whose engine can do this.
 
         Raises RequestError, which names the part.
         """
@@ -111,7 +112,7 @@ class AttachmentReader:
             return turn
         conversation = turn.parameter("messages")
         self.limits.check("attachments", count, conversation)
-        reading = _Reading(self, turn, takes, contents)
+        reading = _Reading(self, turn, able, contents)
         async with self.in_time(conversation):
             return replace(turn, items=tuple([await reading.item(item) for item in turn.items]))
 
@@ -172,7 +173,7 @@ class Contents:
 
     async def of(self, part: Attachment) -> tuple[Attachment, bytes]:
         """The attachment, with the name of a stored file, and its bytes. Raises RequestError."""
-        source = part.data or part.url
+        source = part.url if part.data is None else part.data
         if source is None:
             part, data = await self._file(part)
         else:
@@ -224,15 +225,23 @@ class Contents:
     async def _kept(self, item: StoredItem, holder: str, param: str, *, fetch: bool) -> StoredItem:
         if not may_have_media(item.payload):
             return item
-        value = msgspec.json.decode(item.payload)
+        value = await self.referred(msgspec.json.decode(item.payload), holder, param, fetch=fetch)
+        blobs = tuple(reference.digest for reference in references_in(value))
+        return replace(item, payload=msgspec.json.encode(value), blobs=blobs) if blobs else item
+
+    async def referred(
+        self, value: Mapping[str, Any], holder: str, param: str, *, fetch: bool = False
+    ) -> dict[str, Any]:
+        """An item, or a message, with references to blobs. The holder has them for `UNFINISHED_SECONDS`.
+
+        Raises RequestError for `param`.
+        """
         for source in sources_in(value):
             if fetch and is_web(source):
                 self.count(len(await self._content(source, param)), param)
             if source not in self._references and (found := await self._reference(source, holder, param)):
                 self._references[source] = found.text
-        value = with_sources(value, self.referring)
-        blobs = tuple(reference.digest for reference in references_in(value))
-        return replace(item, payload=msgspec.json.encode(value), blobs=blobs) if blobs else item
+        return with_sources(value, self.referring)
 
     async def _reference(self, source: str, holder: str, param: str) -> Reference | None:
         """What stands for a source where it is stored; None if nobody knows what it has."""
@@ -297,11 +306,10 @@ async def shown_page(store: Store, owner: str, page: Page[ItemRecord], most: int
 class _Reading:
     """Reads the attachments of one turn."""
 
-    def __init__(
-        self, reader: AttachmentReader, turn: Turn, takes: frozenset[MediaKind], contents: Contents
-    ) -> None:
+    def __init__(self, reader: AttachmentReader, turn: Turn, able: Capabilities, contents: Contents) -> None:
         self._reader = reader
-        self._takes = takes
+        self._takes = able.media
+        self._remedy = able.media_remedy
         self._contents = contents
         self._notes = (turn.media_fallback or reader.fallback) == "note"
 
@@ -317,7 +325,7 @@ class _Reading:
         if not isinstance(part, Attachment):
             return [part]
         if part.kind is not MediaKind.FILE and part.kind not in self._takes:
-            return [_untaken(part.kind, part.param, notes=notes)]
+            return [self._untaken(part.kind, part.param, notes=notes)]
         part, data = await self._contents.of(part)
         found = format_of(data)
         if part.kind is MediaKind.FILE and found.kind is MediaKind.FILE:
@@ -325,8 +333,17 @@ class _Reading:
         if part.kind not in (MediaKind.FILE, found.kind):
             raise RequestError(f"This is no {part.kind} that can be read.", param=part.param)
         if found.kind not in self._takes:
-            return [_untaken(found.kind, part.param, notes=notes)]
+            return [self._untaken(found.kind, part.param, notes=notes)]
         return await read_media(self._reader.pool, data, self._reader.limits, part.param, low=part.low)
+
+    def _untaken(self, kind: MediaKind, param: str, *, notes: bool) -> TextPart:
+        """The note for media that the model does not take. Raises RequestError where there is to be none."""
+        if notes:
+            return TextPart(NOTES[kind])
+        message = f"This model takes no {kind}. Leave it out, or set 'media_fallback' to 'note'."
+        if self._remedy:
+            message += f" {self._remedy}"
+        raise RequestError(message, param=param, code="unsupported_media")
 
     async def _document(self, data: bytes, part: Attachment) -> Sequence[Part]:
         """A file as text, under its name; pages without text as images, where the model takes them.
@@ -370,14 +387,6 @@ class _Reading:
 
 def _parts_of(item: Item) -> Iterable[Part]:
     return item.parts if isinstance(item, Message | FunctionOutput) else ()
-
-
-def _untaken(kind: MediaKind, param: str, *, notes: bool) -> TextPart:
-    """The note for media that the model does not take. Raises RequestError where there is to be none."""
-    if notes:
-        return TextPart(NOTES[kind])
-    message = f"This model takes no {kind}. Leave it out, or set 'media_fallback' to 'note'."
-    raise RequestError(message, param=param, code="unsupported_media")
 
 
 async def _blob(store: Store, owner: str, digest: str, param: str) -> bytes:

@@ -1,7 +1,8 @@
 """Message batches without HTTP. A batch is a background job of the store: its log has the results.
 
 A worker answers its requests, some at a time. Another that takes the batch over begins with the
-results in the log. Batches are stored under an owner of their own, so that they are no responses.
+results in the log. Batches are stored under an owner of their own, so that they are no responses. Media of
+their requests are blobs of whoever sent them, as long as requests of the batch may be answered.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 
+from antiphon.apis.given import Object
 from antiphon.apis.messages.batch import (
     LIFETIME,
     BatchProjection,
@@ -34,6 +36,7 @@ from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.wire import decode
 from antiphon.app import messages
 from antiphon.app.app import App
+from antiphon.app.attachments import Contents
 from antiphon.app.journal import BackgroundJournal, StoredInput
 from antiphon.app.observing import begin, end
 from antiphon.core.errors import (
@@ -54,6 +57,8 @@ from antiphon.store.records import LogEntry, Page, Paging, ResponseEnd, Response
 PREFIX = "msgbatch_"
 PARALLEL = 8
 """Requests of one batch that are answered at a time."""
+PAUSE = 64
+"""Requests that are read before others get their turn."""
 
 _OWNER = "batches:"
 _NOT_NOW = (EngineNotReadyError, EngineBusyError, StoreError)
@@ -63,11 +68,14 @@ _NOT_NOW = (EngineNotReadyError, EngineBusyError, StoreError)
 async def create(app: App, wire: CreateBatch, owner: str) -> ResponseRecord:
     """Store a batch for some worker to answer. Raises RequestError."""
     check_ids(wire)
-    for request in wire.requests:
-        request.params = kept(request.params, app.seal(owner))
-    now = time.time()
+    batch_id, now, contents = random_id(PREFIX, 24), time.time(), app.contents(owner)
+    for index, request in enumerate(wire.requests):
+        params = kept(request.params, app.seal(owner))
+        request.params = await _referring(params, contents, batch_id, f"requests[{index}].params.messages")
+        if index % PAUSE == 0:
+            await asyncio.sleep(0)
     record = ResponseRecord(
-        id=random_id(PREFIX, 24),
+        id=batch_id,
         owner=_OWNER + owner,
         created_at=now,
         status=ResponseStatus.QUEUED,
@@ -81,6 +89,18 @@ async def create(app: App, wire: CreateBatch, owner: str) -> ResponseRecord:
     await store.usage.check(record.owner, len(record.request), "requests")
     await store.responses.create(record, ())
     return record
+
+
+async def _referring(params: Object, contents: Contents, batch_id: str, param: str) -> Object:
+    """A request with references in the place of media, which the batch holds. Raises RequestError."""
+    messages = params.get("messages")
+    if not isinstance(messages, list):
+        return params
+    referred = [
+        await contents.referred(each, batch_id, param) if isinstance(each, dict) else each
+        for each in messages
+    ]
+    return {**params, "messages": referred}
 
 
 async def retrieve(app: App, owner: str, batch_id: str) -> ResponseRecord:

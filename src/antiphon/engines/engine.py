@@ -89,6 +89,8 @@ class Capabilities(Struct, frozen=True):
     sampling: frozenset[str] = frozenset({"max_tokens"})
     constraints: tuple[type[Constraint], ...] = ()
     media: frozenset[MediaKind] = frozenset()
+    media_remedy: str = ""
+    """What the operator does if the model takes media, and none can be sent to it."""
     chat: bool = False
     """It takes conversations, and gives answers whose parts are told apart."""
     tasks: frozenset[Task] = frozenset({Task.GENERATE})

@@ -426,6 +426,7 @@ def _common(known: ModelCard | None, card: ModelCard, name: str) -> ModelCard:
         sampling=ours.sampling & its.sampling,
         constraints=tuple(kind for kind in ours.constraints if kind in its.constraints),
         media=ours.media & its.media,
+        media_remedy=ours.media_remedy or its.media_remedy,
         tasks=ours.tasks & its.tasks,
         embedding=ours.embedding & its.embedding,
     )

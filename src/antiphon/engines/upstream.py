@@ -37,7 +37,16 @@ from antiphon.engines.engine import (
 )
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines, Passing
 from antiphon.engines.pool import PoolEngine
-from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang, vectors
+from antiphon.engines.upstreams import (
+    anthropic,
+    chat,
+    completions,
+    llama_server,
+    ollama,
+    sglang,
+    vectors,
+    vllm_server,
+)
 from antiphon.engines.upstreams.kind import (
     MODELS,
     PROBES,
@@ -62,7 +71,8 @@ KINDS: Mapping[str, Recognise] = {
     **{provider.name: chat.recogniser(provider) for provider in chat.PROVIDERS[:-1]},
     llama_server.NAME: llama_server.recognise,
     sglang.SGLANG.name: sglang.recognise,
-    **{flavour.name: completions.recogniser(flavour) for flavour in completions.FLAVOURS[:-1]},
+    completions.VLLM.name: vllm_server.recognise,
+    **{flavour.name: completions.recogniser(flavour) for flavour in completions.FLAVOURS[1:-1]},
     ollama.NAME: ollama.recognise,
     completions.ANY.name: completions.recogniser(completions.ANY),
     chat.ANY.name: chat.recogniser(chat.ANY),
@@ -319,10 +329,10 @@ class UpstreamEngine:
         loop = asyncio.get_running_loop()
         try:
             server = self._running()
-            body = server.body(request)
+            path, body = server.asked(request)
             if request.max_tokens < 1:  # servers would give one token, or refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
-            encoded = self._client.encode("POST", server.path, body, observed().trace)
+            encoded = self._client.encode("POST", path, body, observed().trace)
             generation = _Generation(
                 encoded, server.reader(request), receiver, self._generations, self._options.upstream_key
             )

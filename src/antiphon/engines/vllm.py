@@ -11,7 +11,7 @@ outputs, `vllm_beams` searches.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import count
@@ -28,7 +28,7 @@ from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
-from antiphon.core.vectors import EmbeddingRequest, Embeddings
+from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission, Ticket
 from antiphon.engines.engine import (
     Capabilities,
@@ -36,7 +36,6 @@ from antiphon.engines.engine import (
     Load,
     ModelCard,
     Receiver,
-    Task,
     Work,
     check_size,
     failure_of,
@@ -273,20 +272,43 @@ class VllmEngine:
                 core.vocabulary.decode(text)  # which refuses what is no token
             elif request.truncate is None:
                 check_size([text], core.context)
-        inputs = await asyncio.to_thread(lambda: [core.input_of(text, request) for text in request.inputs])
 
-        async def vector(ids: Sequence[int]) -> Sequence[float]:
+        def requests() -> list[Any]:
+            inputs = (core.input_of(text, request) for text in request.inputs)
+            return [core.embedding(ids, request.dimensions, around) for ids in inputs]
+
+        vectors, tokens = await self._pooled(core, requests)
+        return Embeddings((*vectors,), tokens)
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """See `Reranker`. Scores are what vLLM's own server tells: for most models, from 0 to 1."""
+        core, around = self._alive(), Around(trace=observed().trace)
+        for pair in pairs:
+            check_size(pair, core.context)
+        scores, tokens = await self._pooled(core, lambda: [core.ranking(*pair, around) for pair in pairs])
+        return Scores(tuple(score for [score] in scores), tokens)
+
+    async def _pooled(
+        self, core: VllmCore, requests: Callable[[], Sequence[Any]]
+    ) -> tuple[list[Sequence[float]], int]:
+        """What the model makes of the inputs of requests, each of which has a slot of its own; their tokens.
+
+        Making requests takes a while: texts are tokenized.
+        """
+        made = await asyncio.to_thread(requests)
+
+        async def pooled(request: Any) -> Sequence[float]:
             async with self._admission.slot():
-                [output] = await self._outputs(core, [core.embedding(ids, request.dimensions, around)])
+                [output] = await self._outputs(core, [request])
                 found: Sequence[float] = output.pooling_output.tolist()
                 return found
 
         try:
             async with asyncio.TaskGroup() as group:
-                vectors = [group.create_task(vector(ids)) for ids in inputs]
+                tasks = [group.create_task(pooled(each)) for each in made]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        return Embeddings(tuple(each.result() for each in vectors), sum(map(len, inputs)))
+        return [task.result() for task in tasks], sum(len(each.prompt_token_ids) for each in made)
 
     def _around(self, request: GenerationRequest) -> Around:
         return Around(self._adapter(request.adapter), observed().trace)
@@ -432,7 +454,7 @@ def _card(core: VllmCore) -> ModelCard:
             sampling=SUPPORTED,
             constraints=(StructuralTag,),
             media=core.media,
-            tasks=frozenset({Task.EMBED if core.embeds else Task.GENERATE}),
+            tasks=frozenset({core.task} if core.task else ()),
             embedding=frozenset({"ids", "dimensions", "truncate"}),
         ),
         defaults={name: float(value) for name, value in core.defaults.items()},

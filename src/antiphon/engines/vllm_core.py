@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -26,7 +26,7 @@ from antiphon.core.errors import EngineError, RequestError, install_extra
 from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest
-from antiphon.engines.engine import GenerationRequest, Prompt
+from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.vllm_beams import Wanted
 from antiphon.engines.vllm_stream import Vocabulary
 
@@ -294,23 +294,57 @@ class VllmCore:
         vLLM finds by the digest of an image what it has made of it before, and its prefix cache does.
         """
         reader = imported("vllm.multimodal.media").ImageMediaIO()
-        given = {
-            "prompt_token_ids": [*prompt.ids],
-            "multi_modal_data": {
-                "image": [await asyncio.to_thread(reader.load_bytes, part.data) for part in prompt.media]
-            },
-            "multi_modal_uuids": {"image": [part.digest or None for part in prompt.media]},
-        }
         try:
+            given = {
+                "prompt_token_ids": [*prompt.ids],
+                "multi_modal_data": {
+                    "image": [await asyncio.to_thread(reader.load_bytes, part.data) for part in prompt.media]
+                },
+                "multi_modal_uuids": {"image": [part.digest or None for part in prompt.media]},
+            }
             [made] = await self._llm.renderer.render_cmpl_async([given])
         except (self._refusal, ValueError, RuntimeError) as error:
             raise _refused(error, "messages") from error
         return made
 
     @property
-    def embeds(self) -> bool:
-        """It makes vectors, and goes on with nothing: `runner=pooling`, or a model that is for that."""
-        return str(self._config.runner_type) == "pooling"
+    def task(self) -> Task | None:
+        """What it is for: with `runner=pooling`, or a model that is for that, it goes on with nothing.
+
+        None for one that does neither of what can be asked for here, such as to tell several classes apart.
+        """
+        if str(self._config.runner_type) != "pooling":
+            return Task.GENERATE
+        if self._config.score_type != "cross-encoder":
+            return Task.EMBED
+        return Task.RANK if getattr(self._config.hf_config, "num_labels", 0) == 1 else None
+
+    @cached_property
+    def _pairs(self) -> Any:
+        """What makes prompts of a query and a document, as the model was trained with them."""
+        pairs = imported("vllm.entrypoints.pooling.scoring.io_processor").CrossEncoderIOProcessor
+        templates = imported("vllm.renderers.chat_utils").ChatTemplateConfig()
+        return pairs(self._llm.vllm_config, self._llm.renderer, templates)
+
+    def ranking(self, query: str, document: str, around: Around) -> Any:
+        """The request for how well a document answers a query. Raises RequestError."""
+        _, prompt = self._pairs.get_score_prompt(query, document, {})
+        ids = prompt["prompt_token_ids"]
+        if len(ids) > self.context:
+            message = (
+                f"A document and its query have {len(ids)} tokens, but the context of this model is "
+                f"{self.context} tokens. Shorten them."
+            )
+            raise RequestError(message, param="documents", code="context_length_exceeded")
+        types = prompt.get("token_type_ids")
+        # All vLLM wants to know of these is where the document begins.
+        extra = (
+            None
+            if types is None
+            else {"compressed_token_type_ids": types.index(1) if 1 in types else len(types)}
+        )
+        params = partial(imported("vllm.pooling_params").PoolingParams, task="classify", extra_kwargs=extra)
+        return self._accepted({"type": "token", "prompt_token_ids": [*ids]}, params, "classify", around)
 
     def input_of(self, text: str | tuple[int, ...], request: EmbeddingRequest) -> list[int]:
         """The tokens of an input, with those that the model wants around texts, cut if that is wanted."""

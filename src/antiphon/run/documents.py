@@ -113,6 +113,8 @@ def document_of(content: bytes) -> Document:
     except Exception as error:  # whatever a library makes of a file that is damaged on purpose
         message = f"This file is damaged or encrypted: it begins like {media_type}, and cannot be read."
         raise RequestError(message, code=UNSUPPORTED) from error
+    if not pages:
+        raise RequestError("This file has no pages.", code=UNSUPPORTED)
     # Half a surrogate pair is what a damaged font makes of a character.
     return Document(media_type, tuple(page.encode(errors="replace").decode() for page in pages))
 

@@ -110,10 +110,10 @@ def _chat(server: ChatServer) -> Iterator[Feature]:
 
 
 def _media(card: ModelCard) -> Feature:
-    kinds = ", ".join(sorted(card.capabilities.media))
-    return (
-        Feature("media", "works", kinds) if kinds else Feature("media", "refused", "by the place of the part")
-    )
+    able = card.capabilities
+    if able.media:
+        return Feature("media", "works", ", ".join(sorted(able.media)))
+    return Feature("media", "refused", able.media_remedy or "by the place of the part")
 
 
 def _template(card: ModelCard) -> Feature:

@@ -3,7 +3,8 @@
 Names and claimed types are not believed. Images are opened in a bounded process (see `bounded`) and with
 Pillow, if that is installed: their pixels are counted before any is decoded, damaged ones are refused,
 those with an orientation are turned, and animated ones are some of their frames. Without Pillow only the
-header is read, and the engine gets what came. Pages of a PDF are drawn by pypdfium2.
+header is read, and the engine gets what came. Pages of a PDF are drawn by pypdfium2. Of sounds, tinytag reads
+the headers, in such a process: one that has none, or lasts no time, is refused. Films are left to engines.
 """
 
 import asyncio
@@ -48,6 +49,7 @@ _FORMATS = {
 }
 _READ_BY_ENGINES = frozenset({"PNG", "JPEG"})
 _ORIENTATION = 0x0112
+_SILENT = "The sound is damaged, or has nothing to be heard. Send it whole."
 _KNOWN = "PNG, JPEG, GIF, WebP or BMP"
 _SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # markers of JPEG with a size
 
@@ -184,11 +186,30 @@ def open_image(data: bytes, low: bool, limits: Limits, param: str, frame: int = 
         raise _damaged(param) from error
 
 
+def check_sound(data: bytes, param: str) -> None:
+    """See that a sound can be played, as far as its headers say. For a process of its own.
+
+    Raises RequestError, which blames `param`.
+    """
+    import tinytag  # noqa: PLC0415 - an optional extra
+
+    try:
+        seconds = tinytag.TinyTag.get(file_obj=BytesIO(data), tags=False).duration
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # whatever it makes of a file that is damaged on purpose
+        raise RequestError(_SILENT, param=param) from error
+    if not seconds:
+        raise RequestError(_SILENT, param=param)
+
+
 async def read_media(
     pool: BoundedPool, data: bytes, limits: Limits, param: str, *, low: bool = False
 ) -> list[MediaPart]:
     """What these bytes are, as parts: several of an animation. Raises RequestError, which names `param`."""
     found = format_of(data)
+    if found.kind is MediaKind.AUDIO and find_spec("tinytag") is not None:
+        await pool.run(param, check_sound, data, param)
     if found.kind is not MediaKind.IMAGE:
         return [MediaPart(found.kind, await digest_of(data), found.media_type, data, param=param)]
     if not has_pillow():

@@ -78,7 +78,7 @@ class MessagesServer(ChatServer):
         self._most = most
         self._thoughts: Thoughts = Remembered(SIGNATURES)
 
-    def body(self, request: GenerationRequest) -> bytes:
+    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `Server`. Stop strings are not sent: the decoder above looks for them."""
         conversation, sampling = request.conversation, request.sampling
         assert conversation is not None
@@ -99,7 +99,7 @@ class MessagesServer(ChatServer):
             **thinking,
         }
         body.setdefault("max_tokens", min(self._most, request.max_tokens))
-        return msgspec.json.encode(body)
+        return self.path, msgspec.json.encode(body)
 
     def reader(self, request: GenerationRequest) -> "MessagesReader":
         """See `Server`."""

@@ -183,7 +183,7 @@ class ProviderServer(ChatServer):
         self._provider = provider
         self._signatures: Remembered[str, Any] = Remembered(SIGNATURES)  # by the ids of calls
 
-    def body(self, request: GenerationRequest) -> bytes:
+    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `Server`. Stop strings are not sent: the decoder above has to say which one it was."""
         conversation, provider = request.conversation, self._provider
         assert conversation is not None
@@ -198,7 +198,7 @@ class ProviderServer(ChatServer):
             **self._format(turn),
             **self._variables(turn),
         }
-        return msgspec.json.encode(body)
+        return self.path, msgspec.json.encode(body)
 
     def _message(self, message: Mapping[str, Any], media: Iterator[MediaPart]) -> dict[str, Any]:
         """A message in the provider's form. `media` are those that are still to be sent."""
@@ -361,7 +361,9 @@ class _Scored(_Candidate, frozen=True, gc=False):
     top_logprobs: list[_Candidate] | None = None
 
 
-class _Logprobs(Struct, frozen=True, gc=False):
+class Logprobs(Struct, frozen=True, gc=False):
+    """Log probabilities of tokens, which are told by their texts."""
+
     content: list[_Scored] | None = None
     refusal: list[_Scored] | None = None
 
@@ -391,7 +393,7 @@ class _Delta(Struct, frozen=True, gc=False):
 class _Choice(Struct, frozen=True, gc=False):
     delta: _Delta | None = None
     finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
+    logprobs: Logprobs | None = None
     error: Any = None
 
 
@@ -437,10 +439,10 @@ class ChatReader(OpenAIReader):
         pieces = () if choice.delta is None else (*self._pieces(choice.delta, choice.logprobs),)
         return ChatChunk(pieces=pieces) if pieces else None
 
-    def _pieces(self, delta: _Delta, logprobs: _Logprobs | None) -> Iterator[Piece]:
+    def _pieces(self, delta: _Delta, logprobs: Logprobs | None) -> Iterator[Piece]:
         if thought := delta.reasoning_content or delta.reasoning or _details(delta.reasoning_details):
             yield Piece(PieceKind.REASONING, thought)
-        tokens = () if logprobs is None else _tokens(logprobs)
+        tokens = () if logprobs is None else scored_tokens(logprobs)
         if isinstance(delta.content, list):
             yield from _parts(delta.content)
         elif delta.content or tokens:
@@ -506,7 +508,8 @@ def _parts(content: list[Any]) -> Iterator[Piece]:
             yield Piece(PieceKind.TEXT, str(text))
 
 
-def _tokens(logprobs: _Logprobs) -> tuple[Token, ...]:
+def scored_tokens(logprobs: Logprobs) -> tuple[Token, ...]:
+    """The tokens, without ids."""
     return tuple(
         Token(
             NO_ID,

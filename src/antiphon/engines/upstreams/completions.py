@@ -21,6 +21,7 @@ from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.models import tokenizer_folder
 from antiphon.engines.upstreams.kind import (
+    MEDIA_REMEDY,
     Answers,
     Lookups,
     Missing,
@@ -34,7 +35,6 @@ from antiphon.engines.upstreams.kind import (
 from antiphon.engines.upstreams.tokenizers import (
     EstimatedTokens,
     LocalTokenizer,
-    ServerTokenizer,
     Tokenizer,
     described,
 )
@@ -128,18 +128,22 @@ class _Choice(Struct, frozen=True, gc=False):
     logprobs: _Logprobs | None = None
 
 
-class _Details(Struct, frozen=True, gc=False):
+class Details(Struct, frozen=True, gc=False):
+    """What tokens of a prompt were."""
+
     cached_tokens: int | None = None
 
 
-class _Usage(Struct, frozen=True, gc=False):
+class Usage(Struct, frozen=True, gc=False):
+    """What an answer has taken."""
+
     completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens_details: Details | None = None
 
 
 class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] = ()
-    usage: _Usage | None = None
+    usage: Usage | None = None
     error: Any = None
     kv_transfer_params: dict[str, Any] | None = None
 
@@ -201,26 +205,30 @@ class CompletionsServer:
         except RequestError:  # vocabularies have places that no text belongs to
             return ""
 
-    def body(self, request: GenerationRequest) -> bytes:
+    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `Server`. Stop strings are not sent: the decoder above has to see them."""
+        prompt = request.prompt.ids if self._flavour.tokens else request.prompt.text
+        body = {**self._fixed, "prompt": prompt, **self._wanted(request)}
+        if _decodes_elsewhere(request.sampling):
+            body |= _NOT_STREAMED
+        return self.path, msgspec.json.encode(body)
+
+    def _wanted(self, request: GenerationRequest) -> dict[str, Any]:
+        """What is wanted of the answer."""
         sampling = request.sampling
-        body: dict[str, Any] = {
-            **self._fixed,
-            "prompt": request.prompt.ids if self._flavour.tokens else request.prompt.text,
+        wanted: dict[str, Any] = {
             "max_tokens": request.max_tokens,
             **{name: value for name in self._sent if (value := getattr(sampling, name)) != UNSET[name]},
         }
         if sampling.logprobs is not None:
-            body["logprobs"] = sampling.logprobs
+            wanted["logprobs"] = sampling.logprobs
         if self._flavour.special and request.preserve:
-            body["skip_special_tokens"] = False
+            wanted["skip_special_tokens"] = False
         if sampling.top_k is not None and sampling.top_k < 1:
-            body["top_k"] = self._flavour.no_top_k
+            wanted["top_k"] = self._flavour.no_top_k
         if isinstance(request.constraint, StructuralTag):
-            body["structured_outputs"] = {"structural_tag": request.constraint.text}
-        if _decodes_elsewhere(sampling):
-            body |= _NOT_STREAMED
-        return msgspec.json.encode(body)
+            wanted["structured_outputs"] = {"structural_tag": request.constraint.text}
+        return wanted
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
         """See `PromptScoringServer`: vLLM tells log probabilities of a prompt where it does not stream."""
@@ -301,8 +309,15 @@ class CompletionsReader(OpenAIReader):
     `counted`: the server counts the tokens, without naming them.
     """
 
-    def __init__(self, sampling: Sampling, text: Callable[[int], str], *, counted: bool) -> None:
-        super().__init__(_decode)
+    def __init__(
+        self,
+        sampling: Sampling,
+        text: Callable[[int], str],
+        *,
+        counted: bool,
+        decode: Callable[[bytes], Any] = _decode,
+    ) -> None:
+        super().__init__(decode)
         self._text = text
         self._stops = frozenset(sampling.stop_token_ids)
         self._most = sampling.logprobs or 0
@@ -314,8 +329,11 @@ class CompletionsReader(OpenAIReader):
         chunk = self._chunk(choice)
         if chunk.finish is None:
             return chunk if chunk.text or chunk.tokens else None
-        self._last = chunk
-        return None
+        if not chunk.text:
+            self._last = chunk
+            return None
+        self._last = Chunk("", (), chunk.finish)  # what was written does not wait for the usage
+        return Chunk(chunk.text, chunk.tokens)
 
     def _chunk(self, choice: _Choice) -> Chunk:
         ids, text = choice.token_ids, choice.text
@@ -329,7 +347,7 @@ class CompletionsReader(OpenAIReader):
             return Chunk(text, (*(Token(token, "") for token in ids[:-1]), Token(ids[-1], text)), finish)
         return Chunk(text, self._scored(ids, text, choice.logprobs), finish)
 
-    def _scored(self, ids: Sequence[int], text: str, scores: _Logprobs) -> tuple[Token, ...]:
+    def _scored(self, ids: Sequence[int], text: str, scores: Any) -> tuple[Token, ...]:
         """The tokens with their log probabilities. What was written belongs to the last of them."""
         tops = scores.top_logprobs or (None,) * len(ids)
         texts = [*[""] * (len(ids) - 1), text]
@@ -369,7 +387,7 @@ class CompletionsReader(OpenAIReader):
         if last is None or last.finish is None:
             return None
         self.complete = True
-        usage: _Usage | None = self._usage
+        usage: Usage | None = self._usage
         details = usage.prompt_tokens_details if usage is not None else None
         cached = (details.cached_tokens if details is not None else None) or 0
         if not self._counted:
@@ -407,8 +425,7 @@ def recogniser(flavour: Flavour) -> Recognise:
             return None
         if flavour is ANY and not await _has_endpoint(client, model["id"]):
             return None
-        tokenizer = ServerTokenizer(client, model["id"]) if flavour.tokens else EstimatedTokens()
-        card, slots, chosen = await served(flavour, model, answers, wanted, tokenizer)
+        card, slots, chosen = await served(flavour, model, answers, wanted, EstimatedTokens())
         return CompletionsServer(flavour, model["id"], card, slots, chosen)
 
     return recognise
@@ -471,6 +488,7 @@ async def served(
             token_ids=flavour.tokens,
             sampling=flavour.sampling | {"priority"},
             constraints=flavour.constraints,
+            media_remedy=MEDIA_REMEDY,
         ),
     )
     return card, wanted.parallel or DEFAULT_SLOTS, tokenizer

@@ -34,6 +34,9 @@ REMEMBERED = 65_536
 SIGNATURES = 4096
 """Signatures of reasoning that are remembered of a server, each of some KB at most."""
 
+MEDIA_REMEDY = "If the model takes images: start Antiphon with --upstream-kind chat."
+"""What is to be done about a server that takes no media beside prompts, but beside conversations."""
+
 Answers = Mapping[str, Any]
 """What a server answers to the probes, as JSON: of those that it has."""
 
@@ -141,7 +144,7 @@ class OpenAIReader:
 class Server(Protocol):
     """A server of some kind, and the model of it that is asked.
 
-    It works on `slots` requests at a time. `kind` is its name, `path` is where completions are asked for.
+    It works on `slots` requests at a time. `kind` is its name.
     """
 
     @property
@@ -153,9 +156,6 @@ class Server(Protocol):
     @property
     def slots(self) -> int: ...  # noqa: D102
 
-    @property
-    def path(self) -> str: ...  # noqa: D102
-
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """See `Engine`; the text is short enough."""
         ...
@@ -164,8 +164,11 @@ class Server(Protocol):
         """See `Engine`."""
         ...
 
-    def body(self, request: GenerationRequest) -> bytes:
-        """The body of the request. Raises RequestError for what the server would ignore, or fail on."""
+    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+        """The path and the body of the request.
+
+        Raises RequestError for what the server would ignore, or fail on.
+        """
         ...
 
     def reader(self, request: GenerationRequest) -> Reader:

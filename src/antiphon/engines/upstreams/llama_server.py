@@ -81,13 +81,15 @@ class LlamaServer:
         text: str = (await ask(self._client, "/detokenize", {"tokens": ids}))["content"]
         return text
 
-    def body(self, request: GenerationRequest) -> bytes:
+    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `Server`."""
         check(request, self._vocabulary)
         body = request_of(request)
-        if not request.prompt.media:
-            return body
-        return msgspec.json.encode(msgspec.json.decode(body) | {"prompt": self._multimodal(request.prompt)})
+        if request.prompt.media:
+            body = msgspec.json.encode(
+                msgspec.json.decode(body) | {"prompt": self._multimodal(request.prompt)}
+            )
+        return self.path, body
 
     def _multimodal(self, prompt: Prompt) -> Mapping[str, Any]:
         """The prompt as text, with the media. The token that it begins with is added there."""
@@ -179,7 +181,11 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Lla
             await _tokenize(client, {"content": "a", "add_special": True}),
         ),
         capabilities=Capabilities(
-            token_ids=True, sampling=SUPPORTED, constraints=(Gbnf,), media=_media_of(props)
+            token_ids=True,
+            sampling=SUPPORTED,
+            constraints=(Gbnf,),
+            media=_media_of(props),
+            media_remedy="If the model takes images: start llama-server with its encoder, --mmproj.",
         ),
         defaults=defaults_of(props["default_generation_settings"].get("params", {})),
     )

@@ -16,7 +16,7 @@ from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.models import tokenizer_folder
-from antiphon.engines.upstreams.kind import Answers, Wanted, ask, refusal
+from antiphon.engines.upstreams.kind import MEDIA_REMEDY, Answers, Wanted, ask, refusal
 from antiphon.engines.upstreams.tokenizers import EstimatedTokens, LocalTokenizer, Tokenizer, described
 
 NAME = "ollama"
@@ -73,7 +73,7 @@ class OllamaServer:
         """See `Server`."""
         return await self._tokenizer.detokenize(ids)
 
-    def body(self, request: GenerationRequest) -> bytes:
+    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `Server`. The context is said: Ollama's own is small, and cuts prompts without a word."""
         options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
         for name, wire in _OPTIONS.items():
@@ -81,7 +81,7 @@ class OllamaServer:
             if value is not None:
                 options[wire] = max(value, 0) if name == "top_k" else value  # off is 0 here
         body = {"model": self._name, "prompt": request.prompt.text, "raw": True, "stream": True}
-        return msgspec.json.encode(body | {"options": options})
+        return self.path, msgspec.json.encode(body | {"options": options})
 
     def reader(self, request: GenerationRequest) -> "_Reader":
         """See `Server`."""
@@ -136,6 +136,6 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Oll
         created=int(time.time()),
         known_as=(name, family),
         response_template=found.response_template,
-        capabilities=Capabilities(sampling=SUPPORTED),
+        capabilities=Capabilities(sampling=SUPPORTED, media_remedy=MEDIA_REMEDY),
     )
     return OllamaServer(name, card, wanted.parallel or DEFAULT_SLOTS, tokenizer)

@@ -115,7 +115,7 @@ class SglangServer:
         check_ids(ids, self._vocabulary, "tokens")
         return await self._tokenizer.detokenize(ids)
 
-    def body(self, request: GenerationRequest) -> bytes:
+    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `Server`."""
         sampling = request.sampling
         check_ids(request.prompt.ids, self._vocabulary, "prompt")
@@ -137,7 +137,7 @@ class SglangServer:
             body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs}
         if sampling.cache_salt is not None:
             body["extra_key"] = sampling.cache_salt
-        return msgspec.json.encode(body)
+        return self.path, msgspec.json.encode(body)
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
         """See `PromptScoringServer`."""

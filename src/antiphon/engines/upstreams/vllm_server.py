@@ -1,0 +1,196 @@
+"""vLLM's server: tokens both ways at `/v1/completions`, and with images at its own `/inference/v1/generate`.
+
+The second endpoint is there if vLLM was started with `--enable-scale-out`. It takes tokens with a placeholder
+for each image, and the images beside them: as data, because vLLM would fetch what is at a URL. Its first
+event has the tokens that became of the prompt. What a request leaves out is not what the model's makers
+recommend there, as it is at `/v1/completions`, so these values are asked for once, and sent with each prompt.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.core.chunks import Chunk, Token
+from antiphon.core.errors import RequestError
+from antiphon.core.items import MediaKind
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import GenerationRequest, ModelCard
+from antiphon.engines.http_client import HttpClient, HttpError
+from antiphon.engines.upstreams.chat import Logprobs, scored_tokens
+from antiphon.engines.upstreams.completions import (
+    VLLM,
+    CompletionsReader,
+    CompletionsServer,
+    Usage,
+    listed_model,
+    served,
+    speaks,
+)
+from antiphon.engines.upstreams.kind import Answers, Post, Wanted, unreachable
+from antiphon.engines.upstreams.tokenizers import ServerTokenizer, Tokenizer
+
+GENERATE = "/inference/v1/generate"
+RENDER = "/v1/chat/completions/render"
+
+REMEDY = (
+    "If the model takes images: start vLLM with --enable-scale-out, or Antiphon with --upstream-kind chat."
+)
+
+PROBE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQAAAACCEkxzAAAAEklEQVR42mMIhQKGUcYog3QGAE1xqgEfgS6gAAAA"
+    "AElFTkSuQmCC"
+)
+"""An image of 64 by 64 pixels: a model that takes no images refuses it."""
+
+_OF_ALL = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
+"""What the makers of models recommend."""
+
+
+class VllmServer(CompletionsServer):
+    """vLLM, and its model `name`. `defaults` are sent with images, where a request has nothing else."""
+
+    def __init__(
+        self, name: str, card: ModelCard, slots: int, tokenizer: Tokenizer, defaults: Mapping[str, Any]
+    ) -> None:
+        super().__init__(VLLM, name, card, slots, tokenizer)
+        self._name = name
+        self._defaults = defaults
+
+    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+        """See `Server`."""
+        if not request.prompt.media:
+            return super().asked(request)
+        if request.sampling.kv_transfer_params:
+            _check_text(request, "kv_transfer_params")
+        wanted = {**self._defaults, **self._wanted(request)}
+        if (more := wanted.pop("vllm_xargs", None)) is not None:
+            wanted["extra_args"] = more
+        body = {
+            "model": self._name,
+            "token_ids": request.prompt.ids,
+            "content_parts": [
+                {
+                    "type": "image_url",
+                    "url": f"data:{part.media_type};base64,{b64encode(part.data).decode()}",
+                }
+                for part in request.prompt.media
+            ],
+            "cache_salt": wanted.pop("cache_salt", None),
+            "sampling_params": wanted,
+            "reasoning_ended": request.constraint is not None or None,  # it holds from the first token on
+            "output_mode": "text",
+            "return_token_ids": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return GENERATE, msgspec.json.encode(body)
+
+    def reader(self, request: GenerationRequest) -> CompletionsReader:
+        """See `Server`."""
+        if not request.prompt.media:
+            return super().reader(request)
+        return _ImageReader(request.sampling, self._text, len(request.prompt.ids))
+
+    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
+        """See `PromptScoringServer`."""
+        _check_text(request, "prompt_logprobs")
+        return await super().score_prompt(post, request)
+
+    async def search(self, post: Post, request: GenerationRequest) -> list[list[Chunk]]:
+        """See `BeamSearchingServer`."""
+        _check_text(request, "use_beam_search")
+        return await super().search(post, request)
+
+
+def _check_text(request: GenerationRequest, param: str) -> None:
+    """Raise RequestError for what is done with prompts of text alone."""
+    if request.prompt.media:
+        raise RequestError("vLLM does not do this with images in the prompt. Leave it out.", param=param)
+
+
+class _Choice(Struct, frozen=True, gc=False):
+    text: str = ""
+    token_ids: tuple[int, ...] | None = None
+    finish_reason: str | None = None
+    stop_reason: Any = None
+    logprobs: Logprobs | None = None
+
+
+class _Event(Struct, frozen=True, gc=False):
+    choices: tuple[_Choice, ...] = ()
+    usage: Usage | None = None
+    error: Any = None
+    prompt_token_ids: tuple[int, ...] | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class _ImageReader(CompletionsReader):
+    """Reads the events of `GENERATE`, for a prompt that was sent with so many tokens.
+
+    The first chunk has the number of those that images have. Alternatives to tokens have no ids there.
+    """
+
+    def __init__(self, sampling: Sampling, text: Callable[[int], str], sent: int) -> None:
+        super().__init__(sampling, text, counted=False, decode=self._decoded)
+        self._sent = sent
+        self._media = 0  # tokens not yet told
+
+    def _decoded(self, data: bytes) -> _Event:
+        event = _decode(data)
+        if event.prompt_token_ids is not None:
+            self._media = len(event.prompt_token_ids) - self._sent
+        return event
+
+    def read(self, line: bytes) -> Chunk | None:
+        """See `Reader`."""
+        return self._told(super().read(line))
+
+    def end(self) -> Chunk | None:
+        """See `Reader`."""
+        return self._told(super().end())
+
+    def _told(self, chunk: Chunk | None) -> Chunk | None:
+        if chunk is None or not self._media:
+            return chunk
+        tokens, self._media = self._media, 0
+        return replace(chunk, media_tokens=tokens)
+
+    def _scored(self, ids: Sequence[int], text: str, scores: Logprobs) -> tuple[Token, ...]:
+        last = len(ids) - 1
+        return tuple(
+            Token(token, text if place == last else "", scored.logprob, scored.top[: self._most])
+            for place, (token, scored) in enumerate(zip(ids, scored_tokens(scores), strict=True))
+        )
+
+
+async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> VllmServer | None:
+    """The server, if it is vLLM."""
+    model = listed_model(answers, wanted)
+    if model is None or not (wanted.kind or speaks(model, VLLM)):
+        return None
+    card, slots, tokenizer = await served(VLLM, model, answers, wanted, ServerTokenizer(client, model["id"]))
+    media, remedy, defaults = await _images(client, model["id"])
+    able = replace(card.capabilities, media=media, media_remedy=remedy)
+    return VllmServer(model["id"], replace(card, capabilities=able), slots, tokenizer, defaults)
+
+
+async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], str, Mapping[str, Any]]:
+    """The media that the model takes; if none can be sent, what to do; and what is recommended for it."""
+    message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PROBE}}]}
+    try:
+        response = await client.request("POST", RENDER, {"model": name, "messages": [message]})
+    except HttpError as error:
+        raise unreachable(error) from error
+    if response.status in (403, 404, 405):
+        return frozenset(), REMEDY, {}
+    found = response.json() if response.status == 200 else None
+    if not isinstance(found, dict) or not found.get("features"):
+        return frozenset(), "", {}
+    params: Mapping[str, Any] = found["sampling_params"]
+    return frozenset({MediaKind.IMAGE}), "", {key: params[key] for key in _OF_ALL if key in params}
