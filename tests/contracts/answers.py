@@ -13,7 +13,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from antiphon.apis.messages.batch import BatchRequest, CreateBatch
 from antiphon.apis.responses.presenters.code_interpreter import LOGS
+from antiphon.app import message_batches
 from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.store.open import open_store
 from antiphon.tools.tool import Offer, ServerTool, Session, Wanted
@@ -28,6 +30,7 @@ from tests.openai_schema import validate
 from tests.response_invariants import check, read_events
 from tests.run.support import until
 from tests.server import NO_TLS, Running, running
+from tests.store.samples import OWNER
 
 Call = tuple[str, dict[str, Any]]
 
@@ -124,7 +127,7 @@ class Client:
 
     async def _message_text(self, mode: str) -> str:
         if mode == "background":
-            return texts(await self._batched())
+            return texts((await self.batched(await self.begin_batch()))["message"])
         if mode == "streamed":
             response = await self._message(stream=True)
             events = check_message(read_events(response.content), valid=False)
@@ -140,14 +143,17 @@ class Client:
         assert response.status_code == 200, response.text
         return response
 
-    async def _batched(self) -> Any:
-        """The message of a batch of one request."""
+    async def begin_batch(self) -> str:
+        """The path of a new batch of one request."""
         batch = {"requests": [{"custom_id": "a", "params": request("Go!", **self.fields)}]}
-        path = f"/v1/messages/batches/{(await self.messages.post('/v1/messages/batches', batch))['id']}"
+        return f"/v1/messages/batches/{(await self.messages.post('/v1/messages/batches', batch))['id']}"
+
+    async def batched(self, path: str) -> Any:
+        """The result of the request of a batch."""
         async with asyncio.timeout(20):
             while (await self.http.get(path)).json()["processing_status"] != "ended":
                 await asyncio.sleep(0.01)
-        return json.loads((await self.http.get(f"{path}/results")).text)["result"]["message"]
+        return json.loads((await self.http.get(f"{path}/results")).text)["result"]
 
     async def left(self, api: str, begun: asyncio.Event, *, streamed: bool) -> None:
         """Ask for an answer, and leave in the middle of its call."""
@@ -243,13 +249,54 @@ class ToolAnswers:
             assert "begun" in json.dumps(ended["output"][-1])
             assert ended["output"][-1]["status"] == "incomplete"
 
+    async def test_a_batch_is_cancelled_in_the_middle_of_a_call(self, tool: ServerTool) -> None:
+        watched = Watched(tool)
+        async with self.calling(watched, *self.endless) as asking:
+            path = await asking.begin_batch()
+            async with asyncio.timeout(20):
+                await watched.begun.wait()
+            await asking.messages.post(f"{path}/cancel", {})
+            assert await asking.batched(path) == {"type": "canceled"}
+            await until(lambda: not watched.open_sessions)
+            assert len(asking.server.engine.seen) == 1  # the model was not asked again
+
+    async def test_a_server_dies_in_the_middle_of_a_call_of_a_batch(self, tool: ServerTool) -> None:
+        store = await open_store("memory")
+        lost, whole = Watched(tool, loses=True), Watched(tool)
+        said = await self._called(lost, *self.call)
+        params = request("Go!", tools=[{"type": tool.type, **self.asked}])
+        try:
+            async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[lost]) as first:
+                batch = CreateBatch([BatchRequest("a", params)])
+                record = await message_batches.create(first.app, batch, OWNER)
+                async with asyncio.timeout(20):
+                    await lost.done.wait()
+                await first.die()
+            async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[whole]) as second:
+                async with asyncio.timeout(20):
+                    while not (await message_batches.retrieve(second.app, OWNER, record.id)).status.terminal:
+                        await asyncio.sleep(0.01)
+                found = await message_batches.results(second.app, OWNER, record.id)
+                [line] = b"".join([piece async for piece in found]).splitlines()
+                prompt = prompt_of(second)  # type: ignore[arg-type] - it has an engine, too
+        finally:
+            await store.close()
+        assert texts(json.loads(line)["result"]["message"]) == DONE
+        again = await self._again(tool)
+        assert whole.calls == (1 if again else 0)
+        assert ("not known what became of this call" in prompt) == (not again)
+
+    async def _again(self, tool: ServerTool) -> bool:
+        """Whether a call may be run again."""
+        offer = await tool.offer(Wanted({"type": tool.type, **self.asked}))
+        [again] = {each.hosted.idempotent for each in offer.functions if _does(each, self.call[0])}
+        return again
+
     async def test_a_server_dies_in_the_middle_of_a_call(self, tool: ServerTool) -> None:
         store = await open_store("memory")
         lost, whole = Watched(tool, loses=True), Watched(tool)
         said = await self._called(lost, *self.call)
         asked = {"tools": [{"type": tool.type, **self.asked}], "include": [LOGS]}
-        offer = await tool.offer(Wanted(asked["tools"][0]))
-        [again] = {each.hosted.idempotent for each in offer.functions if _does(each, self.call[0])}
         try:
             async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[lost]) as first:
                 await support.queue(first.app, "Go!", **asked)
@@ -265,6 +312,7 @@ class ToolAnswers:
         finally:
             await store.close()
         assert text_of(response) == DONE
+        again = await self._again(tool)
         assert whole.calls == (1 if again else 0)
         assert ("not known what became of this call" in prompt) == (not again)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.apis.messages.batch import read_result
+from antiphon.apis.messages.batch import read_entry
 from antiphon.app import message_batches
 from antiphon.store.open import open_store
+from antiphon.store.store import Store
 from tests.apis.messages.support import ANTHROPIC, request
 from tests.http.messages_api import MessagesApi, asking, texts
 from tests.openai_schema import validate
@@ -118,21 +119,49 @@ async def test_a_batch_that_no_worker_has_is_cancelled_at_once() -> None:
     assert found == {"a": {"type": "canceled"}, "b": {"type": "canceled"}}
 
 
+class Kept:
+    """A store that outlives servers."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_batch_that_a_server_gave_back_is_cancelled_with_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_batches, "PARALLEL", 1)
+    store = await open_store("memory")
+
+    async def opened() -> Any:
+        return Kept(store)
+
+    async with asking(SCRIPT, store=opened) as api:
+        batch = await made(api, entry("a"), entry("b", "endless"))
+        await until(lambda: len(api.server.engine.seen) == 2)
+        await asyncio.sleep(0.1)  # the first result is written
+        api.server.worker.drain()
+        await api.server.worker.stop()
+        done = await api.post(f"{BATCHES}/{batch['id']}/cancel", {})
+        found = await results(api, done)
+    await store.close()
+
+    assert done["processing_status"] == "ended"
+    assert (done["request_counts"]["succeeded"], done["request_counts"]["canceled"]) == (1, 1)
+    assert [found[each]["type"] for each in "ab"] == ["succeeded", "canceled"]
+
+
 async def test_another_server_goes_on_with_what_has_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_batches, "PARALLEL", 1)
     store = await open_store("memory")
 
-    class Kept:
-        """The store, which outlives servers."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(store, name)
-
-        async def close(self) -> None:
-            pass
-
     async def opened() -> Any:
-        return Kept()
+        return Kept(store)
 
     async with asking(
         [{"when": "slow", "output": "word ", "tokens": 2000, "delay_ms": 5}, {"output": "first"}],
@@ -210,4 +239,7 @@ async def test_pages_of_batches() -> None:
 def test_results_are_read_as_they_were_written() -> None:
     result = message_batches.result_of("a", "expired")
 
-    assert read_result(result.line) == result
+    begun = message_batches.calls_begun("a", 2)
+
+    assert [read_entry(entry.line) for entry in (result, begun)] == [result, begun]
+    assert message_batches.results_in(begun.line + b"\n" + result.line) == result.line + b"\n"

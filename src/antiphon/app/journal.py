@@ -294,6 +294,25 @@ class StreamedCompletionJournal(CompletionJournal):
         return lines
 
 
+class CallJournal(Journal):
+    """Stores of an answer that is part of another record which calls begin: `begin` does, with their number.
+
+    So many had `begun` before, for an answer that came to nothing.
+    """
+
+    def __init__(self, begun: int, begin: Callable[[int], Awaitable[None]]) -> None:
+        self.begun = begun
+        self._begin = begin
+
+    async def calls_begin(self, count: int) -> None:
+        """See `Journal`."""
+        await self._begin(count)
+
+    async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
+        """The answer itself is for who has asked for it to keep."""
+        return lines
+
+
 def as_records(items: Sequence[StoredItem]) -> tuple[ItemRecord, ...]:
     """Items as the store keeps them."""
     now = time()

@@ -1,8 +1,10 @@
 """Message batches without HTTP. A batch is a background job of the store: its log has the results.
 
 A worker answers its requests, some at a time. Another that takes the batch over begins with the
-results in the log. Batches are stored under an owner of their own, so that they are no responses. Media of
-their requests are blobs of whoever sent them, as long as requests of the batch may be answered.
+results in the log, and answers the other requests anew; but of calls of the server's tools that they had
+begun, as the log says, it runs none again that may not be. Batches are stored under an owner of their own, so
+that they are no responses. Media of their requests are blobs of whoever sent them, as long as requests of the
+batch may be answered.
 """
 
 import asyncio
@@ -19,16 +21,19 @@ from antiphon.apis.messages.batch import (
     BatchProjection,
     BatchRequest,
     BatchState,
+    CallsBegun,
     CreateBatch,
     DeletedBatch,
     MessageBatch,
     MessageBatchList,
     RequestCounts,
     Result,
+    calls_begun,
     check_ids,
     error_result,
-    read_result,
+    read_entry,
     result_of,
+    results_in,
     timestamp,
 )
 from antiphon.apis.messages.mcp import kept
@@ -37,7 +42,7 @@ from antiphon.apis.wire import decode
 from antiphon.app import messages
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
-from antiphon.app.journal import BackgroundJournal, StoredInput
+from antiphon.app.journal import BackgroundJournal, CallJournal, StoredInput
 from antiphon.app.observing import begin, end
 from antiphon.core.errors import (
     EngineBusyError,
@@ -122,7 +127,7 @@ async def cancel(app: App, owner: str, batch_id: str) -> ResponseRecord:
     store = app.storage.store
     record = await store.jobs.request_cancel(_OWNER + owner, batch_id, time.time())
     if record is not None and not record.status.terminal and record.lease is None:
-        await store.responses.finish(_cancelled(record))
+        await store.responses.finish(_cancelled(record, await _recorded(app, record)))
     return await retrieve(app, owner, batch_id)
 
 
@@ -144,7 +149,7 @@ async def results(app: App, owner: str, batch_id: str) -> AsyncIterator[bytes]:
             if tail is None or not tail.entries:
                 return
             for entry in tail.entries:
-                yield entry.events + b"\n"
+                yield results_in(entry.events)
                 seen = entry.last
 
     return pieces()
@@ -191,8 +196,7 @@ async def _ended(app: App, owner: str, batch_id: str) -> ResponseRecord:
 async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
     """What answers the requests of a batch that have no result yet."""
     wire = msgspec.json.decode(record.request, type=CreateBatch)
-    log = await app.storage.store.log.read(record.id) if record.last_seq >= 0 else []
-    recorded = [read_result(line) for entry in log for line in entry.events.split(b"\n")]
+    recorded = await _recorded(app, record)
     projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
     given = StoredInput(record.id, lambda _: record, ())
     journal = BackgroundJournal(app.storage.writer, projection, given, record, ReplayLog())
@@ -200,16 +204,29 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     return Driver(BatchSource(app, record, wire.requests, recorded), projection, journal), journal
 
 
+async def _recorded(app: App, record: ResponseRecord) -> list[Result | CallsBegun]:
+    """What is in the log of a batch."""
+    log = await app.storage.store.log.read(record.id) if record.last_seq >= 0 else []
+    return [read_entry(line) for entry in log for line in entry.events.split(b"\n")]
+
+
 class BatchSource:
     """Answers requests, and pushes their results. See `run.drive.Source`."""
 
     def __init__(
-        self, app: App, record: ResponseRecord, requests: Iterable[BatchRequest], recorded: list[Result]
+        self,
+        app: App,
+        record: ResponseRecord,
+        requests: Iterable[BatchRequest],
+        recorded: list[Result | CallsBegun],
     ) -> None:
         self._app = app
         self._record = record
         self._recorded = recorded
-        done = {result.custom_id for result in recorded}
+        done = {entry.custom_id for entry in recorded if isinstance(entry, Result)}
+        # How many calls of the server's tools each request has begun, and all together
+        self._begun = {entry.custom_id: entry.count for entry in recorded if isinstance(entry, CallsBegun)}
+        self._all_begun = record.calls_begun
         self._left = iter([request for request in requests if request.custom_id not in done])
 
     async def run(self, output: Driver) -> None:
@@ -232,13 +249,13 @@ class BatchSource:
 
     async def _work(self, output: Driver) -> None:
         for request in self._left:
-            output.push(0, [await self._result(request)])
+            output.push(0, [await self._result(request, output)])
 
-    async def _result(self, request: BatchRequest) -> Result:
+    async def _result(self, request: BatchRequest, output: Driver) -> Result:
         if time.time() > self._record.created_at + LIFETIME:
             return result_of(request.custom_id, "expired")
         try:
-            message = await self._answer(request)
+            message = await self._answer(request, output)
         except _NOT_NOW:
             raise
         except Exception as error:
@@ -246,8 +263,10 @@ class BatchSource:
             return error_result(request.custom_id, public_error(error))
         return result_of(request.custom_id, "succeeded", message=Raw(message))
 
-    async def _answer(self, request: BatchRequest) -> bytes:
+    async def _answer(self, request: BatchRequest, output: Driver) -> bytes:
         """The body of the full answer. Raises AntiphonError."""
+        begun = self._begun.get(request.custom_id, 0)
+        journal = CallJournal(begun, partial(self._begin_calls, output, request.custom_id))
         owner = self._record.owner.removeprefix(_OWNER)
         client = _Collecting()
         observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")
@@ -256,10 +275,18 @@ class BatchSource:
             params = kept(request.params, partial(self._app.sealer.unseal, owner))
             wire = decode(msgspec.json.encode(params), CreateMessage)
             wire.stream = None
-            await (await messages.create(self._app, wire, owner)).run(client)
+            await (await messages.create(self._app, wire, owner, journal=journal)).run(client)
         finally:
             end(self._app, observation, "request of a batch")
         return client.body
+
+    async def _begin_calls(self, output: Driver, custom_id: str, count: int) -> None:
+        """Store that a request begins so many calls, before the last of them begins."""
+        if count > self._begun.get(custom_id, 0):
+            self._begun[custom_id] = count
+            self._all_begun += 1
+            output.push(0, [calls_begun(custom_id, count)])
+            await output.calls_begin(self._all_begun)
 
 
 class _Collecting(Client):
@@ -272,15 +299,16 @@ class _Collecting(Client):
         self.body = body()
 
 
-def _cancelled(record: ResponseRecord) -> ResponseEnd:
+def _cancelled(record: ResponseRecord, recorded: list[Result | CallsBegun]) -> ResponseEnd:
     """The end of a batch that no worker has begun, or goes on with."""
     wire = msgspec.json.decode(record.request, type=CreateBatch)
     projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
-    lines = projection.cancel()
+    projection.push(0, recorded)
+    lines, first = projection.cancel(), record.last_seq + 1
     return ResponseEnd(
         response_id=record.id,
         worker=None,
         status=ResponseStatus.CANCELLED,
         body=projection.body(),
-        entries=(LogEntry(0, len(lines) - 1, b"\n".join(lines)),),
+        entries=(LogEntry(first, first + len(lines) - 1, b"\n".join(lines)),) if lines else (),
     )

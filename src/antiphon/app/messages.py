@@ -18,18 +18,26 @@ from antiphon.apis.messages.tools import requested_tools
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
 from antiphon.app.chat import answer_id
+from antiphon.app.journal import CallJournal
 from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.documents import PDF
 from antiphon.run.drive import Driver, Projection
 from antiphon.run.model import Model
+from antiphon.run.replay import ReplayContext
 from antiphon.tools.discovery import Asking, client_names
 
 PREFIX = "msg_"
 
 
-async def create(app: App, request: CreateMessage, owner: str, header_id: str | None = None) -> Driver:
+async def create(
+    app: App,
+    request: CreateMessage,
+    owner: str,
+    header_id: str | None = None,
+    journal: CallJournal | None = None,
+) -> Driver:
     """The answer to a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
     contents = app.contents(owner)
@@ -39,8 +47,9 @@ async def create(app: App, request: CreateMessage, owner: str, header_id: str | 
     envelope = Envelope(answer, request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
     projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
-    source = AnswerSource([await app.attached(model, accepted.turn, contents)], model)
-    return app.driver(source, projection, wanted=request.deadline_seconds)
+    context = ReplayContext(calls_begun=journal.begun if journal else 0)
+    source = AnswerSource([await app.attached(model, accepted.turn, contents)], model, context)
+    return app.driver(source, projection, journal, wanted=request.deadline_seconds)
 
 
 async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount:

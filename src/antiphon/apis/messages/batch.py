@@ -84,9 +84,26 @@ class Result(NamedTuple):
     line: bytes
 
 
+class CallsBegun(NamedTuple):
+    """A request has begun so many calls of the server's tools, in all."""
+
+    custom_id: str
+    count: int
+    line: bytes
+
+
 class _Line(Struct):
     custom_id: str
     result: dict[str, Any]
+
+
+class _BegunLine(Struct):
+    calls_begun: int
+    custom_id: str
+
+
+_BEGUN = b'{"calls_begun":'
+"""What such a line begins with, and no result does."""
 
 
 def result_of(custom_id: str, kind: str, **fields: Any) -> Result:
@@ -99,10 +116,23 @@ def error_result(custom_id: str, error: AntiphonError) -> Result:
     return result_of(custom_id, "errored", error=Raw(encode_error(error)))
 
 
-def read_result(line: bytes) -> Result:
-    """A result that is stored."""
+def calls_begun(custom_id: str, count: int) -> CallsBegun:
+    """What is stored before the last of so many calls begins."""
+    return CallsBegun(custom_id, count, msgspec.json.encode(_BegunLine(count, custom_id)))
+
+
+def read_entry(line: bytes) -> Result | CallsBegun:
+    """A line that is stored."""
+    if line.startswith(_BEGUN):
+        begun = msgspec.json.decode(line, type=_BegunLine)
+        return CallsBegun(begun.custom_id, begun.calls_begun, line)
     read = msgspec.json.decode(line, type=_Line)
     return Result(read.result["type"], read.custom_id, line)
+
+
+def results_in(lines: bytes) -> bytes:
+    """Those of the lines that are results, each with its end."""
+    return b"".join(line + b"\n" for line in lines.split(b"\n") if not line.startswith(_BEGUN))
 
 
 def check_ids(batch: CreateBatch) -> None:
@@ -142,14 +172,15 @@ class BatchProjection:
         """There is nothing before the first result."""
         return []
 
-    def push(self, choice: int, results: Sequence[Result]) -> list[bytes]:
-        """The lines of these results."""
+    def push(self, choice: int, entries: Sequence[Result | CallsBegun]) -> list[bytes]:
+        """The lines of these results, and of calls that begin."""
         counts = self._counts
-        for result in results:
-            del self._left[result.custom_id]
-            counts.processing -= 1
-            setattr(counts, result.kind, getattr(counts, result.kind) + 1)
-        return [result.line for result in results]
+        for entry in entries:
+            if isinstance(entry, Result):
+                del self._left[entry.custom_id]
+                counts.processing -= 1
+                setattr(counts, entry.kind, getattr(counts, entry.kind) + 1)
+        return [entry.line for entry in entries]
 
     def finish(self) -> list[bytes]:
         """Each request has its result."""
