@@ -26,5 +26,13 @@ print(batch.status, batch.file_counts.completed)
 for result in client.vector_stores.search(store.id, query="How long do they sleep?"):
     print(result.filename, result.content[0].text)
 
-# A model searches by itself with: tools=[{"type": "file_search", "vector_store_ids": [store.id]}]
+response = client.responses.create(
+    model=client.models.list().data[0].id,  # one that knows how to call functions
+    input="How long do cats sleep?",
+    tools=[{"type": "file_search", "vector_store_ids": [store.id]}],
+)
+print(response.output_text)
+for part in response.output[-1].content:
+    print(*(cited.filename for cited in part.annotations))
+
 client.vector_stores.delete(store.id)

@@ -15,7 +15,11 @@ from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.tools.code_interpreter import CodeInterpreter
+from antiphon.tools.file_search import FileSearch
 from antiphon.tools.mcp.open import open_mcp
+from antiphon.tools.shell import Shell
+from antiphon.tools.web.open import open_web_search
+from tests.http.test_file_search import Late
 from tests.server import running
 from tests.tools.mcp_servers import serving
 from tests.tools.sandboxes import needs_bubblewrap, programs
@@ -44,6 +48,44 @@ SCRIPT = [
     {
         "when": "Sum up",
         "output": '<tool_call>{"name": "python", "arguments": {"code": "n = sum(map(int, open(\'numbers.txt\')))\\nwith open(\'sum.txt\', \'w\') as file: print(n, file=file)"}}</tool_call>',
+    },
+    {"when": '"x": 160', "output": "It turns green."},
+    {
+        "when": '"actions": [{"type": "screenshot"}]',
+        "output": '<tool_call>{"name": "computer", "arguments": {"actions": [{"type": "click", "button": "left", "x": 160, "y": 100}]}}</tool_call>',
+    },
+    {
+        "when": "Click the red button",
+        "output": '<tool_call>{"name": "computer", "arguments": {"actions": [{"type": "screenshot"}]}}</tool_call>',
+    },
+    {"when": "It rains.\\n+It pours.", "output": "It pours now."},
+    {
+        "when": '"path": "rain.txt"',
+        "output": '<tool_call>{"name": "apply_patch", "arguments": {"operation": {"type": "update_file", "path": "rain.txt", "diff": "@@\\n It rains.\\n+It pours."}}}</tool_call>',
+    },
+    {
+        "when": "haiku on rain",
+        "output": '<tool_call>{"name": "apply_patch", "arguments": {"operation": {"type": "create_file", "path": "rain.txt", "diff": "+It rains.\\n+I wait."}}}</tool_call>',
+    },
+    {"when": "[exit code 0]", "output": "That was three."},
+    {"when": "1\n2\n3", "output": "That was three."},
+    {
+        "when": "Count to three, slowly",
+        "output": '<tool_call>{"name": "shell", "arguments": {"commands": ["for i in 1 2 3; do echo $i; done"]}}</tool_call>',
+    },
+    {
+        "when": "Count to three",
+        "output": '<tool_call>{"name": "python", "arguments": {"code": "for i in range(1, 4): print(i)"}}</tool_call>',
+    },
+    {"when": "【0†Songs", "output": "Two choirs 【0†L4】."},
+    {
+        "when": "Who sings an antiphon",
+        "output": '<tool_call>{"name": "web_search", "arguments": {"query": "antiphon"}}</tool_call>',
+    },
+    {"when": "sleep for sixteen hours", "output": "Sixteen hours 【0:0†cats.md】."},
+    {
+        "when": "do cats sleep?",
+        "output": '<tool_call>{"name": "file_search", "arguments": {"queries": ["cats sleep"]}}</tool_call>',
     },
     {"when": '"stdout":"antiphon', "output": "It says: antiphon."},
     {
@@ -85,7 +127,8 @@ assistant: Blue.
     "containers.py": "The sum is in sandbox:/mnt/data/sum.txt.\nsum.txt: 6\n\n",
     "server_tools.py": "123456789 * 987654321\n-> 121932631112635269\nIt has eighteen digits.\n",
     "own_shell.py": "$ echo antiphon\nantiphon\nIt says: antiphon.\n",
-    "search_files.py": f"completed 2\ncats.md {CATS}\n",
+    "own_computer.py": "-> screenshot\n-> click 160 100\nIt turns green.\n",
+    "search_files.py": f"completed 2\ncats.md {CATS}\nSixteen hours 【0:0†cats.md】.\ncats.md\n",
     "embed.py": "cats.txt 0.68\ndogs.txt 0.40\n",
     "mcp_tools.py": 'add({"a": 20000, "b": 30001}): approved\n-> 50001\nIt is 50001.\n',
     "structured_output.py": "name='Rome' country='Italy' inhabitants=2750000\n",
@@ -110,10 +153,46 @@ async def run(*command: str, url: str) -> str:
 @pytest.mark.parametrize("example", sorted(PRINTED.keys() - {"containers.py"}))
 async def test_example(example: str) -> None:
     mcp = open_mcp((), ("127.0.0.1",), DEFAULTS, str)
-    async with serving() as sums, running(SCRIPT, tools=[CodeInterpreter(), mcp]) as server:
+    searcher = Late()
+    tools = [CodeInterpreter(), mcp, FileSearch(searcher)]
+    async with serving() as sums, running(SCRIPT, tools=tools) as server:
+        searcher.storage = server.app.storage
         arguments = [sums.url] if example == "mcp_tools.py" else []
         printed = await run(str(ROOT / "examples" / example), *arguments, url=server.url)
     assert printed == PRINTED[example]
+
+
+async def test_the_example_that_edits(tmp_path: Path) -> None:
+    async with running(SCRIPT) as server:
+        printed = await run(str(ROOT / "examples" / "own_editor.py"), str(tmp_path), url=server.url)
+    assert printed == "-> create_file rain.txt\n-> update_file rain.txt\nIt pours now.\n"
+    assert (tmp_path / "rain.txt").read_text() == "It rains.\nIt pours.\nI wait.\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "ran"),
+    [
+        (("shell", "Count to three, slowly."), "$ for i in 1 2 3; do echo $i; done"),
+        (("code_interpreter", "Count to three."), ">>> for i in range(1, 4): print(i)"),
+    ],
+)
+async def test_the_example_that_watches_programs(asked: tuple[str, ...], ran: str) -> None:
+    async with running(SCRIPT, tools=[CodeInterpreter(), Shell("sh")]) as server:
+        printed = await run(str(ROOT / "examples" / "watch_programs.py"), *asked, url=server.url)
+    assert printed == f"{ran}\n1\n2\n3\nThat was three.\n"
+
+
+async def test_the_example_that_searches_the_web(tmp_path: Path) -> None:
+    (tmp_path / "song.example").mkdir()
+    (tmp_path / "song.example" / "index.html").write_text(
+        "<title>Songs</title>An antiphon is for two choirs."
+    )
+    async with running(SCRIPT, tools=[open_web_search(str(tmp_path), None)]) as server:
+        printed = await run(str(ROOT / "examples" / "web_search.py"), url=server.url)
+    assert printed == (
+        "searched for 'antiphon': https://song.example/\n"
+        "Two choirs 【0†L4】.\n11-17: Songs, https://song.example/\n"
+    )
 
 
 @needs_bubblewrap
@@ -124,7 +203,15 @@ async def test_the_example_with_containers() -> None:
 
 
 def test_every_example_is_tested() -> None:
-    tested = {*PRINTED, "several_models.py", "replicas.py", "provider.py"}
+    own = (
+        "several_models.py",
+        "replicas.py",
+        "provider.py",
+        "own_editor.py",
+        "watch_programs.py",
+        "web_search.py",
+    )
+    tested = {*PRINTED, *own}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from mcp.server import MCPServer
+from mcp_types import ToolAnnotations
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
@@ -118,6 +119,42 @@ async def test_tools_are_listed_and_called(path: str) -> None:
         assert text_of(response) == "It is 5."
     assert "5" in prompt_of(server)
     assert there.told.calls == ["add", "add"]
+
+
+def meeting(listing: asyncio.Barrier, calling: asyncio.Barrier) -> Any:
+    """A server that answers nothing before as many are asked, nor a call before as many are made."""
+    made = MCPServer("meeting")
+
+    @made.tool(annotations=ToolAnnotations(read_only_hint=True))
+    async def meet() -> str:
+        """Meets the other."""
+        await calling.wait()
+        return "met"
+
+    app, asked = made.streamable_http_app(), []
+
+    async def waiting(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and not asked:
+            asked.append(True)
+            await listing.wait()
+        await app(scope, receive, send)
+
+    return waiting
+
+
+async def test_servers_are_asked_and_called_side_by_side() -> None:
+    listing, calling = asyncio.Barrier(2), asyncio.Barrier(2)
+    said = call("one__meet") + call("other__meet")
+    async with (
+        serving(meeting(listing, calling)) as one,
+        serving(meeting(listing, calling)) as other,
+        asking(said, "Met.") as (api, _),
+    ):
+        tools = [remote(one, server_label="one"), remote(other, server_label="other")]
+        response = await api.create("Meet!", tools=tools)
+
+    assert kinds(response) == ["mcp_list_tools"] * 2 + ["mcp_call"] * 2 + ["message"]
+    assert [item["output"] for item in response["output"] if item["type"] == "mcp_call"] == ["met", "met"]
 
 
 @pytest.mark.parametrize("options", [{"stateless_http": True}, {"json_response": True}])

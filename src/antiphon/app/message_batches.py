@@ -225,7 +225,7 @@ class BatchSource:
         self._recorded = recorded
         done = {entry.custom_id for entry in recorded if isinstance(entry, Result)}
         # How many calls of the server's tools each request has begun, and all together
-        self._begun = {entry.custom_id: entry.count for entry in recorded if isinstance(entry, CallsBegun)}
+        self._begun = {entry.custom_id: entry.calls for entry in recorded if isinstance(entry, CallsBegun)}
         self._all_begun = record.calls_begun
         self._left = iter([request for request in requests if request.custom_id not in done])
 

@@ -75,7 +75,8 @@ def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
         SearxngSearch(url)
 
 
-# As api-dashboard.search.brave.com/docs has them: `WebSearchApiResponse`, asked for with the headers named there.
+# No recorded exchange: made by hand, as api-dashboard.search.brave.com/docs has them:
+# `WebSearchApiResponse`, asked for with the headers named there.
 BRAVE = b"""{"type": "search", "query": {"original": "choirs", "more_results_available": true},
 "mixed": {"type": "mixed", "main": [{"type": "web", "index": 0, "all": false}], "top": [], "side": []},
 "web": {"type": "search", "family_friendly": true, "results": [
@@ -83,13 +84,13 @@ BRAVE = b"""{"type": "search", "query": {"original": "choirs", "more_results_ava
 "description": "of <strong>a</strong> &lt; b", "is_source_local": false, "language": "en", "age": "May 2, 2025",
 "profile": {"name": "A", "url": "https://a.org/1"}, "meta_url": {"scheme": "https", "hostname": "a.org"}},
 {"type": "search_result", "title": "B", "url": "https://b.org/"}]}}"""
-# As docs.tavily.com/api-reference/endpoint/search has them, its time as text.
+# Made by hand, too, as docs.tavily.com/api-reference/endpoint/search has them, its time as text.
 TAVILY = b"""{"query": "choirs", "answer": null, "images": [], "results": [{"title": "A & B",
 "url": "https://a.org/1", "content": "of a < b", "score": 0.81025416, "raw_content": null, "favicon": null}],
 "response_time": "1.67", "request_id": "123e4567-e89b-12d3-a456-426614174111"}"""
 
 
-async def test_brave_is_asked_with_its_key() -> None:
+async def test_brave_is_asked_and_read_as_its_documentation_has_it() -> None:
     async with web(brave=page(BRAVE, "application/json")) as site:
         provider = BraveSearch("k", f"{site.url}/brave")
         found = await provider.search("choirs", 5, Domains(("a.org",)))
@@ -101,7 +102,7 @@ async def test_brave_is_asked_with_its_key() -> None:
     assert asked.headers["Accept"] == "application/json"
 
 
-async def test_tavily_is_asked_with_its_key() -> None:
+async def test_tavily_is_asked_and_read_as_its_documentation_has_it() -> None:
     bodies: list[bytes] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

@@ -88,7 +88,7 @@ class CallsBegun(NamedTuple):
     """A request has begun so many calls of the server's tools, in all."""
 
     custom_id: str
-    count: int
+    calls: int
     line: bytes
 
 
