@@ -1,6 +1,7 @@
 """How lines of the log are written: the quick way says what structlog's own renderer says."""
 
 import io
+import os
 import sys
 from typing import Any
 
@@ -9,7 +10,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.log import configure
+from antiphon.log import configure, say
 
 NAMES = st.text("abcdefgh_", min_size=1, max_size=8)
 VALUES = st.one_of(
@@ -53,6 +54,22 @@ def test_what_is_not_seen_is_quoted(value: str):
     line = line_of("request", {"path": value})
     assert f"path={value!r}" in line
     assert line.isprintable() or line[:-1].isprintable()
+
+
+def test_a_reader_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch):
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w", buffering=1) as gone:
+        monkeypatch.setattr(sys, "stderr", gone)
+        monkeypatch.setattr(sys, "stdout", gone)
+        configure("info")
+        structlog.get_logger().info("request")
+        say("stopping")
+        structlog.reset_defaults()
+        monkeypatch.undo()
+        with pytest.raises(BrokenPipeError):
+            gone.write("x\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())  # what it holds goes there when it is closed
 
 
 def test_an_error_has_its_traceback():

@@ -445,6 +445,23 @@ def test_a_client_that_leaves_is_no_error(tmp_path: Path, scripted: tuple[str, .
         assert server.stderr == ""
 
 
+def test_who_reads_what_it_prints_may_leave(scripted: tuple[str, ...]) -> None:
+    """A terminal, or a pipe: its lines are lost then, and nothing else."""
+    command = [str(ANTIPHON), "serve", "--store", "memory", *scripted]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # noqa: S603
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            url = process.stdout.readline().split()[-1].decode()
+            process.stdout.close()
+            process.stderr.close()
+            assert said(chat(url, ask("Hi"))) == "Hello there, friend!"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(EXIT_SECONDS) in CODES[signal.SIGTERM]
+        finally:
+            process.kill()
+
+
 def test_a_hangup_changes_nothing(tmp_path: Path, scripted: tuple[str, ...]) -> None:
     with serving(tmp_path, *scripted) as server:
         url = server.url

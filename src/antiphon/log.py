@@ -6,7 +6,8 @@ Other libraries log by `logging`: their warnings become lines of the same form.
 import logging
 import re
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -34,7 +35,7 @@ def configure(level: str, form: str = "console") -> None:
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Unfailing(sys.stderr))),
     )
     handler = logging.StreamHandler(sys.stderr)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
@@ -48,6 +49,30 @@ def configure(level: str, form: str = "console") -> None:
         structlog.stdlib.ProcessorFormatter(processors=[remove, *last], foreign_pre_chain=foreign)
     )
     logging.basicConfig(handlers=[handler], level=max(least, logging.WARNING), force=True)
+
+
+class _Unfailing:
+    """A file whose reader may be gone, such as a closed terminal: lines are lost then, no more."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        """Write the text, if that can be done."""
+        with suppress(OSError, ValueError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        """See `write`."""
+        with suppress(OSError, ValueError):
+            self._file.flush()
+
+
+def say(*lines: str) -> None:
+    """Print lines for whoever has started the program; to nobody if nobody reads them."""
+    # In a handler of signals, another line may be half written: that is a RuntimeError.
+    with suppress(OSError, ValueError, RuntimeError):
+        print(*lines, sep="\n", flush=True)
 
 
 def _without_message(_logger: object, _method: str, event: EventDict) -> EventDict:

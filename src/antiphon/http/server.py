@@ -32,7 +32,7 @@ from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.http.app import build
 from antiphon.http.protocol import StreamProtocol, protocols
-from antiphon.log import configure
+from antiphon.log import configure, say
 from antiphon.option_sources import unread_variables
 from antiphon.run.bounded import warm
 from antiphon.run.models import Health
@@ -122,7 +122,7 @@ async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) 
             _tune_gc()
             warm()
             runtime.app.metrics.delay.watch(loop)
-            print(*greeting(_url(listener, server.config.is_ssl)), sep="\n", flush=True)
+            say(*greeting(_url(listener, server.config.is_ssl)))
         await serving
     finally:
         server.should_exit = True
@@ -169,7 +169,7 @@ class Server(uvicorn.Server):
         self.received = signal.Signals(sig)
         self.force_exit = self.should_exit
         self.should_exit = True
-        print("stopping" if self.force_exit else self._waiting_for(), flush=True)
+        say("stopping" if self.force_exit else self._waiting_for())
 
     def _waiting_for(self) -> str:
         """What is still to be done after the first signal."""
@@ -189,7 +189,7 @@ class Server(uvicorn.Server):
         while running and not self.force_exit:
             _, running = await asyncio.wait(running, timeout=SIGNAL_SECONDS)
             if running and loop.time() >= end:
-                print(f"stopping: {_requests(len(running))} did not end in time", flush=True)
+                say(f"stopping: {_requests(len(running))} did not end in time")
                 self.force_exit = True
         await super().shutdown(sockets)
 
