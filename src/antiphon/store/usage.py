@@ -11,6 +11,7 @@ nobody loses an answer because of what was stored while it was given.
 An owner `KIND:OWNER` is OWNER with a list of its own: what it has is counted with the rest.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,6 +28,11 @@ from antiphon.store.transaction import Transaction, counted_with
 
 ROW_BYTES = 256
 """What a row counts beside its content: for ids, times and indexes."""
+
+PLENTY = 1024**3
+"""Bytes: more than is stored within `LASTING` seconds."""
+LASTING = 1.0
+"""Seconds for which `PLENTY` is enough: to look up what is left costs each request as much as its storing."""
 
 _OWN = select(usage.c.owner, usage.c.bytes).where(usage.c.owner.in_(bindparam("owners", expanding=True)))
 _ALL = select(func.coalesce(func.sum(usage.c.bytes), 0))  # there are as many as keys
@@ -89,12 +95,18 @@ class Room:
 
     def exceeded(self, owner: str, adding: int = 0) -> str | None:
         """The name of the limit that an owner is over with so many more bytes."""
+        if self.left(owner) >= adding:
+            return None
+        return "stored_bytes" if self._left_of(owner) < adding else "all_stored_bytes"
+
+    def left(self, owner: str) -> int:
+        """The bytes that an owner may still store."""
+        return min(self._left_of(owner), self._limits.all_stored - self._all - sum(self._grown.values()))
+
+    def _left_of(self, owner: str) -> int:
+        """The bytes up to its own limit."""
         owner = counted_with(owner)
-        if self._own[owner] + self._grown.get(owner, 0) + adding > self._limits.stored:
-            return "stored_bytes"
-        if self._all + sum(self._grown.values()) + adding > self._limits.all_stored:
-            return "all_stored_bytes"
-        return None
+        return self._limits.stored - self._own[owner] - self._grown.get(owner, 0)
 
 
 def check_room(transaction: Transaction, owner: str, limits: Limits, param: str | None = None) -> None:
@@ -116,8 +128,10 @@ def _of(connection: Connection, owner: str) -> int:
     return int(row.bytes) if row else 0
 
 
-def _check(connection: Connection, wanted: _Wanted, limits: Limits) -> None:
-    over = Room(connection, (wanted.owner,), limits).exceeded(wanted.owner, wanted.adding)
+def _check(connection: Connection, wanted: _Wanted, limits: Limits) -> int:
+    """The bytes that are left. Raises RequestError."""
+    room = Room(connection, (wanted.owner,), limits)
+    over = room.exceeded(wanted.owner, wanted.adding)
     if wanted.adding > limits.response:
         over = "response_bytes"
     if over is not None:
@@ -127,6 +141,7 @@ def _check(connection: Connection, wanted: _Wanted, limits: Limits) -> None:
         size = connection.execute(_CONVERSATION, named).scalar()
         if size is not None and size + wanted.adding > limits.conversation:
             raise refusal("conversation_bytes", limits, "conversation")
+    return room.left(wanted.owner)
 
 
 class SqlUsage:
@@ -134,10 +149,15 @@ class SqlUsage:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._plenty: dict[str, float] = {}  # by owner: until when there is room for certain
 
     async def of(self, owner: str) -> int:
         return await self._database.read(_of, owner)
 
     async def check(self, owner: str, adding: int, param: str, conversation_id: str | None = None) -> None:
+        now, limits = asyncio.get_running_loop().time(), self._database.limits
+        if conversation_id is None and adding <= limits.response and now < self._plenty.get(owner, 0.0):
+            return
         wanted = _Wanted(owner, adding, param, conversation_id)
-        await self._database.read(_check, wanted, self._database.limits)
+        if await self._database.read(_check, wanted, limits) > PLENTY:
+            self._plenty[owner] = now + LASTING

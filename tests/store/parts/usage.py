@@ -1,14 +1,16 @@
 """What every store does with what is counted, and where there is no room."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from antiphon.core.errors import RequestError
+from antiphon.core.errors import RequestError, StoreError
 from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.store import usage
 from antiphon.store.records import NewBlob, Verdict
 from antiphon.store.store import Store
-from antiphon.store.usage import ROW_BYTES
+from antiphon.store.usage import PLENTY, ROW_BYTES
 from tests.store.samples import (
     NOW,
     OWNER,
@@ -123,6 +125,19 @@ class UsageContract:
         [verdict] = await store.log.append(append(entry(0), name="r3"))
         assert verdict.limit == "all_stored_bytes"
         await store.responses.save(ended("r4"), [LONG], [LONG])  # an answer that is there is not lost
+
+    async def test_where_there_is_plenty_of_room_it_is_not_looked_up_each_time(
+        self, opened: Opener, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(usage, "LASTING", 3600.0)
+        for stored, known in ((2 * PLENTY, True), (PLENTY, False)):
+            store = await opened(stored=stored)
+            await store.usage.check(OWNER, 100, "input")
+            await store.close()
+            with nullcontext() if known else pytest.raises(StoreError):
+                await store.usage.check(OWNER, 100, "input")
+            with pytest.raises(StoreError):
+                await store.usage.check("eve", 100, "input")
 
     async def test_a_conversation_has_an_end(self, opened: Opener) -> None:
         store = await opened(conversation=12_000)
