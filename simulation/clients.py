@@ -1,18 +1,19 @@
-"""Clients that ask, stream, leave, come back, cancel, approve and delete; and what each of them may expect.
+"""Clients that ask, stream, talk, leave, come back, cancel, approve and delete; what each of them may expect.
 
 What a client is told must fit what is stored, by the table of endings. What it reads of a response must
 be what its log has, whoever wrote it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from simulation.engine import KINDS, RECALL, whole_text, wish
 from simulation.laws import RUNNING, History, law
-from simulation.network import Exchange
+from simulation.network import Exchange, Socket
 from simulation.tools import TOOL, request_to_act, said_after
 
 if TYPE_CHECKING:
@@ -22,37 +23,10 @@ PATIENCE = 120.0
 """Seconds after which a request counts as one that hangs: more than a database may be away."""
 TROUBLE = {"store_error", "response_lost", "engine_not_ready", "not_found_error", "engine_busy"}
 """Errors that clients may get only if something was wrong with a server or the database."""
+LATE = "deadline_exceeded"
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 Line = dict[str, Any]
-
-
-def script(names: tuple[str, ...]) -> list[Line]:
-    """The answers of the engine: for each owner words of its own, numbered."""
-    lines: list[Line] = []
-    for name in names:
-        for kind, (words, delay, fails) in KINDS.items():
-            output = " ".join(f"{name}{number}" for number in range(words))
-            lines.append(
-                {"when": f"{kind} for {name}", "output": output, "delay_ms": delay}
-                | ({} if fails is None else {"fail_after": fails})
-            )
-    return lines
-
-
-KINDS: dict[str, tuple[int, int, int | None]] = {
-    "short": (5, 0, None),
-    "steady": (15, 30, None),
-    "slow": (12, 200, None),
-    "breaks": (10, 30, 5),
-    "never": (3, 10, 0),
-}
-"""Kinds of answers: words, milliseconds between them, and after how many the engine fails."""
-
-
-def whole_text(name: str, kind: str) -> str:
-    """What the model says, if nothing keeps it from that."""
-    return " ".join(f"{name}{number}" for number in range(KINDS[kind][0]))
 
 
 class Reading:
@@ -82,12 +56,22 @@ class Reading:
         blocks, self._parsed = body[self._parsed : end].split(b"\n\n"), end + 2
         for block in blocks:
             if block.startswith(b"event: "):
-                self._take(block.partition(b"\ndata: ")[2], histories)
+                self.take_line(block.partition(b"\ndata: ")[2], histories)
 
-    def _take(self, line: bytes, histories: dict[str, History]) -> None:
+    @property
+    def text(self) -> str:
+        """What the answer says, as far as it was read."""
+        return "".join(
+            msgspec.json.decode(line)["delta"]
+            for line in self.lines
+            if line.startswith(b'{"type":"response.output_text.delta"')
+        )
+
+    def take_line(self, line: bytes, histories: dict[str, History]) -> None:
+        """The next event, or an error in its place."""
         event = msgspec.json.decode(line)
         kind = event["type"]
-        if "sequence_number" not in event:  # of this reader, not of the response
+        if "sequence_number" not in event or "status" in event:  # of this reader, not of the response
             self.told, self.code = "error", event["code"]
             return
         number = event["sequence_number"]
@@ -108,21 +92,45 @@ class Reading:
         law(line == history.lines[number], f"{self.response_id}: event {number} is read otherwise")
 
 
-class Asked:
-    """A response that a client asked for, and what it may become."""
+class Wanted:
+    """An answer that a client wants: of this kind, within `deadline` seconds, if that is not None."""
 
-    def __init__(self, name: str, kind: str, *, background: bool, streamed: bool) -> None:
+    def __init__(self, kind: str, sent: float, deadline: float | None) -> None:
+        self.kind = kind
+        self.sent = sent
+        self.deadline = deadline
+
+    @property
+    def whole(self) -> bool:
+        """The engine does not fail."""
+        return KINDS[self.kind][2] is None
+
+    def check_late(self, at: float, skew: float, what: str) -> None:
+        """Its deadline is said to have passed before `at`, on clocks that differ by `skew`."""
+        law(self.deadline is not None and at - self.sent >= self.deadline - skew, f"{what} is not late")
+
+
+class Asked(Wanted):
+    """A response that a client asked for, and what it may become. Its `number` is its place among all."""
+
+    def __init__(self, name: str, kind: str, number: int, sent: float, deadline: float | None) -> None:
+        super().__init__(kind, sent, deadline)
         self.name = name
-        self.given: Any = f"{kind} for {name}"
+        self.number = number
+        self.given: Any = wish(kind, name, number)
         self.text = whole_text(name, kind)
         """What the model says, if nothing keeps it from that."""
         self.effect: str | None = None
         """What its call is to do."""
+        self.sees: tuple[int, ...] = ()
+        """The numbers of those that come before it in its conversation."""
+        self.compactions = 0
+        """How many summaries of what was said before it has, when it is whole."""
         self.fields: Line = {}
         """Of the request, beside what every one has."""
-        self.kind = kind
-        self.background = background
-        self.streamed = streamed
+        self.background = False
+        self.streamed = True
+        self.stored = True
         self.response_id: str | None = None
         self.readings: list[Reading] = []
         self.cancelled = False
@@ -134,8 +142,13 @@ class Asked:
 
     @property
     def whole(self) -> bool:
-        """The engine does not fail."""
-        return KINDS[self.kind][2] is None
+        return self.kind == RECALL or super().whole
+
+    @property
+    def completed(self) -> bool:
+        """Its client was told that it is whole."""
+        told = [reading.told for reading in self.readings]
+        return "completed" in told or (self.answer or {}).get("status") == "completed"
 
     def reading(self, after: int, *, live: bool) -> Reading:
         """A stream that begins now."""
@@ -143,6 +156,37 @@ class Asked:
         reading.response_id = self.response_id
         self.readings.append(reading)
         return reading
+
+
+class Batch:
+    """A batch of messages: the `kinds` of its requests, by their ids."""
+
+    def __init__(self, name: str, kinds: dict[str, str]) -> None:
+        self.name = name
+        self.kinds = kinds
+        self.path = ""
+        self.cancelled = False
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.path.rpartition("/")[2]
+
+    def check(self, lines: Sequence[bytes]) -> None:
+        """Each request has one result, and that which it must have."""
+        results = {line["custom_id"]: line["result"] for line in map(msgspec.json.decode, lines)}
+        law(len(lines) == len(results), f"{self.id}: a request has two results")
+        law(
+            results.keys() == self.kinds.keys(),
+            f"{self.id} has results of {[*results]}, not of {[*self.kinds]}",
+        )
+        for number, result in results.items():
+            kind, fails = self.kinds[number], KINDS[self.kinds[number]][2] is not None
+            expected = {"errored" if fails else "succeeded"} | ({"canceled"} if self.cancelled else set())
+            law(result["type"] in expected, f"{self.id}: {kind} has the result {result}")
+            if result["type"] == "succeeded":
+                text = "".join(part["text"] for part in result["message"]["content"])
+                law(text == whole_text(self.name, kind), f"{self.id}: {kind} says {text!r}")
 
 
 class Client:
@@ -154,44 +198,140 @@ class Client:
         self._name = name
         self._key = key
         self._conversation: str | None = None
+        self._said: list[int] = []
+        """The numbers of what is in it."""
+        self._last: Asked | None = None
+        """A response that can be gone on from."""
 
     async def run(self) -> None:
         """Do a few things, one after the other."""
+        plan = self._world.plan
         await asyncio.sleep(self._rng.random() * 3)
-        for _ in range(self._rng.randint(1, 2)):
-            await self._rng.choice(_ACTIONS)(self)
+        for name in self._rng.choices(plan.actions, k=self._rng.randint(1, plan.turns)):
+            await ACTIONS[name][1](self)
             await asyncio.sleep(self._rng.random())
 
     # What it does
 
     async def chat(self) -> None:
         """A chat completion, a message or a completion, whole or as a stream."""
-        kind = self._kind()
-        path, body = self._rng.choice(_OTHERS)(f"{kind} for {self._name}")
+        number = f"c{self._world.number()}"
+        wanted = Wanted(self._kind(), self._world.loop.time(), self._deadline(number))
+        path, body = self._rng.choice(_OTHERS)(wish(wanted.kind, self._name, number))
         streamed = self._rng.random() < 0.5
-        asked = f"chat {self._world.number()}"
         if "store" in body:
-            body["metadata"] = {"asked": asked}
-        exchange = await self._post(path, {**body, "stream": streamed}, leaves=0.3)
+            body["metadata"] = {"asked": number}
+        body |= {} if wanted.deadline is None else {"deadline_seconds": wanted.deadline}
+        exchange = await self._post(path, {**body, "stream": streamed}, 0.3, number)
         failed = exchange.whole and b'"error"' in exchange.body
         if exchange.whole and exchange.status == 200:
-            self._check_other(bytes(exchange.body), kind, failed=failed, streamed=streamed)
+            self._check_other(bytes(exchange.body), wanted, failed=failed, streamed=streamed)
         else:
-            self._check_failure(exchange, kind)
+            self._check_failure(exchange, wanted)
         if "store" in body:
-            self._world.chats[asked] = None if not exchange.whole else not failed
+            self._world.chats[number] = None if not exchange.whole else not failed
 
     async def respond(self) -> None:
         """A response that it waits for, whole or as a stream."""
         asked = self._asked(background=False)
+        self._go_on(asked)
         if await self._ask(asked) and self._rng.random() < 0.3:
             await self._look(asked)
+        if asked.streamed and asked.completed and self._rng.random() < 0.3:
+            await self._read_on(asked)
+        self._last = asked if asked.completed else self._last
 
     async def background(self) -> None:
         """A response in the background: it reads, leaves, comes back, cancels, deletes."""
         asked = self._asked(background=True)
+        self._go_on(asked)
+        if self._rng.random() < 0.3:
+            asked.compactions = 1
+            asked.fields |= {"context_management": [{"type": "compaction", "compact_threshold": 1}]}
         if await self._ask(asked):
-            await self._follow(asked, cancels=self._rng.random() < 0.2, deletes=self._rng.random() < 0.15)
+            cancels, deletes = self._rng.random() < 0.2, self._rng.random() < 0.15
+            ended = await self._follow(asked, cancels=cancels, deletes=deletes)
+            if ended is not None and ended["status"] == "completed":
+                self._last = asked
+
+    def _go_on(self, asked: Asked) -> None:
+        """Have it go on from an earlier response, or not."""
+        if self._last is not None and self._rng.random() < 0.5:
+            asked.fields["previous_response_id"] = self._last.response_id
+            asked.sees = (*self._last.sees, self._last.number)
+
+    async def compact(self) -> None:
+        """Have a conversation summed up, and go on from the summary."""
+        first = self._asked(background=False, kind="short")
+        if not await self._ask(first) or not first.completed:
+            return
+        body = {"model": "scripted", "previous_response_id": first.response_id}
+        exchange = await self._post("/v1/responses/compact", body)
+        if not exchange.whole or exchange.status != 200:
+            self._check_failure(exchange)
+            return
+        output = msgspec.json.decode(exchange.body)["output"]
+        kinds = [item["type"] for item in output]
+        law(kinds == ["message", "compaction"], f"a conversation is summed up as {kinds}")
+        self._world.compacted.append((self._name, output))
+        second = self._asked(background=self._rng.random() < 0.4, kind=RECALL)
+        second.given = [*output, {"role": "user", "content": second.given}]
+        second.sees = (first.number,)
+        if await self._ask(second):
+            await self._follow(second, cancels=False)
+
+    async def talk(self) -> None:
+        """Turns on a WebSocket, each of which goes on from the one before, if that is whole."""
+        server = await self._world.server()
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        transport = server.connect(self._world.delay)
+        socket = Socket(transport, "/v1/responses", self._key, heard.put_nowait)
+        await asyncio.wait([socket.opened], timeout=PATIENCE)
+        law(socket.opened.done(), "a WebSocket is not opened")
+        if socket.status not in (0, 101):
+            self._check_error(socket.status, socket.body)
+        socket.lost.add_done_callback(lambda _: heard.put_nowait(b""))
+        before: Asked | None = None
+        while not socket.lost.done() and self._rng.random() < 0.7:
+            before = await self._turn(socket, heard, before)
+            await asyncio.sleep(self._rng.random())
+        socket.leave()
+
+    async def _turn(
+        self, socket: Socket, heard: "asyncio.Queue[bytes]", before: Asked | None
+    ) -> Asked | None:
+        """One turn: what the next may go on from."""
+        asked = self._asked(background=False)
+        asked.streamed, asked.stored = True, self._rng.random() < 0.5
+        if before is not None:
+            asked.fields["previous_response_id"] = before.response_id
+            asked.sees = (*before.sees, before.number)
+        message = {"type": "response.create", **self._body(asked)}
+        for field in ("stream", "background"):
+            del message[field]
+        socket.send(message)
+        reading = asked.reading(-1, live=True)
+        leaves = self._rng.randint(1, 40) if self._rng.random() < 0.2 else None
+        if self._rng.random() < 0.15:
+            socket.hold()
+            self._world.loop.call_later(self._pause(), socket.read_on)
+        while reading.told is None and not socket.lost.done():
+            async with asyncio.timeout(PATIENCE):
+                line = await heard.get()
+            if line:
+                self._check_mine(line)
+                reading.take_line(line, self._world.histories)
+                if reading.told == "error":
+                    asked.readings.remove(reading)
+                    asked.refused = True
+                    event = msgspec.json.decode(line)
+                    self._check_error(event["status"], line, asked)
+            if leaves is not None and len(reading.lines) >= leaves:
+                reading.left = True
+                socket.leave()
+                self._world.engine_laws.leave(str(asked.number))
+        asked.response_id = reading.response_id
+        return asked if reading.told == "completed" else None
 
     async def approve(self) -> None:
         """Ask for something that has an effect; approve it or not, once or twice at a time."""
@@ -236,24 +376,27 @@ class Client:
         if self._conversation is None:
             exchange = await self._post("/v1/conversations", {})
             if not exchange.whole or exchange.status != 200:
-                self._check_failure(exchange, "short")
+                self._check_failure(exchange)
                 return
             self._conversation = msgspec.json.decode(exchange.body)["id"]
         together = self._rng.random() < 0.3
         turns = [self._asked(background=self._rng.random() < 0.4, kind="short") for _ in range(2)]
         for asked in turns:
-            asked.fields = {"conversation": self._conversation}
+            asked.fields, asked.sees = {"conversation": self._conversation}, tuple(self._said)
         if together:
             await asyncio.gather(*map(self._ask, turns))
         for asked in turns:
+            if not together:
+                asked.sees = tuple(self._said)
             if (together and asked.response_id) or (not together and await self._ask(asked)):
-                await self._follow(asked, cancels=self._rng.random() < 0.1)
+                ended = await self._follow(asked, cancels=self._rng.random() < 0.1)
+                self._said += [] if ended is None else [asked.number]
         path = f"/v1/conversations/{self._conversation}/items"
         exchange = await self._request("GET", f"{path}?limit=100&order=asc")
         if exchange.whole and exchange.status == 200:
             law(b'"has_more":false' in exchange.body, "a conversation is longer than what was said in it")
         else:
-            self._check_failure(exchange, "short")
+            self._check_failure(exchange)
 
     def _acting(self, effect: str, **fields: Any) -> Asked:
         asked = self._asked(background=self._rng.random() < 0.6, kind="short")
@@ -269,7 +412,8 @@ class Client:
         if asked.streamed:
             exchange = await self._stream(asked, "POST", "/v1/responses", body, live=not asked.background)
         else:
-            exchange = await self._post("/v1/responses", body, leaves=0.1)
+            number = None if asked.background else str(asked.number)
+            exchange = await self._post("/v1/responses", body, 0.1, number)
             if exchange.whole and exchange.status == 200:
                 answer = msgspec.json.decode(exchange.body)
                 asked.response_id = answer["id"]
@@ -278,7 +422,7 @@ class Client:
         if exchange.whole and exchange.status != 200:
             asked.refused = True
             if not (contested and b"answered before" in exchange.body):
-                self._check_failure(exchange, asked.kind)
+                self._check_failure(exchange, asked)
         return asked.response_id is not None
 
     async def _follow(self, asked: Asked, *, cancels: bool, deletes: bool = False) -> Line | None:
@@ -293,60 +437,59 @@ class Client:
                 await self._delete(asked)
                 return None
             if asked.background and self._rng.random() < 0.6:
-                after = self._rng.choice([-1, *(reading.last for reading in asked.readings)])
-                query = "?stream=true" + (f"&starting_after={after}" if after >= 0 else "")
-                await self._stream(asked, "GET", f"/v1/responses/{asked.response_id}{query}", None, after)
+                await self._read_on(asked)
             elif (shown := await self._look(asked)) is not None and shown["status"] not in RUNNING:
                 return shown
         return None
 
+    async def _read_on(self, asked: Asked) -> None:
+        """Read the events of a response: all, or those behind one that was read before."""
+        last = max((reading.last for reading in asked.readings), default=-1)
+        after = self._rng.choice((-1, last, self._rng.randint(-1, last)))
+        query = "?stream=true" + (f"&starting_after={after}" if after >= 0 else "")
+        await self._stream(asked, "GET", f"/v1/responses/{asked.response_id}{query}", None, after)
+
     async def batch(self) -> None:
         """A batch of messages: it waits for the results, or cancels it."""
-        kinds = {f"r{number}": self._kind() for number in range(self._rng.randint(2, 5))}
+        batch = Batch(
+            self._name, {f"r{self._world.number()}": self._kind() for _ in range(self._rng.randint(2, 12))}
+        )
         requests = [
-            {"custom_id": name, "params": _message(f"{kind} for {self._name}")[1]}
-            for name, kind in kinds.items()
+            {"custom_id": number, "params": _message(wish(kind, self._name, number))[1]}
+            for number, kind in batch.kinds.items()
         ]
         exchange = await self._post("/v1/messages/batches", {"requests": requests}, leaves=0.1)
         if not exchange.whole or exchange.status != 200:
-            self._check_failure(exchange, "short")
+            self._check_failure(exchange)
             return
-        path = f"/v1/messages/batches/{msgspec.json.decode(exchange.body)['id']}"
-        self._world.batches.append((self._name, path))
-        cancels, cancelled = self._rng.random() < 0.3, False
+        batch.path = f"/v1/messages/batches/{msgspec.json.decode(exchange.body)['id']}"
+        self._world.batches.append(batch)
+        cancels = self._rng.random() < 0.3
         for _ in range(60):
             await asyncio.sleep(self._rng.random() * 2)
             if cancels and self._rng.random() < 0.5:
-                cancelled = True
-                await self._post(f"{path}/cancel", {})
-            exchange = await self._request("GET", path)
+                batch.cancelled = True
+                await self._post(f"{batch.path}/cancel", {})
+            exchange = await self._request("GET", batch.path)
             if not exchange.whole or exchange.status != 200:
-                self._check_failure(exchange, "short")
+                self._check_failure(exchange)
             elif msgspec.json.decode(exchange.body)["processing_status"] == "ended":
-                exchange = await self._request("GET", f"{path}/results")
+                exchange = await self._request("GET", f"{batch.path}/results")
                 if exchange.whole and exchange.status == 200:
-                    self._check_results(path, bytes(exchange.body), kinds, cancelled=cancelled)
+                    batch.check(bytes(exchange.body).splitlines())
                 return
-
-    def _check_results(self, path: str, body: bytes, kinds: dict[str, str], *, cancelled: bool) -> None:
-        """Each request has one result, and that which it must have."""
-        results = {line["custom_id"]: line["result"] for line in map(msgspec.json.decode, body.splitlines())}
-        law(len(body.splitlines()) == len(results), f"{path}: a request has two results")
-        law(results.keys() == kinds.keys(), f"{path} has results of {[*results]}, not of {[*kinds]}")
-        for name, result in results.items():
-            kind, fails = kinds[name], KINDS[kinds[name]][2] is not None
-            expected = {"errored" if fails else "succeeded"} | ({"canceled"} if cancelled else set())
-            law(result["type"] in expected, f"{path}: {kind} has the result {result}")
-            if result["type"] == "succeeded":
-                text = "".join(part["text"] for part in result["message"]["content"])
-                law(text == whole_text(self._name, kind), f"{path}: {kind} says {text!r}")
 
     async def spy(self) -> None:
         """Look at what belongs to another key."""
-        for name, path in self._world.batches[:3]:
+        for batch in self._world.batches[:3]:
+            if batch.name != self._name:
+                exchange = await self._request("GET", batch.path + self._rng.choice(("", "/results")))
+                law(exchange.status in (0, 404, 503), f"{batch.path} is shown to another key")
+        for name, items in self._world.compacted[:2]:
             if name != self._name:
-                exchange = await self._request("GET", path + self._rng.choice(("", "/results")))
-                law(exchange.status in (0, 404, 503), f"{path} is shown to another key")
+                body = {"model": "scripted", "input": items, "store": False}
+                exchange = await self._post("/v1/responses", body)
+                law(exchange.status in (0, 400, 503), f"a summary of {name} is taken from another key")
         others = [asked for asked in self._world.asked if asked.response_id and asked.name != self._name]
         for asked in others[:3]:
             path = f"/v1/responses/{asked.response_id}"
@@ -369,7 +512,7 @@ class Client:
             law(not ended or shown["status"] == history.status, f"{asked.response_id} is shown otherwise")
             return shown  # type: ignore[no-any-return]
         else:
-            self._check_failure(exchange, asked.kind)
+            self._check_failure(exchange, asked)
         return None
 
     async def _delete(self, asked: Asked) -> None:
@@ -382,30 +525,43 @@ class Client:
     # How
 
     def _kind(self) -> str:
-        return self._rng.choice(("short", "short", "steady", "steady", "slow", "breaks", "never"))
+        return self._rng.choice(self._world.plan.kinds)
 
     def _asked(self, *, background: bool, kind: str | None = None) -> Asked:
-        streamed = self._rng.random() < 0.6
-        asked = Asked(self._name, kind or self._kind(), background=background, streamed=streamed)
-        self._world.asked.append(asked)
+        world = self._world
+        number = len(world.asked)
+        deadline = self._deadline(str(number)) if kind is None else None
+        asked = Asked(self._name, kind or self._kind(), number, world.loop.time(), deadline)
+        asked.background, asked.streamed = background, self._rng.random() < 0.6
+        world.asked.append(asked)
         return asked
 
+    def _deadline(self, number: str) -> float | None:
+        """The seconds that a request may take."""
+        if self._rng.random() >= self._world.plan.deadlines:
+            return None
+        deadline = self._world.deadlines[number] = self._rng.choice((0.02, 0.3, 1.0, 4.0))
+        return deadline
+
     def _body(self, asked: Asked) -> Line:
+        asked.sent = self._world.loop.time()
         return {
             **asked.fields,
+            **({} if asked.deadline is None else {"deadline_seconds": asked.deadline}),
             "model": "scripted",
             "input": asked.given,
             "stream": asked.streamed,
             "background": asked.background,
-            "store": True,
-            "metadata": {"asked": str(self._world.asked.index(asked))},
+            "store": asked.stored,
+            "metadata": {"asked": str(asked.number)},
         }
 
-    async def _post(self, path: str, body: Line, leaves: float = 0.0) -> Exchange:
+    async def _post(self, path: str, body: Line, leaves: float = 0.0, number: str | None = None) -> Exchange:
+        """Send it, and leave with this probability, in the middle of what is made for this request alone."""
         leaves_after = None
         if self._rng.random() < leaves:
             leaves_after = self._rng.random() * 2
-        return await self._request("POST", path, body, leaves_after=leaves_after)
+        return await self._request("POST", path, body, leaves_after=leaves_after, number=number)
 
     async def _stream(
         self, asked: Asked, method: str, path: str, body: Line | None, after: int = -1, *, live: bool = False
@@ -423,17 +579,19 @@ class Client:
             if leaves is not None and len(reading.lines) >= leaves:
                 reading.left = True
                 exchange.leave()
+                if live:
+                    self._world.engine_laws.leave(str(asked.number))
             elif holds is not None and len(reading.lines) >= holds:
                 holds = None
                 exchange.hold()
-                self._world.loop.call_later(self._rng.random() * 4, exchange.read_on)
+                self._world.loop.call_later(self._pause(), exchange.read_on)
 
         exchange = await self._request(method, path, body, on_body=read)
         asked.response_id = asked.response_id or reading.response_id
         if exchange.status not in (0, 200):
             asked.readings.remove(reading)
             if method == "GET":
-                self._check_failure(exchange, asked.kind)
+                self._check_failure(exchange, asked)
         return exchange
 
     async def _request(
@@ -443,6 +601,7 @@ class Client:
         body: Line | None = None,
         on_body: Callable[[Exchange, bytes], None] | None = None,
         leaves_after: float | None = None,
+        number: str | None = None,
     ) -> Exchange:
         server = await self._world.server()
         exchange = Exchange(server.connect(self._world.delay))
@@ -450,38 +609,53 @@ class Client:
             exchange.on_data = on_body
         exchange.request(method, path, self._key, b"" if body is None else msgspec.json.encode(body))
         if leaves_after is not None:
-            self._world.loop.call_later(leaves_after, exchange.leave)
+            self._world.loop.call_later(leaves_after, self._leave, exchange, number)
         await asyncio.wait([exchange.over], timeout=PATIENCE)
         law(exchange.over.done(), f"{method} {path} is not answered")
-        self._check_own(exchange)
+        self._check_mine(exchange.body)
         return exchange
+
+    def _leave(self, exchange: Exchange, number: str | None) -> None:
+        if not exchange.over.done():
+            exchange.leave()
+            if number is not None:
+                self._world.engine_laws.leave(number)
+
+    def _pause(self) -> float:
+        """Seconds for which a client reads nothing."""
+        return self._rng.random() * self._rng.choice((4, 30))
 
     # What it expects
 
-    def _check_own(self, exchange: Exchange) -> None:
+    def _check_mine(self, body: bytes | bytearray) -> None:
         for name in self._world.names:
-            law(name == self._name or name.encode() not in exchange.body, f"{self._name} sees data of {name}")
+            law(name == self._name or name.encode() not in body, f"{self._name} sees data of {name}")
 
-    def _check_failure(self, exchange: Exchange, kind: str) -> None:
+    def _check_failure(self, exchange: Exchange, wanted: Wanted | None = None) -> None:
         """An error, or no answer, must have a reason."""
-        if not exchange.whole:
-            return  # a server died, or the client has left
-        error = msgspec.json.decode(exchange.body)["error"]
-        code = error.get("code") or error.get("details", {}).get("error_code") or error["type"]
-        if code == "engine_error":
-            law(KINDS[kind][2] is not None, f"the engine does not fail, but a client is told so: {error}")
-        else:
-            law(
-                code in TROUBLE and self._world.trouble, f"a client is told {exchange.status} {code}: {error}"
-            )
+        if exchange.whole:  # else a server died, or the client has left
+            self._check_error(exchange.status, bytes(exchange.body), wanted)
 
-    def _check_other(self, body: bytes, kind: str, *, failed: bool, streamed: bool) -> None:
+    def _check_error(self, status: int, body: bytes, wanted: Wanted | None = None) -> None:
+        error = msgspec.json.decode(body)["error"]
+        code = error.get("code") or error.get("details", {}).get("error_code") or error["type"]
+        what = f"a client is told {status} {code}: {error}"
+        if code == "engine_error":
+            law(wanted is not None and not wanted.whole, what)
+        elif code == LATE:
+            law(wanted is not None, what)
+            assert wanted is not None
+            wanted.check_late(self._world.loop.time(), self._world.plan.skew, what)
+        else:
+            law(code in TROUBLE and self._world.trouble, what)
+
+    def _check_other(self, body: bytes, wanted: Wanted, *, failed: bool, streamed: bool) -> None:
         """The answer is whole, or it says that it is not."""
-        fails = KINDS[kind][2] is not None
-        law(failed or not fails, "an answer that broke off is told as whole")
-        law(fails or not failed or self._world.trouble, f"an answer fails without a reason: {body[-300:]!r}")
+        law(failed or wanted.whole, "an answer that broke off is told as whole")
+        reason = not wanted.whole or wanted.deadline is not None or self._world.trouble
+        law(reason or not failed, f"an answer fails without a reason: {body[-300:]!r}")
         if not failed and not streamed:
-            law(whole_text(self._name, kind).encode() in body, "an answer is not whole")
+            law(whole_text(self._name, wanted.kind).encode() in body, "an answer is not whole")
 
 
 def _chat(text: str) -> tuple[str, Line]:
@@ -503,16 +677,15 @@ def _completion(text: str) -> tuple[str, Line]:
 
 
 _OTHERS = (_chat, _stored_chat, _message, _completion)
-_ACTIONS = (
-    Client.chat,
-    Client.respond,
-    Client.respond,
-    Client.background,
-    Client.background,
-    Client.background,
-    Client.approve,
-    Client.approve,
-    Client.converse,
-    Client.batch,
-    Client.spy,
-)
+ACTIONS: Mapping[str, tuple[int, Callable[[Client], Awaitable[None]]]] = {
+    "chat": (2, Client.chat),
+    "respond": (4, Client.respond),
+    "background": (6, Client.background),
+    "approve": (4, Client.approve),
+    "converse": (2, Client.converse),
+    "batch": (3, Client.batch),
+    "compact": (2, Client.compact),
+    "talk": (3, Client.talk),
+    "spy": (2, Client.spy),
+}
+"""What clients do, and how often."""

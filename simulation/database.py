@@ -83,7 +83,7 @@ class SharedDatabase:
         self.memory = memory
         self.rng = rng
         self.loop = loop
-        self.histories = Histories(memory.execute)
+        self.histories = Histories(memory.execute, loop.time)
         self.transactions = 0
         self._changes = memory.changes
         self._servers: dict[Notifier, Process] = {}

@@ -24,11 +24,20 @@ class LawError(AssertionError):
 class History:
     """The log of one response. `worker` holds its lease until `until`; `process` is whose that is."""
 
-    def __init__(self, response_id: str, owner: str, background: bool) -> None:
+    def __init__(self, response_id: str, owner: str, background: bool, created_at: float) -> None:
+        self.id = response_id
         self.of_batch = response_id.startswith("msgbatch_")
         """It is a batch of messages, whose log has results."""
+        self.results: dict[str, bytes] = {}
+        """Of a batch, by the ids of the requests."""
+        self.number = ""
+        """Of the request."""
         self.owner = owner
         self.background = background
+        self.created_at = created_at
+        """By the clock of its server."""
+        self.ended: float | None = None
+        """When that was stored, by no server's clock."""
         self.status = "queued"
         self.worker: str | None = None
         self.until = 0.0
@@ -37,20 +46,51 @@ class History:
         self.body = b""
         self.deleted = False
 
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """The events of this type."""
+        start = b'{"type":"%b"' % kind.encode()
+        return [msgspec.json.decode(line) for line in self.lines if line.startswith(start)]
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return "".join(event["delta"] for event in self.events("response.output_text.delta"))
+
+    @property
+    def compacted(self) -> bool:
+        """It has a summary of what was said before."""
+        return any(
+            event["item"]["type"] == "compaction" for event in self.events("response.output_item.done")
+        )
+
+    @property
+    def code(self) -> str | None:
+        """That of its error."""
+        return next((event["code"] for event in self.events("error")), None)
+
 
 class Histories:
     """Of all responses that were ever stored."""
 
-    def __init__(self, execute: Execute) -> None:
+    def __init__(self, execute: Execute, now: Callable[[], float]) -> None:
         self._execute = execute
+        self._now = now
         self.by_id: dict[str, History] = {}
+        self.by_number: dict[str, History] = {}
+        """Of responses, by the number of the request."""
+        self.answered: dict[str, History] = {}
+        """The batches that have results, by the ids of their requests."""
         self._workers: dict[str, Process] = {}
+
+    def is_held(self, history: History, process: Process) -> bool:
+        """Whether it is this process that works on it, as far as the tables say."""
+        return history.worker is not None and self._workers.get(history.worker) is process
 
     def check(self, process: Process) -> None:
         """A transaction of this process was committed: compare the tables with what they said before."""
         rows = self._execute(
-            "SELECT id, owner, background, status, worker, lease_until, last_seq, cancel_requested, body"
-            " FROM responses"
+            "SELECT id, owner, background, created_at, status, worker, lease_until, last_seq,"
+            " cancel_requested, body FROM responses"
         )
         there = {row[0] for row in rows}
         for response_id, history in self.by_id.items():
@@ -66,6 +106,7 @@ class Histories:
         response_id: str,
         owner: str,
         background: bool,
+        created_at: float,
         status: str,
         worker: str | None,
         until: float | None,
@@ -76,7 +117,7 @@ class Histories:
         history = self.by_id.get(response_id)
         new = history is None
         if history is None:
-            history = self.by_id[response_id] = History(response_id, owner, bool(background))
+            history = self._begin(response_id, owner, bool(background), created_at, body)
         before = history.worker
         if history.status not in RUNNING and not new:
             _law(status == history.status and body == history.body, response_id, "changed after its end")
@@ -88,8 +129,20 @@ class Histories:
             _law(mine, response_id, "was written by a server that does not hold its lease")
         if last + 1 != len(history.lines):
             self._read(response_id, history, last)
+        if history.ended is None and status not in RUNNING:
+            history.ended = self._now()
         history.status, history.worker, history.until = status, worker, until or 0.0
         history.cancel_requested, history.body = bool(cancel), body
+
+    def _begin(
+        self, response_id: str, owner: str, background: bool, created_at: float, body: bytes
+    ) -> History:
+        history = self.by_id[response_id] = History(response_id, owner, background, created_at)
+        if not history.of_batch:
+            history.number = msgspec.json.decode(body)["metadata"]["asked"]
+            _law(history.number not in self.by_number, response_id, "is stored twice")
+            self.by_number[history.number] = history
+        return history
 
     def _check_claim(self, process: Process, history: History, response_id: str, worker: str) -> None:
         """A server has taken a response: nobody else may hold it."""
@@ -108,9 +161,19 @@ class Histories:
         )
         for first, end, events in rows:
             _law(first == len(history.lines), response_id, f"event {first} follows {len(history.lines) - 1}")
-            history.lines += events.split(b"\n")
+            lines = events.split(b"\n")
+            history.lines += lines
+            if history.of_batch:
+                self._read_results(response_id, history, lines)
             _law(end == len(history.lines) - 1, response_id, "an entry has not all of its events")
         _law(last == len(history.lines) - 1, response_id, f"{last} events are counted")
+
+    def _read_results(self, response_id: str, history: History, lines: list[bytes]) -> None:
+        """Each request has one result."""
+        for line in lines:
+            name = msgspec.json.decode(line)["custom_id"]
+            _law(name not in self.answered, response_id, f"has two results of {name}")
+            self.answered[name], history.results[name] = history, line
 
     def _check_orphans(self) -> None:
         for table, column in (("log", "response_id"),):

@@ -42,6 +42,10 @@ class Process:
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """Those that have not ended, in the order of their beginning."""
 
+    def clock(self, now: float) -> float:
+        """What its clock shows."""
+        return EPOCH + now + self.skew
+
     def context(self) -> Context:
         """A context in which everything belongs to this process."""
         context = Context()
@@ -248,4 +252,4 @@ def simulated_time() -> float:
     if not isinstance(loop, SimulatedLoop):
         return _real_time()
     process = PROCESS.get()
-    return EPOCH + loop.time() + (process.skew if process else 0.0)
+    return process.clock(loop.time()) if process else EPOCH + loop.time()

@@ -1,4 +1,4 @@
-"""Connections without sockets: the server's own protocol on one side, a client on the other.
+"""Connections without sockets: the server's own protocols on one side, a client on the other.
 
 What is written arrives later, in order; how much later is chosen from the seed. A client may stop
 reading: then the server's buffer fills, as that of a socket does.
@@ -6,9 +6,14 @@ reading: then the server's buffer fills, as that of a socket does.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
+import msgspec
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.uri import parse_uri
 
 from simulation.laws import law
 from simulation.loop import Process, SimulatedLoop
@@ -18,6 +23,20 @@ LATENCY = 0.02
 
 Delay = Callable[[float], float]
 """A time up to the given one, chosen from the seed."""
+
+
+class Peer(Protocol):
+    """The client's end."""
+
+    reads: bool
+
+    def receive(self, data: bytes) -> None:
+        """Bytes have come."""
+        ...
+
+    def lose(self) -> None:
+        """The connection is lost."""
+        ...
 
 
 class Transport(asyncio.Transport):
@@ -37,7 +56,7 @@ class Transport(asyncio.Transport):
         self._unread = bytearray()  # that the client has not taken
         self._held: list[bytes] | None = None  # that the server does not read for now
         self._down = self._up = 0.0  # when the last bytes arrive, each way
-        self.exchange: Exchange | None = None
+        self.exchange: Peer | None = None
 
     def connect(self, make_protocol: Callable[[], Any]) -> None:
         """Have the server accept the connection."""
@@ -224,3 +243,69 @@ class Exchange:
         self.whole = True
         self._over()
         self._transport.leave()
+
+
+class Socket:
+    """A WebSocket, until one of both ends closes it. `on_text` gets each message."""
+
+    def __init__(self, transport: Transport, path: str, key: str, on_text: Callable[[bytes], object]) -> None:
+        self._transport = transport
+        self._on_text = on_text
+        self._protocol = ClientProtocol(parse_uri(f"ws://a{path}"))
+        self.status = 0
+        """Of the answer to the handshake; 0: there was none."""
+        self.body = b""
+        """What is answered in place of a handshake."""
+        self.reads = True
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """The handshake is answered, or the connection is lost."""
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        transport.exchange = self
+        request = self._protocol.connect()
+        request.headers["authorization"] = f"Bearer {key}"
+        self._protocol.send_request(request)
+        self._send()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message."""
+        if not self.lost.done():
+            self._protocol.send_text(msgspec.json.encode(message))
+            self._send()
+
+    def _send(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                self._transport.send(data)
+
+    def leave(self) -> None:
+        """Be gone, without a word."""
+        self._transport.leave()
+        self.lose()
+
+    def hold(self) -> None:
+        """Read no more for now."""
+        self.reads = False
+
+    def read_on(self) -> None:
+        """Read what has come meanwhile."""
+        self.reads = True
+        self._transport.read_on()
+
+    def receive(self, data: bytes) -> None:
+        """See `Peer`."""
+        if self.lost.done():
+            return
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Response):
+                self.status, self.body = event.status_code, event.body or b""
+                self.opened.set_result(None)
+            elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
+                self._on_text(bytes(event.data))
+        self._send()  # answers to pings, and to the close of the server
+
+    def lose(self) -> None:
+        """See `Peer`."""
+        for future in (self.opened, self.lost):
+            if not future.done():
+                future.set_result(None)

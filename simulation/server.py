@@ -1,9 +1,9 @@
 """A server of the simulation: everything that `antiphon serve` connects, in one simulated process."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from random import Random
-from typing import Any
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -17,19 +17,28 @@ from antiphon.compose import Runtime
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import ModelCard
 from antiphon.http.app import build
-from antiphon.http.protocol import StreamProtocol
+from antiphon.http.protocol import protocols
+from antiphon.http.server import Server as HttpServer
 from antiphon.render.renderer import Renderer
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.store.store import Store
 from antiphon.tools.discovery import by_type
-from simulation.database import SharedDatabase, Weather
+from simulation.database import Weather
+from simulation.engine import engine_of
 from simulation.laws import law
-from simulation.loop import Process, SimulatedLoop
+from simulation.loop import Process
 from simulation.network import Delay, Transport
-from simulation.tools import ActingEngine, Effects, EffectTool
+from simulation.tools import EffectTool
+
+if TYPE_CHECKING:
+    from simulation.world import World
 
 LEASE = 3.0
+DRAIN = 10.0
+"""Seconds that answers may take when a server stops, at most."""
+STOPPED = DRAIN + 10.0
+"""Seconds after which it has stopped."""
 _RENDERERS: dict[str | None, Renderer] = {}
 
 
@@ -45,38 +54,31 @@ class _Model(ServedModel):
 class Server:
     """One server from its start to its end. `ready`: it can be sent requests."""
 
-    def __init__(
-        self,
-        name: str,
-        database: SharedDatabase,
-        rng: Random,
-        script: list[Mapping[str, Any]],
-        keys: tuple[str, ...],
-        skew: float,
-        effects: Effects,
-    ) -> None:
+    def __init__(self, world: "World", name: str, skew: float) -> None:
+        rng = world.rng
         self.process = Process(name, skew)
         self.weather = Weather()
         self.ready = False
         self._own = 0
-        self._loop: SimulatedLoop = database.loop
+        self._loop = world.loop
         self._rng = rng
         self._connections: list[Transport] = []
-        self._store = database.store(self.process, self.weather)
-        self.engine = ActingEngine(script, parallel=rng.choice((1, 2, 8)))
+        self._store = world.database.store(self.process, self.weather)
+        self.engine, self.replicas = engine_of(world.engine_laws, rng.choice((1, 2, 8)), world.plan.replicas)
         self.app = App(
-            Models([_Model(self.engine, dialect="hermes", tools=by_type([EffectTool(effects)]))]),
+            Models([_Model(self.engine, dialect="hermes", tools=by_type([EffectTool(world.effects)]))]),
             Storage(self._open, LEASE),
             Sealer(("secret",)),
             Options(stall=rng.choice((2.0, 60.0))),
-            keys=KeyTable(keys),
+            keys=KeyTable(f"key-{name}" for name in world.names),
         )
         self.worker = Worker(self.app, jobs=rng.choice((1, 2, 4)), lease=LEASE)
-        self._runtime = Runtime(self.app, self.worker)
-        self._config = uvicorn.Config(
-            build(self.app), log_config=None, lifespan="off", http=StreamProtocol, access_log=False
+        runtime = Runtime(self.app, self.worker)
+        config = uvicorn.Config(
+            build(self.app), log_config=None, lifespan="off", access_log=False, **protocols(Options().limits)
         )
-        self._state = ServerState()
+        self._http = HttpServer(config, runtime, rng.choice((0.5, DRAIN)))
+        self._http.servers = []  # nobody listens
 
     async def _open(self) -> Store:
         await self._store.open()
@@ -89,7 +91,9 @@ class Server:
 
     async def start(self) -> None:
         """Load and open everything."""
-        await self.run(self._runtime.start)
+        self._http.config.load()
+        self._http.lifespan = self._http.config.lifespan_class(self._http.config)
+        await self.run(self._http.runtime.start)
         self._own = len(self.process.tasks)  # its worker, its writers
         self.ready = True
 
@@ -98,9 +102,13 @@ class Server:
         room = self._rng.choice((512, 4096, 65536))
         port = 1024 + len(self._connections)
         transport = Transport(self._loop, self.process, delay, room, port)
-        transport.connect(lambda: StreamProtocol(self._config, self._state, {}))
+        transport.connect(lambda: self._http.config.http_protocol_class(self._http.config, self._state, {}))
         self._connections.append(transport)
         return transport
+
+    @property
+    def _state(self) -> ServerState:
+        return self._http.server_state
 
     @property
     def busy(self) -> bool:
@@ -119,14 +127,25 @@ class Server:
         self.process.held_until = self._loop.time() + seconds
 
     async def stop(self) -> None:
-        """Stop as after Ctrl-C, with nothing under way."""
+        """Stop as after Ctrl-C: what is under way may end, and what does not is given back, or fails."""
         self.ready = False
-        await self.run(self._stop)
+        stopping = self.run(self._stop)
+        await asyncio.wait([stopping], timeout=STOPPED)
+        late = not stopping.done() and self.process.alive and self.process.held_until < self._loop.time()
+        law(not late, f"{self.process.name} does not stop")
+        await stopping
+        await asyncio.sleep(1)  # what was cancelled last ends
+        law(not self.process.tasks, f"{self.process.name} has stopped, but tasks of it run: {self._tasks}")
 
     async def _stop(self) -> None:
+        """See `antiphon.http.server`, which does the same."""
+        http = self._http
+        http.handle_exit(signal.SIGTERM, None)
+        await http.shutdown()
         await self.worker.release()
         await self.app.models.stop()
-        await self._runtime.stop()
+        await http.finish_requests()
+        await http.runtime.stop()
 
     @property
     def idle(self) -> bool:
@@ -141,8 +160,11 @@ class Server:
         kept = [*self.app.storage.writer.open]
         law(not kept, f"{self.process.name}: the journals of {kept} are open")
         law(not self._state.connections, f"{self.process.name}: {len(self._state.connections)} connections")
-        tasks = [task.get_coro().__qualname__ for task in self.process.tasks]  # type: ignore[union-attr]
-        law(len(tasks) <= self._own, f"{self.process.name}: tasks are left: {tasks}")
+        law(len(self._tasks) <= self._own, f"{self.process.name}: tasks are left: {self._tasks}")
+
+    @property
+    def _tasks(self) -> list[str]:
+        return [task.get_coro().__qualname__ for task in self.process.tasks]  # type: ignore[union-attr]
 
     async def bury(self) -> None:
         """Let what a killed server has left in this process end, without any effect."""

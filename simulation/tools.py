@@ -1,4 +1,4 @@
-"""A tool of a remote server whose calls have effects, and the model that calls it: what may happen to them.
+"""A tool of a remote server whose calls have effects, and what may happen to them.
 
 Every effect has a name. A model is asked to act by name, the call names it, and so do the client's approval
 and the laws: an effect happens once at most, whatever is tried again or taken over; only after its client has
@@ -15,8 +15,6 @@ from typing import Any
 from antiphon.core.hosts import ListedTool, Listing
 from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
-from antiphon.engines.script import Line, ScriptedAnswer, answer_of
-from antiphon.engines.scripted import ScriptedEngine
 from antiphon.tools.tool import Offer, Wanted
 from simulation.laws import LawError, law
 from simulation.loop import SimulatedLoop
@@ -39,6 +37,17 @@ def call_of(name: str) -> str:
     """What the model writes then."""
     call = json.dumps({"name": "act", "arguments": {"name": name}})
     return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def asked_to_act(prompt: str) -> str | None:
+    """What the model is asked for in this prompt, if it is asked to act."""
+    asked = _ASKED.findall(prompt)
+    return asked[-1] if asked else None
+
+
+def is_told(prompt: str, name: str) -> bool:
+    """Whether the model was told what came of its call."""
+    return "<tool_response>" in prompt.rpartition(request_to_act(name))[2]
 
 
 def said_after(name: str) -> str:
@@ -108,16 +117,3 @@ class _Session:
 
     async def close(self) -> None:
         """It holds nothing."""
-
-
-class ActingEngine(ScriptedEngine):
-    """Calls the tool when it is asked to act, and says so when it was told what came of that."""
-
-    def _find(self, prompt: str) -> ScriptedAnswer | None:
-        asked = _ASKED.findall(prompt)
-        if not asked:
-            return super()._find(prompt)
-        name = asked[-1]
-        if "<tool_response>" in prompt.rpartition(request_to_act(name))[2]:
-            return answer_of(Line(said_after(name), delay_ms=20))
-        return answer_of(Line(call_of(name), delay_ms=10))

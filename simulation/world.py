@@ -2,29 +2,87 @@
 
 import asyncio
 import hashlib
+import io
 import secrets
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from functools import lru_cache
 from random import Random
 from typing import Any
 
 import msgspec
 
-from simulation.clients import PATIENCE, Asked, Client, script
-from simulation.database import Memory, SharedDatabase
+from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Reading
+from simulation.database import Memory, SharedDatabase, Weather
+from simulation.engine import EngineLaws
 from simulation.laws import RUNNING, History, law
 from simulation.loop import SimulatedLoop, _real_time, simulated_time
 from simulation.server import Server
 from simulation.tools import Effects, call_of
 
 NAMES = ("alpha", "beta")
-TROUBLED = 12.0
-"""Seconds in which something may go wrong."""
 SETTLED = 90.0
 """Seconds after which everything must have come to its end."""
+TROUBLES = {
+    "kill": 8,
+    "hold": 4,
+    "stop": 2,
+    "away": 2,
+    "all away": 1,
+    "slow": 1,
+    "full": 1,
+    "unsure": 2,
+    "replica": 4,
+}
+"""What goes wrong, and how often: `World._trouble` says what it is."""
+
+
+class Plan:
+    """What is in a simulation: some things together, few of each, and now and then all of them.
+
+    So every simulation tries something of its own, most are short, and what needs many servers,
+    clients and troubles at once is tried as well.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        long = rng.random() < 0.2
+        self.servers = rng.choice((1, 2, 2, 3) if long else (1, 1, 2))
+        self.clients = rng.randint(2, 4) if long else rng.randint(1, 2)
+        self.turns = 2
+        """The most that a client does."""
+        actions = {name: often for name, (often, _) in ACTIONS.items()}
+        self.actions = _some(rng, actions, len(actions) if long else rng.randint(1, 3))
+        self.replicas = rng.choice((1, 1, 2, 3))
+        """Of the engine of each server."""
+        self.troubles: list[str] = []
+        if rng.random() < 0.85:
+            self.troubles = _some(rng, TROUBLES, len(TROUBLES) if long else rng.randint(1, 2))
+        if self.replicas > 1 and rng.random() < 0.5:
+            self.troubles = ["replica"]  # which nobody may notice
+        self.often = rng.randint(1, 3)
+        """How many troubles there are."""
+        self.within = 12.0 if long else 5.0
+        """Seconds in which they come."""
+        self.kinds: tuple[str, ...] = ("short", "short", "steady", "steady", "slow", "breaks", "never")
+        if self.replicas > 1:  # a request that every replica fails at would have all of them fail
+            self.kinds = self.kinds[:5]
+        self.deadlines = rng.choice((0.0, 0.0, 0.5))
+        """The share of requests that have a deadline."""
+        self.skew = rng.choice((0.0, 0.0, 1.0))
+        """Seconds by which the clocks of two servers differ at most."""
+
+    @property
+    def trouble(self) -> bool:
+        """Something goes wrong that clients may notice."""
+        return any(trouble != "replica" for trouble in self.troubles)
+
+
+def _some(rng: Random, often: Mapping[str, int], number: int) -> list[str]:
+    """So many of these, or fewer."""
+    drawn = rng.choices([*often], [*often.values()], k=number)
+    return [*dict.fromkeys(drawn)]
 
 
 class Report(msgspec.Struct):
@@ -49,25 +107,27 @@ class World:
         self.database = SharedDatabase(memory, self.rng, self.loop)
         self.histories: dict[str, History] = self.database.histories.by_id
         self.names = NAMES
+        self.plan = Plan(self.rng)
         self.asked: list[Asked] = []
-        self.batches: list[tuple[str, str]] = []
-        """Batches of messages: whose they are, and their paths."""
+        self.batches: list[Batch] = []
+        self.compacted: list[tuple[str, list[Any]]] = []
+        """Conversations that were summed up: whose they are, and what stands for them."""
         self.effects = Effects(self.rng, self.loop)
+        self.engine_laws = EngineLaws(self.database.histories, self.loop, self.asked)
+        self.deadlines = self.engine_laws.deadlines
         self.chats: dict[str, bool | None] = {}
         """Chat completions to be stored: whether the client was told that they are, or None."""
         self.servers: list[Server] = []
         self._dead: list[Server] = []
         self._started = self._numbered = 0
-        self.trouble = self.rng.random() < 0.85
-        """Something goes wrong in this simulation."""
-        self.skew = self.rng.choice((0.0, 0.0, 1.0))
+        self.trouble = self.plan.trouble
 
     def delay(self, most: float) -> float:
         """A time, chosen from the seed. See `network.Delay`."""
         return self.rng.random() * most
 
     def number(self) -> int:
-        """The next of the stored chat completions."""
+        """The next of the requests that are no responses."""
         self._numbered += 1
         return self._numbered
 
@@ -77,36 +137,25 @@ class World:
             await asyncio.sleep(0.1)
         return self.rng.choice(ready)
 
-    async def _start_server(self) -> Server:
+    async def _start_server(self) -> None:
         self._started += 1
-        keys = tuple(f"key-{name}" for name in NAMES)
-        skew = (self.rng.random() - 0.5) * self.skew
-        server = Server(
-            f"server {self._started}", self.database, self.rng, script(NAMES), keys, skew, self.effects
-        )
+        server = Server(self, f"server {self._started}", (self.rng.random() - 0.5) * self.plan.skew)
         self.servers.append(server)
         await server.start()
-        return server
 
     async def run(self) -> None:
         """Everything, from the first start to the last check."""
-        for _ in range(self.rng.choice((1, 2, 2, 3))):
+        for _ in range(self.plan.servers):
             await self._start_server()
-        clients = [
-            asyncio.ensure_future(Client(self, name, f"key-{name}").run())
-            for name in (*NAMES, *self.rng.choices(NAMES, k=self.rng.randint(0, 2)))
-        ]
-        troubles = [asyncio.ensure_future(self._trouble()) for _ in range(self.rng.randint(1, 4))]
-        if not self.trouble:
-            for each in troubles:
-                each.cancel()
-        await asyncio.gather(*troubles, return_exceptions=not self.trouble)
+        names = (*NAMES, *self.rng.choices(NAMES, k=2))[: self.plan.clients]
+        clients = [asyncio.ensure_future(Client(self, name, f"key-{name}").run()) for name in names]
+        troubles = [asyncio.ensure_future(self._trouble()) for _ in range(self.plan.often)]
+        await asyncio.gather(*troubles)
         await self._all(clients)
         await self._settle()
         self._check()
         for server in self.servers:
             await server.stop()
-            law(not server.process.tasks, f"{server.process.name} has stopped, but tasks of it run")
         for server in self._dead:
             await server.bury()
 
@@ -119,29 +168,41 @@ class World:
     # What goes wrong
 
     async def _trouble(self) -> None:
-        await asyncio.sleep(self.rng.random() * TROUBLED)
+        if not self.plan.troubles:
+            return
+        await asyncio.sleep(self.rng.random() * self.plan.within)
         server = await self._victim()
         seconds = self.rng.random() * self.rng.choice((1, 4, 9))
-        weather, until = server.weather, self.loop.time() + seconds
-        match self.rng.choice(("kill", "kill", "hold", "hold", "away", "all away", "slow", "full", "unsure")):
+        match self.rng.choice(self.plan.troubles):
             case "kill":
                 await self._kill(server, seconds)
+            case "stop":
+                await self._stop(server, seconds)
             case "hold":
                 server.hold(self.rng.choice((seconds, 2 + 4 * self.rng.random())))  # about as long as a lease
-            case "away":
-                weather.away = self.loop.time() + self.rng.choice((seconds, 4 * seconds, 45))
-            case "all away":
-                for each in self.servers:
-                    each.weather.away = until
-            case "slow":
-                weather.slow = until
-            case "full":
-                for each in self.servers:
-                    each.weather.full = until
+            case "replica":
+                await self._fail_replica(server, seconds)
             case "unsure":
-                weather.unsure = 0.5
+                server.weather.unsure = 0.5
                 await asyncio.sleep(seconds)
-                weather.unsure = 0.0
+                server.weather.unsure = 0.0
+            case of_the_database:
+                self._change_weather(of_the_database, server.weather, seconds)
+
+    def _change_weather(self, trouble: str, weather: Weather, seconds: float) -> None:
+        """Something is wrong with the database, for one server or for all."""
+        now = self.loop.time()
+        match trouble:
+            case "away":
+                weather.away = now + self.rng.choice((seconds, 4 * seconds, 45))
+            case "slow":
+                weather.slow = now + seconds
+            case "all away":
+                for server in self.servers:
+                    server.weather.away = now + seconds
+            case "full":
+                for server in self.servers:
+                    server.weather.full = now + seconds
 
     async def _victim(self) -> Server:
         """A server to which something happens: mostly one that is writing a response."""
@@ -159,6 +220,25 @@ class World:
         server.kill()
         await asyncio.sleep(seconds)
         await self._start_server()
+
+    async def _stop(self, server: Server, seconds: float) -> None:
+        """Another server takes its place, now or when it has stopped."""
+        if not server.ready:
+            return
+        self.servers.remove(server)
+        stopping = asyncio.ensure_future(server.stop())
+        await asyncio.sleep(seconds)
+        await self._start_server()
+        await stopping
+
+    async def _fail_replica(self, server: Server, seconds: float) -> None:
+        """A replica of its engine is away for a while. The first of them never is."""
+        if len(server.replicas) > 1 and server.ready:
+            replica = self.rng.choice(server.replicas[1:])
+            server.run(replica.stop)
+            await asyncio.sleep(seconds)
+            if server.process.alive:
+                server.run(replica.start)
 
     async def _settle(self) -> None:
         """Nothing is wrong any more: wait until all work is done."""
@@ -187,26 +267,28 @@ class World:
         for server in self.servers:
             server.check_idle()
         self._check_rows()
+        for batch in self.batches:
+            self._check_batch(batch)
         for asked in self.asked:
             self._check_asked(asked)
         self._check_chats()
         self._check_conversations()
 
     def _check_rows(self) -> None:
-        """Each row belongs to a request, no two to the same one, and none to one that was refused."""
-        seen = set()
-        for response_id, history in self.histories.items():
-            if history.of_batch:
-                continue
-            number = msgspec.json.decode(history.body)["metadata"]["asked"]
-            asked = self.asked[int(number)]
-            law(number not in seen, f"{response_id} is stored twice")
-            seen.add(number)
+        """Each row belongs to a request, and none to one that was refused or not to be stored."""
+        for number, history in self.database.histories.by_number.items():
+            asked, response_id = self.asked[int(number)], history.id
+            law(asked.stored, f"{response_id} is stored, and should not be")
             law(
                 not asked.refused or asked.background or history.status != "completed",
                 f"{response_id} is stored as completed, but its client was told an error",
             )
             asked.response_id = asked.response_id or response_id
+
+    def _check_batch(self, batch: Batch) -> None:
+        history = self.histories[batch.id]
+        law(history.status not in RUNNING, f"{batch.id} has not ended")
+        batch.check([*history.results.values()])
 
     def _check_chats(self) -> None:
         rows = self.database.memory.execute("SELECT metadata FROM completions")
@@ -242,6 +324,8 @@ class World:
             )
 
     def _check_asked(self, asked: Asked) -> None:
+        for reading in asked.readings:
+            self._check_read(asked, reading)
         history = self.histories.get(str(asked.response_id))
         if history is None or history.deleted or not history.body:
             law(history is None or asked.deleted, f"{asked.response_id} is gone, and nobody deleted it")
@@ -252,13 +336,22 @@ class World:
             self._check_foreground(asked, history)
         self._check_text(asked, history)
 
+    def _check_read(self, asked: Asked, reading: Reading) -> None:
+        """What a client has read of an answer is a beginning of what the model says, or all of it."""
+        if reading.live and asked.effect is None:
+            whole = reading.told == "completed"
+            fits = reading.text == asked.text if whole else asked.text.startswith(reading.text)
+            law(fits, f"a client reads {reading.text!r} of {asked.text!r}")
+
     def _check_background(self, asked: Asked, history: History) -> None:
         expected = "completed" if asked.whole else "failed"
         allowed = {expected, "cancelled"} if asked.cancelled else {expected}
+        if self._is_late(asked, history):
+            allowed.add("failed")
         law(history.status in allowed, f"{asked.response_id} is {history.status}, not {expected}")
         for reading in asked.readings:
             law(
-                reading.told in (None, "error", _shown(history.status)),
+                reading.told in (None, "error", history.status),
                 f"{asked.response_id} is {history.status}, but a reader is told {reading.told}",
             )
 
@@ -274,7 +367,7 @@ class World:
         what = f"{asked.response_id}: a client was told {reading.told} {reading.code or ''}"
         sure = reading.told is not None and reading.code not in ("store_error", "response_lost")
         if sure:
-            law(reading.told == _shown(history.status), f"{what}, but it is stored as {history.status}")
+            law(reading.told == history.status, f"{what}, but it is stored as {history.status}")
             law(reading.lines == history.lines, f"{what}, but the log has other events")
         else:
             # Its server has died, or could not write: others have ended it, with an error of their own.
@@ -289,10 +382,23 @@ class World:
             expected = {"completed" if asked.whole else "failed"}
             if reading.left or reading.told is None:
                 expected.add("cancelled")
+            if self._is_late(asked, history):
+                expected.add("failed")
             law(history.status in expected, f"{asked.response_id} is {history.status}, not {expected}")
+
+    def _is_late(self, asked: Asked, history: History) -> bool:
+        """Whether it has failed for its deadline, which has to be true then."""
+        if history.code != LATE:
+            return False
+        assert history.ended is not None
+        asked.check_late(history.ended, self.plan.skew, history.id)
+        return True
 
     def _check_text(self, asked: Asked, history: History) -> None:
         body = msgspec.json.decode(history.body)
+        if history.status == "completed":
+            made = sum(item["type"] == "compaction" for item in body["output"])
+            law(made == asked.compactions, f"{asked.response_id} has {made} summaries")
         for item in body["output"]:
             if item["type"] == "mcp_call" and item["output"] is not None:
                 law(
@@ -309,11 +415,7 @@ class World:
             texts.append(call_of(asked.effect))  # one that was cut has no name, and is text
         law(any(text.startswith(said) for text in texts), f"{asked.response_id} says {said!r}")
         if history.lines:
-            deltas = "".join(
-                event["delta"]
-                for event in map(msgspec.json.decode, history.lines)
-                if event["type"] == "response.output_text.delta"
-            )
+            deltas = history.text
             law(
                 any(text.startswith(deltas) for text in texts),
                 f"the log of {asked.response_id} says {deltas!r}",
@@ -341,10 +443,6 @@ class World:
         )
 
 
-def _shown(status: str) -> str:
-    return status
-
-
 _memory: Memory | None = None
 
 
@@ -353,7 +451,7 @@ def simulate(seed: int) -> Report:
     global _memory  # noqa: PLW0603 - made once
     _memory = _memory or Memory()
     world = World(seed, _memory)
-    with _simulated(Random(seed)):
+    with _simulated(Random(seed)), redirect_stdout(io.StringIO()):
         world.loop.run(world.run())
     return world.report(seed)
 

@@ -8,10 +8,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError
 
 from antiphon.core.limits import Limits
+from antiphon.http.protocol import protocols
 from tests.server import Running, running
 
 SCRIPT: list[dict[str, Any]] = [
@@ -140,3 +143,76 @@ async def test_a_websocket_message_that_is_too_large_when_it_is_unpacked() -> No
     async with serving(body_bytes=1000) as server, socket_of(server) as socket:
         with pytest.raises(ConnectionClosedError, match="1009"):
             await asyncio.gather(socket.send(" " * 2000), socket.recv())
+
+
+class Pipe(asyncio.Transport):
+    """A transport to a client that reads nothing: what is closed stays there."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.0.0.1", 1024), "sockname": ("10.0.0.2", 80)})
+        self.written = b""
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closing = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+async def shaken(app: Any) -> tuple[Any, Pipe]:
+    """A WebSocket of a server with this application, behind the handshake's request."""
+    config = uvicorn.Config(app, log_config=None, lifespan="off", **protocols(Limits()))
+    config.load()
+    protocol, pipe = config.ws_protocol_class(config, ServerState(), {}), Pipe()
+    protocol.connection_made(pipe)
+    lines = "GET /v1/responses HTTP/1.1", "host: a", "upgrade: websocket", "connection: upgrade"
+    key = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==", "sec-websocket-version: 13"
+    protocol.data_received("".join(f"{line}\r\n" for line in (*lines, *key, "")).encode())
+    await asyncio.sleep(0)
+    return protocol, pipe
+
+
+async def test_a_websocket_is_closed_once_by_a_server_that_stops() -> None:
+    async def accepting(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    protocol, pipe = await shaken(accepting)
+    protocol.shutdown()
+    written = pipe.written
+    protocol.shutdown()  # its client has not read that, so it is there still
+    assert pipe.written == written
+    assert written.endswith(b"\x88\x02\x03\xf4")  # a close frame: 1012
+    protocol.connection_lost(None)
+    await asyncio.sleep(0)
+
+
+async def test_a_websocket_that_is_not_open_yet_is_told_that_the_server_stops() -> None:
+    opened = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await opened.wait()
+        await send({"type": "websocket.accept"})
+        assert (await receive())["type"] == "websocket.connect"
+        assert (await receive())["type"] == "websocket.disconnect"
+
+    protocol, pipe = await shaken(slow)
+    protocol.shutdown()
+    head, _, body = pipe.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nContent-Type: application/json" in head or b"\r\ncontent-type: application/json" in head
+    assert json.loads(body)["error"]["code"] == "engine_not_ready"
+    opened.set()
+    protocol.connection_lost(None)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert pipe.written.endswith(body)

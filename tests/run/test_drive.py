@@ -1,6 +1,7 @@
 """The driver: what comes when, what is held back, and which end an answer has, told and stored."""
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -394,6 +395,29 @@ async def test_an_end_that_cannot_be_stored_is_told_as_a_failure() -> None:
 
     with pytest.raises(StoreError):
         await driven(Steps("a"), viewer=Whole(), notes=Notes(closing=StoreError()))
+
+
+async def test_an_end_that_cannot_be_stored_is_no_surprise_when_nobody_waits_for_it() -> None:
+    class Late(Notes):
+        async def close(self, *_: Any) -> list[bytes]:
+            self.closing.set()
+            await away.wait()
+            raise StoreError
+
+    surprises: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: surprises.append(context))
+    away, notes = asyncio.Event(), Late()
+    running = asyncio.create_task(Driver(Steps("a"), Words(), notes).run(Viewer()))
+    await notes.closing.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    del running
+    away.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not surprises
 
 
 @pytest.mark.parametrize("reason", [EngineNotReadyError(), EngineBusyError(), StoreError()])

@@ -18,7 +18,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 
 from antiphon.apis.errors import encode_error
-from antiphon.core.errors import RequestError
+from antiphon.core.errors import EngineNotReadyError, RequestError
 from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
 
 STREAM = "antiphon.stream"
@@ -225,6 +225,21 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             super().handle_ping()
         else:
             self._refuse("Pings without end")
+
+    def shutdown(self) -> None:
+        """Close it as the server stops: once, and with an error if it is not open yet."""
+        if self.transport.is_closing():
+            return
+        if self.handshake_complete or self.initial_response is not None:
+            super().shutdown()
+            return
+        error = EngineNotReadyError()
+        response = self.conn.reject(error.status, encode_error(error).decode())
+        del response.headers["content-type"]
+        response.headers["content-type"] = "application/json"
+        self.conn.send_response(response)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.transport.close()
 
     def _refuse(self, why: str) -> None:
         if not self.close_sent:

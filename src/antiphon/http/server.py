@@ -55,6 +55,8 @@ SIGNAL_SECONDS = 0.1
 _PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
 """What keeps a server from listening on a port; the rest is wrong with the host."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # in malloc.h
+LAST_BYTES_SECONDS = 5
+"""How long clients may take to read what they were sent, before their connections are cut off."""
 LAST_EVENTS_SECONDS = 1
 """How long answers that were stopped may take to send their last events."""
 
@@ -191,7 +193,12 @@ class Server(uvicorn.Server):
             if running and loop.time() >= end:
                 say(f"stopping: {_requests(len(running))} did not end in time")
                 self.force_exit = True
-        await super().shutdown(sockets)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_BYTES_SECONDS):
+                await super().shutdown(sockets)
+        for connection in [*self.server_state.connections]:
+            if not self.force_exit:  # else its answer is still to be stopped, see `finish_requests`
+                connection.transport.abort()
 
     async def finish_requests(self) -> None:
         """Let the requests whose answers were stopped end by themselves; cancel those that do not."""

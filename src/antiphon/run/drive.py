@@ -349,8 +349,15 @@ class Driver:
                         self._client.write(first)
                 self.push(choice, events)
         lines += self._last_lines(ending, reason)
+        if journal is None:
+            return lines
         # A client that has seen enough may leave now: what is whole is stored whole.
-        return lines if journal is None else await asyncio.shield(journal.close(ending, reason, lines))
+        closing = asyncio.ensure_future(journal.close(ending, reason, lines))
+        try:
+            return await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            closing.add_done_callback(_log_unheard)
+            raise
 
     def _unstored_lines(self, reason: BaseException | None) -> list[bytes]:
         """The last wire events for the client of an answer that stays stored as it is."""
@@ -388,3 +395,9 @@ async def _cancel_arrived() -> None:
     """Let a cancellation of this task arrive that was requested while it did not wait."""
     with suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
+
+
+def _log_unheard(closing: asyncio.Task[list[bytes]]) -> None:
+    """Log why an end could not be stored, for nobody waits for it any more."""
+    if not closing.cancelled() and (error := closing.exception()) is not None:
+        log_failure(error)

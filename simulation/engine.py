@@ -1,0 +1,187 @@
+"""The model of the servers: it says what a request wants, and has laws on what servers let it work on.
+
+A request names the kind of its answer, whose it is, and itself: `slow for alpha, number 12.` So it is known
+what the model has to say, whoever asks; and which request an engine works for, in any server.
+"""
+
+import re
+from collections.abc import Mapping
+from contextvars import Context
+from functools import cache
+from typing import TYPE_CHECKING
+
+from antiphon.apis.responses.compact import SUMMARY_REQUEST
+from antiphon.core.errors import EngineNotReadyError
+from antiphon.engines.engine import Engine, GenerationRequest, Receiver, Work
+from antiphon.engines.pool import PoolEngine
+from antiphon.engines.script import Line, ScriptedAnswer, answer_of
+from antiphon.engines.scripted import ScriptedEngine
+from antiphon.engines.scripted import _Generation as Generation
+from simulation.laws import Histories, LawError, law
+from simulation.loop import PROCESS, Process, SimulatedLoop
+from simulation.tools import asked_to_act, call_of, is_told, said_after
+
+if TYPE_CHECKING:
+    from simulation.clients import Asked
+
+SLACK = 0.1
+"""Seconds that a server may take to notice that a time is over."""
+
+NOTICED = 0.3
+"""Seconds after which a server knows that a client has left."""
+
+KINDS: Mapping[str, tuple[int, int, int | None]] = {
+    "short": (5, 0, None),
+    "steady": (15, 30, None),
+    "slow": (12, 200, None),
+    "breaks": (10, 30, 5),
+    "never": (3, 10, 0),
+}
+"""Kinds of answers: words, milliseconds between them, and after how many the engine fails."""
+RECALL = "recall"
+"""The answer says whether the model was shown a summary of what was said before."""
+
+_WISH = re.compile(rf"({'|'.join((*KINDS, RECALL))}) for (\w+), number (\w+)\.")
+
+
+def wish(kind: str, name: str, number: object) -> str:
+    """What a client asks for."""
+    return f"{kind} for {name}, number {number}."
+
+
+def whole_text(name: str, kind: str) -> str:
+    """What the model says to that, if nothing keeps it from it: for each owner words of its own, numbered."""
+    if kind == RECALL:
+        return f"{name} remembers"
+    return " ".join(f"{name}{number}" for number in range(KINDS[kind][0]))
+
+
+@cache
+def _answer(name: str, kind: str) -> ScriptedAnswer:
+    _, delay, fails = KINDS.get(kind, (2, 10, None))
+    return answer_of(Line(whole_text(name, kind), delay_ms=delay, fail_after=fails))
+
+
+@cache
+def _said(text: str) -> ScriptedAnswer:
+    return answer_of(Line(text, delay_ms=20))
+
+
+def _summary(name: str) -> str:
+    return f"{name} was here"
+
+
+class EngineLaws:
+    """What a server may have its engine work on, by all that is stored.
+
+    `asked` are the responses, and `deadlines` the seconds that a request may take, by its number.
+    """
+
+    def __init__(self, histories: Histories, loop: SimulatedLoop, asked: "list[Asked]") -> None:
+        self._histories = histories
+        self._loop = loop
+        self._asked = asked
+        self.deadlines: dict[str, float] = {}
+        self._works: dict[str, list[tuple[Process, Generation]]] = {}
+        self._left: set[str] = set()
+
+    def leave(self, number: str) -> None:
+        """The client has left who waits for this, and for whom alone it is made."""
+        self._left.add(number)
+        for process, work in self._works.get(number, []):
+            self._watch_end(process, work, NOTICED, f"number {number} is worked on without its client")
+
+    def check(self, request: GenerationRequest, work: Work) -> None:
+        """An engine has begun to work on this."""
+        wishes = _WISH.findall(request.prompt.text)
+        process = PROCESS.get()
+        assert process is not None
+        if not wishes:
+            return
+        number = wishes[-1][2]
+        try:
+            self._check(process, request, number)
+        except LawError as error:  # the server would take it for a failure of the engine
+            self._loop.call_exception_handler({"message": str(error), "exception": error})
+        if isinstance(work, Generation):
+            self._works.setdefault(number, []).append((process, work))
+            if number in self.deadlines:
+                self._watch_deadline(process, number, work)
+            if number in self._left:
+                self.leave(number)
+
+    def _check(self, process: Process, request: GenerationRequest, number: str) -> None:
+        batch = self._histories.answered.get(number)
+        law(
+            batch is None or not self._histories.is_held(batch, process),
+            f"{number} is answered again by a server that knows its result",
+        )
+        if not number.isdecimal():
+            return
+        prompt = request.prompt.text
+        for seen in self._asked[int(number)].sees:
+            law(f"number {seen}." in prompt, f"number {number} is answered without what was said before it")
+        history = self._histories.by_number.get(number)
+        if history is None or not self._histories.is_held(history, process):
+            return
+        if SUMMARY_REQUEST in prompt:
+            law(not history.compacted, f"number {number} is summed up again, though its summary is stored")
+        else:
+            stored = len(history.text)
+            law(
+                len(request.begun) >= stored,
+                f"number {number} is begun anew, though {stored} characters are stored",
+            )
+
+    def _watch_deadline(self, process: Process, number: str, work: Generation) -> None:
+        now, seconds = self._loop.time(), self.deadlines[number]
+        history = self._histories.by_number.get(number)
+        if history is not None and history.background:
+            seconds -= process.clock(now) - history.created_at
+        after = max(0.0, seconds) + SLACK
+        self._watch_end(process, work, after, f"number {number} is worked on after its deadline")
+
+    def _watch_end(self, process: Process, work: Generation, after: float, what: str) -> None:
+        """It is over by then. A server that is held goes on afterwards, and stops at once."""
+        now = self._loop.time()
+
+        def look() -> None:
+            law(work.over or not process.alive or process.held_until > now, what)
+
+        self._loop.call_at(now + after, look, context=Context())
+
+
+class SimulatedEngine(ScriptedEngine):
+    """Says what it is asked for; calls the tool when it is asked to act, and says so when it was told."""
+
+    def __init__(self, laws: EngineLaws, parallel: int) -> None:
+        super().__init__((), parallel=parallel)
+        self._laws = laws
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        work = super().generate(request, receiver)
+        self._laws.check(request, work)
+        return work
+
+    async def probe(self) -> None:
+        """See `Probed`."""
+        if not self._ready:
+            raise EngineNotReadyError
+
+    def _find(self, prompt: str) -> ScriptedAnswer | None:
+        if (effect := asked_to_act(prompt)) is not None:
+            return _said(said_after(effect) if is_told(prompt, effect) else call_of(effect))
+        kind, name, _ = _WISH.findall(prompt)[-1]
+        if SUMMARY_REQUEST in prompt:
+            return _said(_summary(name))
+        if kind == RECALL and _summary(name) not in prompt:
+            return _said(f"{name} forgot")
+        return _answer(name, kind)
+
+
+def engine_of(laws: EngineLaws, parallel: int, replicas: int) -> tuple[Engine, list[SimulatedEngine]]:
+    """An engine of so many replicas, and these."""
+    engines = [SimulatedEngine(laws, parallel) for _ in range(replicas)]
+    if replicas == 1:
+        return engines[0], engines
+    return PoolEngine([(f"replica {number}", engine) for number, engine in enumerate(engines)]), engines

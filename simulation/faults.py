@@ -1,0 +1,273 @@
+"""Faults that are put into the source on purpose: simulations that do not find them see nothing.
+
+    python -m simulation.faults              # how long it takes to find each of them
+    python -m simulation.faults "a slot"     # those whose names begin so
+
+Every law has one at least that breaks it, and so has everything that clients do.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+SEEDS = 1000
+"""A fault has to be found in so many simulations."""
+TIMES = 3
+"""How often each is looked for, from other seeds, to say how long that takes."""
+
+
+class Fault(NamedTuple):
+    """In `file`, `right` becomes `wrong`, and a law says one of `found` (a regular expression)."""
+
+    file: str
+    right: str
+    wrong: str
+    found: str
+
+
+FAULTS = {
+    "an event is dropped at a takeover": Fault(
+        "app/journal.py",
+        "new = lines[known:] if known > 0 else lines",
+        "new = lines[known + 1 :] if known > 0 else lines",
+        "a reader gets event|has another number|never end|follows",
+    ),
+    "a lease is taken that has not run out": Fault(
+        "store/jobs.py",
+        '"now": claim.now,',
+        '"now": claim.now + 2.5,',
+        "was taken while another server held it",
+    ),
+    "a slot is forgotten": Fault(
+        "engines/admission.py",
+        "        self.running -= 1\n",
+        "        self.running -= 1 if self.waiting else 0\n",
+        "slots of the engine|is not answered|never end",
+    ),
+    "a reader misses an event": Fault(
+        "app/log_source.py",
+        "after + 1 - entries[0].first",
+        "after + 1 - entries[0].first + (after > 3)",
+        "a reader gets event",
+    ),
+    "an approval is good for many calls": Fault(
+        "store/approvals.py",
+        "return claimed in (None, claim.response_id)",
+        "return True",
+        "is run twice",
+    ),
+    "a call is run again after a takeover": Fault(
+        "run/tool_calls.py",
+        "if number < self._context.calls_begun and not",
+        "if number < 0 and not",
+        "is run twice",
+    ),
+    "a call that was not approved is run": Fault(
+        "apis/responses/approvals.py",
+        '        if item.flag_or_none("approve"):\n',
+        "        if True:\n",
+        "was not approved",
+    ),
+    "an answer is not in its conversation": Fault(
+        "store/responses.py",
+        "conversations.append(transaction, at.conversation_id, end.conversation)",
+        "conversations.append(transaction, at.conversation_id, end.conversation[:1])",
+        "is not in its conversation",
+    ),
+    "keys are not looked at": Fault(
+        "store/responses.py",
+        '(responses.c.owner == bindparam("owner"))\n_CREATE',
+        '(bindparam("owner") != "")\n_CREATE',
+        "is shown to another key|sees data of",
+    ),
+    "a request of a batch is answered again at a takeover": Fault(
+        "app/message_batches.py",
+        "        done = {result.custom_id for result in recorded}\n",
+        "        done = set[str]()\n",
+        "is answered again|has the result|two results",
+    ),
+    "the results of a batch are forgotten at a takeover": Fault(
+        "app/message_batches.py",
+        'recorded = [read_result(line) for entry in log for line in entry.events.split(b"\\n")]',
+        'recorded = [read_result(line) for entry in log[:0] for line in entry.events.split(b"\\n")]',
+        "is answered again|two results|has results of",
+    ),
+    "a request of a batch is left out": Fault(
+        "app/message_batches.py",
+        "        self._left = iter([request for request in requests if",
+        "        self._left = iter([request for request in [*requests][:3] if",
+        "has results of",
+    ),
+    "an answer is begun anew at a takeover": Fault(
+        "app/responses/create.py",
+        "ReplayLog(read_entries([entry.chunks for entry in entries]))",
+        "ReplayLog()",
+        "is begun anew",
+    ),
+    "an answer is begun anew when a replica fails": Fault(
+        "run/generation.py",
+        "        if self._replay is None or not self._replay.chunks:\n            return self._request\n",
+        "        if True:\n            return self._request\n",
+        "is begun anew|reads|says",
+    ),
+    "clients hear that a replica failed": Fault(
+        "engines/pool.py",
+        "        lost = ReplicaLostError()\n",
+        "        return error\n        lost = ReplicaLostError()\n",
+        "is told|is failed, not",
+    ),
+    "nobody looks at deadlines": Fault(
+        "run/drive.py",
+        "limit = asyncio.timeout(self._deadline)",
+        "limit = asyncio.timeout(None)",
+        "after its deadline",
+    ),
+    "a deadline begins anew at a takeover": Fault(
+        "app/responses/create.py",
+        "wire.deadline_seconds, record.created_at)",
+        "wire.deadline_seconds)",
+        "after its deadline",
+    ),
+    "a deadline passes too early": Fault(
+        "run/drive.py",
+        "limit = asyncio.timeout(self._deadline)",
+        "limit = asyncio.timeout(self._deadline and self._deadline / 2)",
+        "is not late",
+    ),
+    "a WebSocket forgets a turn": Fault(
+        "http/socket.py",
+        "        elif not creation.stored or previous in self._remembered:\n",
+        "        elif previous in self._remembered:\n",
+        "previous_response_not_found",
+    ),
+    "a turn on a WebSocket misses the one before": Fault(
+        "http/socket.py",
+        "self._remembered[creation.id] = [*creation.history, *new]",
+        "self._remembered[creation.id] = new",
+        "without what was said before",
+    ),
+    "a turn on a WebSocket goes on without its client": Fault(
+        "http/socket.py",
+        "            self._driver.stop(ClientLeftError())\n",
+        "            pass\n",
+        "is worked on without its client",
+    ),
+    "a summary is made again at a takeover": Fault(
+        "app/responses/create.py",
+        "    if accepted.compact_from is not None:\n",
+        "    if False:\n",
+        "is summed up again",
+    ),
+    "the model is not shown a summary": Fault(
+        "apis/responses/conversation.py",
+        "*(item for item in items[:place] if _is_to_model(item)), summarizing, *items[place:]",
+        "*(item for item in items[:place] if _is_to_model(item)), *items[place:]",
+        "forgot",
+    ),
+    "what is sealed is anyone's": Fault(
+        "apis/responses/sealing.py",
+        "return [_VERSION.encode(), owner.encode()]",
+        "return [_VERSION.encode()]",
+        "is taken from another key|sees data of",
+    ),
+    "what was said before the last answer is forgotten": Fault(
+        "app/responses/history.py",
+        "return _payloads(await store.responses.history(owner, response_id))",
+        "return _payloads(await store.responses.history(owner, response_id))[-2:]",
+        "without what was said before",
+    ),
+    "background work fails when its server stops": Fault(
+        "run/endings.py",
+        "EngineNotReadyError: Ending(ClientResult.ERROR, Stored.FAILED, background=Stored.UNCHANGED)",
+        "EngineNotReadyError: Ending(ClientResult.ERROR, Stored.FAILED)",
+        "is failed, not completed",
+    ),
+    "a client that does not read keeps its server from stopping": Fault(
+        "http/server.py",
+        "async with asyncio.timeout(LAST_BYTES_SECONDS):",
+        "async with asyncio.timeout(None):",
+        "does not stop",
+    ),
+    "a WebSocket is closed twice": Fault(
+        "http/protocol.py",
+        "        if self.transport.is_closing():\n            return\n        if self.handshake_complete",
+        "        if self.handshake_complete",
+        "connection is closing",
+    ),
+    "what is not to be stored is stored": Fault(
+        "app/responses/create.py",
+        "        if self.stored:\n",
+        "        if True:\n",
+        "is stored, and should not be",
+    ),
+}
+
+
+def plant(fault: Fault, folder: Path) -> Path:
+    """A copy of the source with this fault. Raises ValueError if there is not one such place."""
+    source = folder / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    file = source / "antiphon" / fault.file
+    text = file.read_text(encoding="utf-8")
+    if text.count(fault.right) != 1:
+        raise ValueError(f"The fault in {fault.file} has to be described anew.")
+    file.write_text(text.replace(fault.right, fault.wrong), encoding="utf-8")
+    return source
+
+
+def simulate(*options: str, source: Path = ROOT / "src") -> subprocess.CompletedProcess[str]:
+    """Run `python -m simulation` on this source."""
+    return subprocess.run(  # noqa: S603 - ourselves
+        [sys.executable, "-m", "simulation", *options],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def finding(said: str) -> tuple[int, str]:
+    """The seed of the law that was broken, and what that said; -1 if none was."""
+    found = re.search(r"^seed (\d+): (.*)$", said, re.MULTILINE)
+    return (int(found[1]), found[2]) if found else (-1, said)
+
+
+def main(beginning: str = "") -> None:
+    """Say of each fault after how many simulations, and how many seconds of a processor, it is found."""
+    sought = {name: fault for name, fault in FAULTS.items() if name.startswith(beginning)}
+    total = 0.0
+    for name, fault in sought.items():
+        with TemporaryDirectory() as folder:
+            source = plant(fault, Path(folder))
+            results = [_look(source, first) for first in range(0, TIMES * SEEDS, SEEDS)]
+        seconds = sum(used for used, *_ in results) / TIMES
+        total += seconds
+        tries = ", ".join("not" if seed < 0 else str(seed % SEEDS + 1) for _, seed, _ in results)
+        print(f"{seconds:6.1f} s  {name}: found in simulation {tries}: {results[0][2][:120]}", flush=True)
+        if wrong := [said for *_, said in results if not re.search(fault.found, said)]:
+            print(f"          otherwise than expected: {wrong[0][:300]}")
+    print(f"{len(sought) / total * 60:.0f} faults a minute of one processor")
+
+
+def _look(source: Path, first: int) -> tuple[float, int, str]:
+    """How long it takes, and what is found."""
+    before = _used()
+    done = simulate("--processes", "1", "--from", str(first), "--seeds", str(SEEDS), source=source)
+    return _used() - before, *finding(done.stdout + done.stderr)
+
+
+def _used() -> float:
+    used = getrusage(RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
