@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import io
+import os
 import secrets
 import sys
 import time
@@ -18,7 +19,7 @@ from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Re
 from simulation.database import Memory, SharedDatabase, Weather
 from simulation.engine import EngineLaws
 from simulation.laws import RUNNING, History, law
-from simulation.loop import SimulatedLoop, _real_time, simulated_time
+from simulation.loop import SimulatedLoop, simulated_time
 from simulation.server import Server
 from simulation.tools import Effects, call_of
 
@@ -457,25 +458,34 @@ def simulate(seed: int) -> Report:
 
 
 @lru_cache(1)
-def _clock_users(_: int) -> list[Any]:
-    """Modules that have imported `time.time` itself. The number of modules says when to look again."""
+def _holders(_: int) -> list[tuple[Any, str, Any]]:
+    """Modules that have imported what shows the time, or is random: under which name, and what it is.
+
+    The number of modules says when to look again.
+    """
+    known = {"time": time.time, "token_hex": secrets.token_hex, "urandom": os.urandom}
     return [
-        module
-        for name, module in sys.modules.items()
-        if name.startswith("antiphon.") and getattr(module, "time", None) is _real_time
+        (module, name, value)
+        for title, module in sys.modules.items()
+        if title.startswith("antiphon.") or title in ("time", "secrets", "os")
+        for name, value in known.items()
+        if getattr(module, name, None) is value
     ]
 
 
 @contextmanager
 def _simulated(rng: Random) -> Iterator[None]:
     """Clocks show the time of the simulation, and what is random comes from its seed."""
-    real, holders = (time.time, secrets.token_hex), _clock_users(len(sys.modules))
-    time.time, secrets.token_hex = simulated_time, lambda size=32: rng.randbytes(size).hex()  # type: ignore[assignment]
-    for module in holders:
-        module.time = simulated_time
+    instead = {
+        "time": simulated_time,
+        "token_hex": lambda size=32: rng.randbytes(size).hex(),
+        "urandom": rng.randbytes,
+    }
+    holders = _holders(len(sys.modules))
+    for module, name, _ in holders:
+        setattr(module, name, instead[name])
     try:
         yield
     finally:
-        time.time, secrets.token_hex = real
-        for module in holders:
-            module.time = _real_time
+        for module, name, value in holders:
+            setattr(module, name, value)
