@@ -318,6 +318,114 @@ async def test_a_server_that_cannot_be_listed_is_an_item_with_an_error(what: str
             assert what in listed["error"]
 
 
+ADD = {"name": "add", "inputSchema": {"type": "object"}}
+
+
+def lying(lists: Any = None, does: Any = None, other_id: bool = False) -> Any:
+    """A server that answers a listing, and calls, with whatever this is; with `other_id`, to nobody's request."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        asked = json.loads((await receive()).get("body") or b"{}")
+        told = {
+            "initialize": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "liar", "version": "1"},
+            },
+            "tools/list": {"tools": [ADD]} if lists is None else lists,
+            "tools/call": does,
+        }
+        status, body = (200, b"") if "id" in asked else (202, b"")
+        if asked.get("method") in told:
+            lied = asked["method"] != "initialize" and other_id
+            answer = {"jsonrpc": "2.0", "id": 999 if lied else asked["id"], "result": told[asked["method"]]}
+            body = json.dumps(answer).encode()
+        elif "id" in asked:
+            error = {"code": -32601, "message": "What?"}
+            body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}).encode()
+        elif not asked:
+            status = 405
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", b"application/json")],
+            }
+        )
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        lying({"tools": [], "nextCursor": "more"}),
+        lying({"tools": "yes"}),
+        lying({}),
+        lying([]),
+        lying({"tools": [{"name": 7}]}),
+        lying({"tools": [{"name": "add", "inputSchema": {"type": "string"}}]}),
+        lying({"tools": [ADD] * 20}),
+        lying(other_id=True),
+    ],
+    ids=[
+        "pages without end",
+        "no list",
+        "nothing",
+        "another type",
+        "no names",
+        "no object",
+        "too many",
+        "another's answer",
+    ],
+)
+async def test_a_server_that_lies_about_its_tools_is_an_item_with_an_error(server: Any) -> None:
+    limits = replace(HASTY, mcp_tools=10, mcp_connect_seconds=1)
+    async with serving(server) as there, asking("I cannot.", limits=limits) as (api, _):
+        response = await api.create("2 + 3?", tools=[remote(there)])
+
+    assert kinds(response) == ["mcp_list_tools", "message"]
+    assert response["output"][0]["error"]
+    assert text_of(response) == "I cannot."
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}},
+        {"type": "object", "$defs": {"a": {"$ref": "#/$defs/a"}}, "properties": {"a": {"$ref": "#/$defs/a"}}},
+        {"type": "object", "properties": {"a": {"pattern": "("}}},
+        {"type": "object", "properties": {"a": {"type": 7}}},
+    ],
+    ids=str,
+)
+async def test_a_schema_that_is_none_does_no_harm(schema: Any) -> None:
+    lists = {"tools": [{"name": "add", "inputSchema": schema}]}
+    done = {"content": [{"type": "text", "text": "5"}]}
+    async with serving(lying(lists, done)) as there, asking(*SUM, limits=HASTY) as (api, _):
+        response = await api.create("2 + 3?", tools=[remote(there)])
+
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "message"]
+    assert item(response, "mcp_call")["output"] == "5"
+
+
+@pytest.mark.parametrize(
+    "done",
+    [None, [], "5", {"content": "5"}, {"content": [{"type": "wibble"}]}, {"content": [{"type": "text"}]}],
+    ids=str,
+)
+async def test_a_server_that_answers_a_call_with_nonsense_is_an_item_with_an_error(done: Any) -> None:
+    async with serving(lying(does=done)) as there, asking(*SUM, limits=HASTY) as (api, _):
+        response = await api.create("2 + 3?", tools=[remote(there)])
+
+    called = item(response, "mcp_call")
+    assert (called["status"], called["error"]["type"]) == ("failed", "mcp_protocol_error")
+    assert text_of(response) == "It is 5."
+
+
 @pytest.mark.parametrize(
     ("said", "type_", "text"),
     [

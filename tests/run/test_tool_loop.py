@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -26,7 +27,7 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.tool_result import Printed, Tell, ToolResult, unheard
 from antiphon.core.turn import Calling, Ending, Function, Hosted, Sampling, ToolChoice, Turn
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.run import tool_calls
+from antiphon.run import tool_calls, tool_sessions
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver
 from antiphon.run.loading import ServedModel
@@ -37,7 +38,7 @@ from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import Wanted
 from tests.acting import PYTHON, ActingSession, ActingTool, TakingTurns, hermes_turns
 from tests.laws import merge
-from tests.run.support import PATIENCE, Heard, answered, fold, raw, turn, until
+from tests.run.support import LONGEST_WAIT, Heard, answered, fold, raw, turn, until
 from tests.run.test_drive import Words
 from tests.search import examples
 
@@ -288,7 +289,7 @@ class Meeting(ActingTool):
 async def test_calls_run_side_by_side_where_their_tool_allows_and_results_stay_in_order() -> None:
     model, _ = await model_of(RUN * 3, "Done.", tool=Meeting(3, (SEARCHING,)))
     log = ReplayLog()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LONGEST_WAIT):
         whole = await said(asking(tools=(SEARCHING,)), model, ReplayContext(log, Random(1)))
     assert [event.result.text for event in whole if isinstance(event, ToolResultReceived)] == ["0", "1", "2"]
     tool = Meeting(3, (SEARCHING,))
@@ -409,6 +410,32 @@ async def test_what_cannot_be_shown_ends_the_answer(monkeypatch: pytest.MonkeyPa
     tool.press("a")
     with pytest.raises(RuntimeError, match="it is broken"):
         await task
+
+
+async def test_a_tool_that_does_not_let_go_of_a_call_does_not_keep_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tool_sessions, "CLOSING", 0.01)
+    over = asyncio.Event()
+
+    class Stubborn(ActingTool):
+        async def next(self) -> ToolResult:
+            self.running.set()
+            while not over.is_set():
+                with suppress(asyncio.CancelledError):
+                    await over.wait()
+            return ToolResult("late")
+
+    tool = Stubborn()
+    model, _ = await model_of(RUN, "Never.", tool=tool)
+    task = asyncio.create_task(said(asking(), model))
+    await tool.running.wait()
+    task.cancel()
+    async with asyncio.timeout(LONGEST_WAIT):
+        await asyncio.gather(task, return_exceptions=True)
+    assert ("close", None) in tool.done
+    over.set()
+    await asyncio.sleep(0)
 
 
 # Outcomes that nobody knows

@@ -16,7 +16,7 @@ from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import ServerTool, Session, Wanted
 
 CLOSING = 5.0
-"""Seconds that a tool may take to free what it holds; the end of the answer waits for it."""
+"""Seconds that a tool may take to end a call, or free what it holds; the end of the answer waits for it."""
 
 _NO_OBJECT = "The arguments of this call are not a JSON object. Call it again, with valid JSON."
 _TOO_LONG = "The call was stopped: tools may take no more time for this answer. Go on without its result."
@@ -69,7 +69,9 @@ class ToolSessions:
         finally:
             for task in (running, stopping):
                 task.cancel()
-            await asyncio.gather(running, stopping, return_exceptions=True)
+            await asyncio.wait((running, stopping), timeout=CLOSING)
+            if not running.done():
+                log.error("a tool does not let go of a call", tool=self._hosted[call.name].type)
         taken = perf_counter() - started
         self._note(call, started, taken, result)
         return result, taken

@@ -66,7 +66,9 @@ async def execute(program: Program, seconds: float, limit: int, tell: Tell = unh
             exit_code = await _exit_code(process, seconds)
         finally:
             kill_group(process.pid)
-            await process.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAINING):
+                    await process.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAINING):
                 await out.ended.wait()
