@@ -129,6 +129,7 @@ assistant: Blue.
     "own_shell.py": "$ echo antiphon\nantiphon\nIt says: antiphon.\n",
     "own_computer.py": "-> screenshot\n-> click 160 100\nIt turns green.\n",
     "search_files.py": f"completed 2\ncats.md {CATS}\nSixteen hours 【0:0†cats.md】.\ncats.md\n",
+    "rerank.py": "1.00 Contentment is why cats purr in the sun.\n0.33 This is why dogs bark.\n",
     "embed.py": "cats.txt 0.68\ndogs.txt 0.40\n",
     "mcp_tools.py": 'add({"a": 20000, "b": 30001}): approved\n-> 50001\nIt is 50001.\n',
     "structured_output.py": "name='Rome' country='Italy' inhabitants=2750000\n",

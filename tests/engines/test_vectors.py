@@ -210,6 +210,11 @@ async def test_queries_are_asked_one_by_one_and_long_lists_in_parts() -> None:
     ]
 
 
+TOO_LARGE = (
+    "input (601 tokens) is too large to process. increase the physical batch size (current batch size: 512)"
+)
+
+
 @pytest.mark.parametrize(
     ("status", "body", "error", "says"),
     [
@@ -223,9 +228,9 @@ async def test_queries_are_asked_one_by_one_and_long_lists_in_parts() -> None:
         (400, {"error": {"message": "Too long for sk-1."}}, RequestError, "Too long for …"),
         (
             500,
-            {"error": {"code": 500, "message": "input (601 tokens) is too large to process. increase it"}},
+            {"error": {"code": 500, "message": TOO_LARGE}},
             RequestError,
-            "601 tokens",
+            "it has 601 tokens, and the model reads at most 512 at a time.",
         ),
         (500, {"error": {"message": "CUDA"}}, EngineError, "failed to answer"),
         (401, {}, EngineError, "refuses the key"),
@@ -240,7 +245,19 @@ async def test_what_a_server_refuses(status: int, body: Any, error: Any, says: s
         with pytest.raises(error) as raised:
             await engine.embed(EmbeddingRequest(("a",)))
         assert says in raised.value.message
+        if error is RequestError:
+            assert raised.value.param == ("model" if status in (404, 501) else "input")
         await engine.stop()
+
+
+async def test_a_document_that_is_too_long_is_blamed() -> None:
+    refused = answer(500, {"error": {"code": 500, "message": TOO_LARGE}})
+    async with canned(SGLANG | {"/v1/rerank": [refused]}) as server:
+        engine = await asking(server, upstream_kind="chat")
+        with pytest.raises(RequestError) as raised:
+            await engine.score([("q", "a")])
+        await engine.stop()
+    assert (raised.value.param, raised.value.code) == ("documents", "context_length_exceeded")
 
 
 @pytest.mark.parametrize("body", [{"results": []}, {}, {"results": [{"index": 9}]}])

@@ -275,6 +275,7 @@ async def test_the_best_documents_with_their_texts(api: ChatApi) -> None:
     [
         ({"documents": ["a"]}, "query"),
         ({"query": "a"}, "documents"),
+        ({"query": "", "documents": ["a"]}, "query"),
         ({"query": "a", "documents": []}, "documents"),
         ({"query": "a", "documents": ["b"] * 41}, "documents"),
         ({"query": "a" * 3000, "documents": ["b"] * 7}, "documents"),

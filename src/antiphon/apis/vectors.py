@@ -179,6 +179,8 @@ def _truncation(request: EmbeddingsRequest) -> tuple[int | None, bool]:
 def accept_ranking(request: RerankRequest, limits: Limits) -> tuple[tuple[str, str], ...]:
     """The pairs to be scored. Raises RequestError."""
     query, documents = _text(request.query), tuple(map(_text, request.documents))
+    if not query:
+        raise RequestError("'query' is empty.", param="query")
     _check(limits, "documents", documents, len(documents) * _size(query))
     return tuple((query, document) for document in documents)
 

@@ -73,7 +73,7 @@ async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: 
 async def _counted(about: int, param: str, work: Callable[[], Awaitable[T]]) -> T:
     """What the work gives, whose tokens count among those of the key. Raises RateLimitError."""
     account, used = observed().account, 0
-    with naming({"max_tokens": param, "documents": param}), account.answering():
+    with naming({"max_tokens": param, "documents": param, "input": param}), account.answering():
         reserved = account.reserve(about)
         try:
             found = await work()

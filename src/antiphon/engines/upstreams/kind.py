@@ -6,6 +6,7 @@ chunks. A reader that needs to know more, such as the text of a token that is on
 `Missing`: the engine asks the server, and has the line read again.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -36,6 +37,9 @@ SIGNATURES = 4096
 
 MEDIA_REMEDY = "If the model takes images: start Antiphon with --upstream-kind chat."
 """What is to be done about a server that takes no media beside prompts, but beside conversations."""
+
+_TOO_LARGE = re.compile(r"input \((\d+) tokens\) is too large to process.*?batch size: (\d+)")
+"""What llama-server says, with the status 500, of a text that it cannot embed."""
 
 Answers = Mapping[str, Any]
 """What a server answers to the probes, as JSON: of those that it has."""
@@ -287,7 +291,7 @@ def _refusal(status: int, body: bytes) -> AntiphonError:
     if status in (408, 502, 503, 504, 529):
         return EngineNotReadyError()
     message = _message(body)
-    blamed = 400 <= status < 500 or "too large to process" in message  # a text that llama-server cannot embed
+    blamed = 400 <= status < 500 or _TOO_LARGE.match(message)
     return _blame(message, body) if blamed and message else EngineError()
 
 
@@ -295,7 +299,10 @@ def _blame(message: str, body: bytes) -> RequestError:
     """The error of a request that the server refuses."""
     if "parse grammar" in message:
         return RequestError("The grammar is not valid.", param=GRAMMAR_PARAM)
-    too_long = b"context_length" in body or b"context length" in body
+    found = _TOO_LARGE.match(message)
+    if found is not None:
+        message = f"it has {found[1]} tokens, and the model reads at most {found[2]} at a time"
+    too_long = found is not None or b"context_length" in body or b"context length" in body
     return RequestError(
         f"The server of the model refuses this: {message.rstrip('.')}.",
         param="conversation" if too_long else None,

@@ -83,7 +83,7 @@ async def embed(post: Post, api: VectorApi, card: ModelCard, request: EmbeddingR
                 body["truncation_side"] = "left"
         return _embeddings(await post("/v1/embeddings", body), len(batch))
 
-    parts = await _in_turn(list(_batches(request.inputs, api.batch)), ask)
+    parts = await _in_turn(list(_batches(request.inputs, api.batch)), ask, "input")
     return Embeddings(
         tuple(vector for part in parts for vector in part.vectors), sum(part.tokens for part in parts)
     )
@@ -141,7 +141,7 @@ async def score(post: Post, api: VectorApi, card: ModelCard, pairs: Sequence[tup
         }
         return _scores(await post("/v1/rerank", body), len(documents))
 
-    parts = await _in_turn(asked, ask)
+    parts = await _in_turn(asked, ask, "documents")
     return Scores(tuple(each for part in parts for each in part.scores), sum(part.tokens for part in parts))
 
 
@@ -207,8 +207,11 @@ def _batches(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-async def _in_turn(asked: Sequence[T], ask: Callable[[T], Awaitable[U]]) -> list[U]:
-    """What each is answered with, in their order. Few are under way at a time; a failure ends them all."""
+async def _in_turn(asked: Sequence[T], ask: Callable[[T], Awaitable[U]], param: str) -> list[U]:
+    """What each is answered with, in their order. Few are under way at a time; a failure ends them all.
+
+    What a server refuses without saying why blames `param`.
+    """
     answers: dict[int, U] = {}
     left = iter(enumerate(asked))
 
@@ -221,5 +224,8 @@ async def _in_turn(asked: Sequence[T], ask: Callable[[T], Awaitable[U]]) -> list
             for _ in range(min(AT_ONCE, len(asked))):
                 group.create_task(work())
     except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+        error = failures.exceptions[0]
+        if isinstance(error, RequestError) and error.param in (None, "conversation"):
+            error.param = param
+        raise error from None
     return [answers[place] for place in range(len(asked))]
