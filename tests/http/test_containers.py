@@ -113,7 +113,7 @@ async def test_files_of_a_container(server: Running, alice: AsyncOpenAI, http: h
         ({"name": ""}, "name"),
         ({"expires_after": {"anchor": "last_active_at", "minutes": 21}}, "expires_after.minutes"),
         ({"expires_after": {"anchor": "created_at", "minutes": 1}}, "expires_after.anchor"),
-        ({"file_ids": ["file-none"]}, "file_id"),
+        ({"file_ids": ["file-none"]}, "file_ids"),
         ({"memory_limit": "2g"}, "memory_limit"),
         ({"network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]}}, "network_policy"),
         ({"skills": [{"type": "skill_reference", "skill_id": "x"}]}, "skills"),

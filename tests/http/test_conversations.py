@@ -134,6 +134,7 @@ async def test_a_conversation_that_there_is_not(api: Api, method: str, path: str
         ({"items": [user("Hi")] * 21}, "items"),
         ({"items": "Hi"}, "items"),
         ({"items": [{"type": "nothing"}]}, "items[0].type"),
+        ({"items": [{}]}, "items[0].type"),
         ({"items": [user("a"), {"type": "message", "role": "king", "content": "b"}]}, "items[1].role"),
         ({"items": [{**user(""), "content": [{"type": "input_image"}]}]}, "items[0].content[0].image_url"),
     ],

@@ -203,6 +203,8 @@ async def test_owners_have_nothing_in_common(server: Running, alice: AsyncOpenAI
         ("/files", {"file_id": "file-x"}, "file_id"),
         ("/files", {"file_id": "x", "attributes": {"k": [1]}}, "attributes[...]"),
         ("/file_batches", {}, "file_ids"),
+        ("/file_batches", {"file_ids": ["file-x"]}, "file_ids"),
+        ("", {"file_ids": ["file-x"]}, "file_ids"),
         ("/file_batches", {"file_ids": ["a"], "files": [{"file_id": "a"}]}, "file_ids"),
         (
             "/files",

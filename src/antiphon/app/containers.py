@@ -151,7 +151,7 @@ class ContainerKeeper:
         for file_id in file_ids:
             record = await self._storage.store.files.get(owner, file_id)
             if record is None:
-                raise missing_file(file_id)
+                raise missing_file(file_id, "file_ids")
             found.append(record)
         return found
 

@@ -123,6 +123,7 @@ class Indexer:
 
     async def _write_chunks(self, record: IndexedFile) -> bool:
         """Write the chunks of a file; whether the job is still ours. Raises RequestError, StoreError."""
+        # Counted when it was claimed: a file that ends the process must not end each that takes it over.
         if record.attempts >= ATTEMPTS:
             message = "The server stopped each time that it indexed this file. Leave it out."
             raise RequestError(message)

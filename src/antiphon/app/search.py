@@ -91,6 +91,7 @@ def bm25(found: Postings) -> list[Ranked]:
         term: logarithm(1 + (found.total - count + 0.5) / (count + 0.5))
         for term, count in found.counts.items()
     }
+    # BM25 has a bound for each query: every term without end. Shares of it can be compared, and cut off at.
     best = sum(weights.values()) * (SATURATION + 1)
     mean = found.length / found.total
     ranked = [Ranked(chunk, _weight(chunk.terms, weights, mean) / best) for chunk in found.chunks]

@@ -107,6 +107,8 @@ class ChatDecoder:
 
     def _wait(self, piece: Piece) -> None:
         """Keep it until the open call is whole."""
+        # Pieces of one call are read together, wherever they came; text and reasoning only with what was
+        # last before them: between two calls they are items of their own.
         key = piece.call if piece.kind is PieceKind.CALL else f"{piece.kind} {len(self._waiting)}"
         if piece.kind is not PieceKind.CALL and self._waiting:
             last = next(reversed(self._waiting))

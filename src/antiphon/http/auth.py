@@ -89,6 +89,7 @@ class KeyMiddleware:
             await _refuse(error, scope, receive, send)
             return
         scope.setdefault("state", {})["account"] = account
+        # Slots are shared out by this, so a server without keys tells clients apart by their addresses.
         CLIENT.set(account.owner if self._keys.guarded else (scope.get("client") or ("",))[0])
         await self._asgi(scope, receive, send)
 

@@ -66,6 +66,8 @@ async def converse(socket: WebSocket) -> None:
 
 def _is_foreign(socket: WebSocket) -> bool:
     """Whether a web page from another origin calls a server without keys: a browser would let it."""
+    # Only browsers send an origin, and the rule that keeps pages from reading others does not hold for
+    # WebSockets. With keys no page gets far: it knows none, and browsers add none by themselves.
     origin, allowed = socket.headers.get("origin"), app_of(socket).options.origins
     if origin is None or origin in allowed or "*" in allowed or account_of(socket) is not ANYONE:
         return False

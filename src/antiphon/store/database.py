@@ -161,7 +161,7 @@ class Database:
             batch = [await self._queue.get()]
             while len(batch) < self.limits.batch and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            last = None in batch
+            last = None in batch  # from `close`, behind all that was queued before it
             await self._commit([waiting for waiting in batch if waiting and not waiting.result.done()])
 
     async def _commit(self, batch: Sequence[_Waiting]) -> None:

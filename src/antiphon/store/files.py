@@ -13,9 +13,9 @@ from antiphon.store.schema import files
 from antiphon.store.transaction import Transaction
 
 
-def missing_file(file_id: str) -> NotFoundError:
+def missing_file(file_id: str, param: str = "file_id") -> NotFoundError:
     """There is no such file, or it is someone else's."""
-    return NotFoundError(f"No such File object: {file_id}", param="file_id")
+    return NotFoundError(f"No such File object: {file_id}", param=param)
 
 
 def _owned(owner: str, file_id: str) -> ColumnElement[bool]:

@@ -171,7 +171,7 @@ def _create(
     if transaction.execute(count).scalar_one() > most:
         message = "You have as many vector stores as the limit 'vector_stores' of this server allows."
         raise RequestError(message, code=LIMIT_EXCEEDED)
-    _attach_all(transaction, attached)
+    _attach_all(transaction, attached, "file_ids")
     return find(transaction.connection, record.owner, record.id)
 
 
@@ -207,15 +207,18 @@ def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
 # Their files
 
 
-def _attach_all(transaction: Transaction, attached: Sequence[IndexedFile]) -> None:
-    """Attach files of their owner, to be indexed. Those that are attached already are indexed again."""
+def _attach_all(transaction: Transaction, attached: Sequence[IndexedFile], param: str) -> None:
+    """Attach files of their owner, to be indexed. Those that are attached already are indexed again.
+
+    Raises NotFoundError, which blames `param`.
+    """
     if not attached:
         return
     owner, vector_store_id = attached[0].owner, attached[0].vector_store_id
     ids = {record.id for record in attached}
     own = select(files.c.id).where(files.c.owner == owner, files.c.id.in_(ids))
     for file_id in ids.difference(transaction.execute(own).scalars()):
-        raise missing_file(file_id)
+        raise missing_file(file_id, param)
     detach_files(transaction, _attached(owner, vector_store_id) & vector_store_files.c.file_id.in_(ids))
     for record in {record.id: record for record in attached}.values():
         values = asdict(record)
@@ -233,7 +236,7 @@ def _attach(
     if batch is not None:
         values = {name: value for name, value in asdict(batch).items() if name in vector_store_batches.c}
         transaction.execute(insert(vector_store_batches).values(values))
-    _attach_all(transaction, attached)
+    _attach_all(transaction, attached, "file_id" if batch is None else "file_ids")
 
 
 @one_by_one

@@ -18,6 +18,7 @@ class Signal:
                 await self._event.wait()
         except TimeoutError:
             return False
+        # Cleared before the caller looks: a change while it does sets it again, and is not missed.
         self._event.clear()
         return True
 

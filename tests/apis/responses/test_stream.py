@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from antiphon.apis.responses.output.reasoning import RAW_OPEN_RESPONSES
 from antiphon.core.chunks import Candidate, FinishReason, Token
@@ -52,22 +50,6 @@ CALL = [
     CallEnded(complete=True),
 ]
 BROKEN_CALL = [CallStarted("call_1", "f"), ArgumentsDelta('{"a"', '{"a"'), CallEnded(complete=False)]
-ODD = [
-    "a",
-    " ",
-    '"',
-    '\\"',
-    "\\u0041",
-    "\n\r\t",
-    "\x00\x1f\x7f",
-    "é",
-    "👋🏽🌍",
-    "\u2028",
-    "data: [DONE]\n\n",
-    "x" * 9999,
-]
-
-SDK_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 SUMMARISED = {"reasoning": {"summary": "auto"}}
 SCORED = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}

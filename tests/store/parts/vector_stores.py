@@ -266,7 +266,7 @@ class VectorStoresContract:
         await filled(store, {"file_2": ["secret"]})
         vectors = store.vector_stores
         for attempt, param in (
-            (lambda: vectors.create(vector_store("x"), [indexed("hers", "x")]), "file_id"),
+            (lambda: vectors.create(vector_store("x"), [indexed("hers", "x")]), "file_ids"),
             (lambda: vectors.attach(OWNER, "vs_1", [indexed("nothing")]), "file_id"),
             (lambda: vectors.attach(OWNER, "vs_2", [indexed("file_1", "vs_2")]), "vector_store_id"),
             (lambda: vectors.attach("eve", "vs_1", [indexed("hers", owner="eve")]), "vector_store_id"),

@@ -52,7 +52,8 @@ def parse_items(items: Sequence[Any], where: str, own_types: Container[str] = ()
 
 def _typed(item: Given, own_types: Container[str]) -> Given:
     """The item with its type."""
-    type_ = item.text_or_none("type") or _implied_type(item.value)
+    implied = item.value.keys() & {"role", "id"}
+    type_ = item.text_or_none("type") or (_implied_type(item.value) if implied else item.text("type"))
     if type_ not in KINDS and type_ not in own_types and type_ != REFERENCE:
         raise item.wrong("type", f"There are no items of type '{type_}'.")
     return Given({**item.value, "type": type_}, item.where)
