@@ -313,8 +313,8 @@ async def test_other_containers_are_refused(tool: PythonInterpreter, container: 
     assert raised.value.param == f"tools[0].container{param}"
 
 
-async def test_figures_are_pictures(tool: PythonInterpreter, session: Session) -> None:
-    if "matplotlib" not in tool._interpreters.sandbox.about.libraries:
+async def test_figures_are_pictures(storage: Storage, session: Session) -> None:
+    if "matplotlib" not in interpreters(storage).sandbox.about.libraries:
         pytest.skip("the Python of this machine has no matplotlib")
     result = successful(await session.run(*code("import matplotlib.pyplot as p; p.plot([1, 2]); p.show()")))
     assert isinstance(result.details, Printed)

@@ -167,7 +167,7 @@ def observed() -> Observation:
 
 
 def unix_nanoseconds(moment: float) -> int:
-    """A time of `perf_counter` as one of the clock on the wall."""
+    """A time of `perf_counter` as nanoseconds since 1970."""
     return time_ns() - int((perf_counter() - moment) * 1e9)
 
 

@@ -1,7 +1,7 @@
 """The tool `mcp`: a request may have several, one for each MCP server.
 
 Which functions it has is what the server lists, unless the conversation has a listing already. Whatever a
-server does, slow, broken or lying, is the result of a call, or the error of a listing.
+server does, slowly, wrongly or not at all, is the result of a call, or the error of a listing.
 """
 
 import re
