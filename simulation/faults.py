@@ -89,14 +89,14 @@ FAULTS = {
     ),
     "a request of a batch is answered again at a takeover": Fault(
         "app/message_batches.py",
-        "        done = {result.custom_id for result in recorded}\n",
+        "        done = {entry.custom_id for entry in recorded if isinstance(entry, Result)}\n",
         "        done = set[str]()\n",
         "is answered again|has the result|two results",
     ),
     "the results of a batch are forgotten at a takeover": Fault(
         "app/message_batches.py",
-        'recorded = [read_result(line) for entry in log for line in entry.events.split(b"\\n")]',
-        'recorded = [read_result(line) for entry in log[:0] for line in entry.events.split(b"\\n")]',
+        'return [read_entry(line) for entry in log for line in entry.events.split(b"\\n")]',
+        'return [read_entry(line) for entry in log[:0] for line in entry.events.split(b"\\n")]',
         "is answered again|two results|has results of",
     ),
     "a request of a batch is left out": Fault(

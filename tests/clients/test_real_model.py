@@ -389,3 +389,35 @@ async def test_a_response_says_the_same_streamed_and_whole_in_the_form_of_its_sc
     assert events[-1].response.output_text == response.output_text
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert "".join(deltas) == response.output_text
+
+
+OUTPUTS: dict[str, Any] = {
+    "shell_call": [{"stdout": "a.txt", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
+    "apply_patch_call": "It is made.",
+}
+
+
+@pytest.mark.parametrize(
+    ("tool", "asked", "type_"),
+    [
+        ({"type": "shell", "environment": {"type": "local"}}, "List the files with ls.", "shell_call"),
+        ({"type": "apply_patch"}, "Create the file a.txt with the line hello.", "apply_patch_call"),
+    ],
+    ids=["shell", "apply_patch"],
+)
+async def test_a_tool_of_the_client_s_that_is_demanded_is_called_and_answered(
+    client: AsyncOpenAI, model: str, tool: Any, asked: str, type_: str
+) -> None:
+    options: Any = {"model": model, "tools": [tool], "temperature": 0, "extra_body": {"seed": 1}}
+    choice: Any = {"type": tool["type"]}
+    response = await client.responses.create(
+        input=asked, tool_choice=choice, max_output_tokens=150, **options
+    )
+    [call] = [item.to_dict() for item in response.output]
+    assert (call["type"], call["status"]) == (type_, "completed")
+    answer: Any = {"type": f"{type_}_output", "call_id": call["call_id"], "output": OUTPUTS[type_]}
+    answer |= {"status": "completed"} if type_ == "apply_patch_call" else {}
+    last = await client.responses.create(
+        input=[answer], previous_response_id=response.id, tool_choice="none", max_output_tokens=12, **options
+    )
+    assert last.output_text

@@ -29,3 +29,13 @@ def test_a_line_begins_a_line(pieces: list[str]) -> None:
     excerpt.write_line("end")
     text = "".join(pieces)
     assert str(excerpt) == (text if not text or text.endswith("\n") else f"{text}\n") + "end"
+
+
+@given(PIECES, st.integers(0, 30))
+def test_what_is_told_at_once_is_how_it_begins_whatever_follows(pieces: list[str], limit: int) -> None:
+    told: list[str] = []
+    excerpt = Excerpt(limit, told.append)
+    for piece in pieces:
+        excerpt.write(piece)
+        assert str(excerpt).startswith("".join(told))
+    assert "".join(told) == "".join(pieces)[: limit // 2]
