@@ -14,7 +14,6 @@ import gc
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -122,8 +121,12 @@ async def serve(core: VllmCore, answers: Mapping[int, tuple[bytes, ...]], port: 
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
-    with suppress(asyncio.CancelledError):
+    try:
         await core.read(playing.take)
+    except asyncio.CancelledError:
+        pass
+    finally:
+        core.leave()
 
 
 def main() -> None:

@@ -215,7 +215,7 @@ class AsyncLLM:
         return cls(args)
 
     def shutdown(self) -> None:
-        for end in self.engine_core.end:
+        for end in (*self.engine_core.end, *self.engine_core.resources.output_socket.plain.ends):
             os.close(end)
 
 
@@ -291,6 +291,51 @@ class InputProcessor:
         return request
 
 
+class Again(Exception):
+    """Of zmq."""
+
+
+class PlainSocket:
+    """A socket of zmq's: its descriptor is readable when something has arrived since it was looked at."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.ends = os.pipe()
+        self.signalled = False
+
+    def getsockopt(self, option: str) -> int:
+        assert option == "FD"
+        return self.ends[0]
+
+    def recv_multipart(self, flags: str, copy: bool) -> Any:
+        assert (flags, copy) == ("NOBLOCK", False)
+        if self.signalled:
+            os.read(self.ends[0], 1)
+            self.signalled = False
+        if not self.messages:
+            raise Again
+        return self.messages.pop(0)
+
+    @staticmethod
+    def shadow(socket: "Socket") -> "PlainSocket":
+        return socket.plain
+
+
+class Socket:
+    """The same, bound to asyncio, which is not asked."""
+
+    recv_multipart: Any = None
+
+    def __init__(self) -> None:
+        self.plain = PlainSocket()
+
+    def arrive(self, message: Any) -> None:
+        self.plain.messages.append(message)
+        if not self.plain.signalled:
+            self.plain.signalled = True
+            os.write(self.plain.ends[1], b"!")
+
+
 class EngineCore:
     """Yields a token for each request in each step. `script` is played instead, `held` stops it, `dies` and `end` end it."""
 
@@ -307,8 +352,10 @@ class EngineCore:
         self.held = False
         self.end = os.pipe()
         self.outputs_queue: Any = asyncio.Queue()
-        self._reading: asyncio.Task[None] | None = None
-        self.resources = SimpleNamespace(engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]]))
+        self._tasks: list[asyncio.Future[None]] = []
+        self.resources = SimpleNamespace(
+            engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]]), output_socket=Socket()
+        )
 
     async def add_request_async(self, request: Any) -> None:
         self._requests[request.request_id] = [*request.prompt_token_ids]
@@ -329,20 +376,26 @@ class EngineCore:
         return self.adapters.pop(lora_id, None) is not None
 
     async def get_output_async(self) -> Any:
-        self._reading = self._reading or asyncio.ensure_future(self._read())
+        self._tasks = self._tasks or [*map(asyncio.ensure_future, (self._compute(), self._read()))]
         outputs = await self.outputs_queue.get()
         if isinstance(outputs, Exception):
             raise outputs
         return outputs
 
-    async def _read(self) -> None:
-        """As vLLM's client does, in a task of its own, of what comes from the process that computes."""
-        queue = self.outputs_queue
+    async def _compute(self) -> None:
+        """What the other process does: it sends a message for each step."""
+        socket = self.resources.output_socket
         while not self.dies:
             await asyncio.sleep(0.001 if self.held or not self._requests else 0)
             if self._requests and not self.held:
-                queue.put_nowait(SimpleNamespace(outputs=[self._output(each) for each in [*self._requests]]))
-        queue.put_nowait(EngineDeadError())
+                socket.arrive(SimpleNamespace(outputs=[self._output(each) for each in [*self._requests]]))
+        socket.arrive(EngineDeadError())
+
+    async def _read(self) -> None:
+        """What the client does, in a task of its own."""
+        queue, socket = self.outputs_queue, self.resources.output_socket
+        while True:
+            queue.put_nowait(await socket.recv_multipart(copy=False))
 
     def _output(self, request_id: str) -> EngineCoreOutput:
         ids = self._requests[request_id]
@@ -413,6 +466,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         },
         "vllm.lora": {},
         "vllm.lora.request": {"LoRARequest": LoRARequest},
+        "zmq": {"Socket": PlainSocket, "Again": Again, "NOBLOCK": "NOBLOCK", "FD": "FD"},
         "vllm.exceptions": {"VLLMClientError": VLLMClientError},
     }
     for name, contents in modules.items():

@@ -1,7 +1,7 @@
 """Models of safetensors, run by vLLM: on GPUs, on many of them, or on the processor.
 
-vLLM computes in processes of its own. One task here reads what they yield: of each step the outputs for all
-generations, which are handed to their receivers by plain calls. vLLM batches what it has, and can
+vLLM computes in processes of its own. The outputs of each step, for all generations, are handed to their
+receivers by plain calls in the task that reads them. vLLM batches what it has, and can
 let go of a request at any time; there are never more in it than it works on, so that who waits, waits
 here, and in fair shares.
 
@@ -354,8 +354,10 @@ class VllmEngine:
     def _let_go(self, error: type[EngineError]) -> None:
         """There is no core any more: what runs and what waits fails."""
         core, self._core = self._core, None
-        for sentinel in core.sentinels if core is not None else ():
-            asyncio.get_running_loop().remove_reader(sentinel)
+        if core is not None:
+            core.leave()
+            for sentinel in core.sentinels:
+                asyncio.get_running_loop().remove_reader(sentinel)
         for generation in [*self._running.values(), *self._waiting]:
             generation.fail(error())
 

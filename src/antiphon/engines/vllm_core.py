@@ -230,6 +230,41 @@ class _Steps(asyncio.Queue[Exception]):
             self.take(item.outputs)
 
 
+class _Messages:
+    """Receives from a socket of vLLM's, with half of the CPU that zmq's own binding to asyncio takes."""
+
+    def __init__(self, socket: Any) -> None:
+        self._zmq = imported("zmq")
+        self._socket = self._zmq.Socket.shadow(socket)  # the same one, without that binding
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._descriptor: int
+        self._arrival: asyncio.Future[None]
+
+    async def recv_multipart(self, *, copy: bool) -> Any:
+        """As that of the socket."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            # One of our own: vLLM closes the socket, and with it the other, when it likes.
+            self._descriptor = os.dup(self._socket.getsockopt(self._zmq.FD))
+            self._loop.add_reader(self._descriptor, self._arrived)
+        while True:
+            self._arrival = self._loop.create_future()
+            try:
+                return self._socket.recv_multipart(self._zmq.NOBLOCK, copy=copy)
+            except self._zmq.Again:
+                await self._arrival
+
+    def _arrived(self) -> None:
+        if not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def leave(self) -> None:
+        """Leave the event loop. Nothing is received any more."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+
+
 class VllmCore:
     """A loaded model. Making one takes until its processes are ready. Raises EngineError if that fails."""
 
@@ -238,7 +273,10 @@ class VllmCore:
             self._llm = imported("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(args)
         except (RuntimeError, ValueError, OSError) as error:
             raise _unloadable(args.model, error) from error
-        self._steps = self._llm.engine_core.outputs_queue = _Steps()
+        client = self._llm.engine_core
+        self._steps = client.outputs_queue = _Steps()
+        self._messages = _Messages(client.resources.output_socket)
+        client.resources.output_socket.recv_multipart = self._messages.recv_multipart
         self._params = imported("vllm.sampling_params")
         self._refusal = imported("vllm.exceptions").VLLMClientError
         self._config = self._llm.model_config
@@ -531,6 +569,10 @@ class VllmCore:
         ends: Sequence[int] = manager.sentinels() if hasattr(manager, "sentinels") else ()
         return ends
 
+    def leave(self) -> None:
+        """Leave the event loop: nothing is read any more."""
+        self._messages.leave()
+
     def close(self) -> None:
-        """End its processes."""
+        """End its processes, after `leave`."""
         self._llm.shutdown()
