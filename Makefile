@@ -46,10 +46,10 @@ test-page: $(VENV)/.page  ## Run the page in a real Chromium, which has to be th
 # vLLM leaves sockets to the garbage collector, which warns of them.
 LEFT := ignore::pytest.PytestUnraisableExceptionWarning
 
-# One vLLM at a time, on two threads, with little memory, and nothing from outside.
+# One vLLM at a time, on two threads, with little memory, and nothing from outside. A busy machine starts it in minutes.
 test-vllm: $(VLLM)/.ready  ## Run tests with a real vLLM on the processor: installs it (ARGS="-k contract")
 	ANTIPHON_TEST_VLLM=$(abspath $(VLLM))/model HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
-		$(VLLM)/bin/python -m pytest -n 0 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
+		$(VLLM)/bin/python -m pytest -n 0 --timeout 600 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
 		tests/engines/test_vllm_images.py \
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 

@@ -305,6 +305,18 @@ async def test_the_server_tells_where_another_one_finds_the_prompt():
     assert (body["stream"], body["kv_transfer_params"]) == (False, {"do_remote_decode": True})
 
 
+async def test_the_candidates_of_a_whole_answer_are_looked_up():
+    scores = {"tokens": ["token_id:504"], "token_logprobs": [-1.0], "top_logprobs": [{"token_id:9": -0.5}]}
+    choice = {"text": "The", "finish_reason": "length", "token_ids": [504], "logprobs": scores}
+    whole = {"choices": [choice], "kv_transfer_params": PULL}
+    async with canned({**VLLM, "/v1/completions": [answer(200, whole)]}) as server:
+        engine = await started(server)
+        chunks = await generated(engine, replace(REQUEST, sampling=replace(ELSEWHERE, logprobs=1)))
+        await engine.stop()
+    assert tokens_of(chunks) == [Token(504, "The", -1.0, (Candidate(9, " text", -0.5),))]
+    assert finish_of(chunks).kv_transfer_params == PULL
+
+
 @pytest.mark.parametrize("body", [{"choices": []}, {"error": {"message": "x"}}, {"choices": [{"text": "a"}]}])
 async def test_an_answer_that_is_none_is_an_error(body):
     async with canned({**VLLM, "/v1/completions": [answer(200, body)]}) as server:

@@ -390,8 +390,9 @@ class Lines:
         return (line.rstrip(b"\r") for line in lines)
 
     def rest(self) -> bytes:
-        """What has come behind the last end of a line."""
-        return self._rest
+        """What has come behind the last end of a line, once."""
+        rest, self._rest = self._rest, b""
+        return rest
 
 
 def _address(url: str) -> SplitResult:

@@ -428,7 +428,9 @@ class _Generation(Exchange):
         """The response is over, and no error of the server's."""
         if self.whole and error is None and (rest := self._lines.rest()):
             self._read([rest])
-            if self._over:
+            if self._asking is not None:
+                self._ended.append(None)
+            if self._over or self._ended:
                 return
         last = self._reader.end() if error is None else None
         if last is None:
