@@ -24,8 +24,9 @@ from antiphon.core.limits import Limits
 from antiphon.core.vectors import EmbeddingRequest
 from antiphon.run.documents import terms_of
 from antiphon.run.models import Models
+from antiphon.store.chunk_rows import CANDIDATES
 from antiphon.store.records import ChunkRecord, Postings
-from antiphon.store.vector_stores import CANDIDATES, missing
+from antiphon.store.vector_stores import missing
 
 log = structlog.get_logger(__name__)
 

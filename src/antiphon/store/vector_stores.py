@@ -2,15 +2,10 @@
 
 A file is attached as a row, which is at the same time the job to index it: it is claimed under a
 lease, its chunks are written, and it is completed or failed. Chunks belong to that row, and are
-found only when it is completed. What is detached is marked, and goes with the sweep.
-
-Databases narrow a search down, each in its own way: SQLite with FTS5, PostgreSQL with an index of
-text search. Both are given terms that were made outside, and neither changes them.
+found only when it is completed (`chunk_rows.py`). What is detached is marked, and goes with the sweep.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from math import log
-from random import SystemRandom
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -18,25 +13,17 @@ from msgspec.structs import asdict, replace
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Float,
-    Select,
     bindparam,
-    cast,
-    column,
     delete,
     func,
     insert,
-    literal,
-    literal_column,
     select,
-    table,
     update,
 )
-from sqlalchemy import Text as PlainText
-from sqlalchemy.dialects.postgresql import TSQUERY
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.store import chunk_rows
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_vector_stores, detach_files
 from antiphon.store.files import missing_file
@@ -65,18 +52,9 @@ from antiphon.store.schema import (
     vector_stores,
 )
 from antiphon.store.store import INDEXING
-from antiphon.store.transaction import Transaction, insertion
+from antiphon.store.transaction import Transaction
 from antiphon.store.usage import check_room, uncount
 
-CANDIDATES = 200
-"""So many chunks are given to be ranked, of those that match."""
-
-_SATURATION = 1.2
-"""How soon further occurrences of a term count for little: `k1` of BM25."""
-
-_ADD_CHUNK = insertion(vector_chunks)
-_random = SystemRandom()
-_fts = table("vector_chunk_terms", column("rowid"), column("rank"))
 _STORE = tuple(vector_stores.c)
 _FILE = (
     vector_store_files.c.id.label("key"),
@@ -372,33 +350,13 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk],
     row = transaction.execute(mine).first()
     if row is None:
         return False
-    size = sum(map(_size, chunks))
+    size = sum(map(chunk_rows.size, chunks))
     grown = update(vector_store_files).where(vector_store_files.c.id == key)
     transaction.execute(grown.values(usage_bytes=row.usage_bytes + size))
     transaction.count(row.owner, size)
     check_room(transaction, row.owner, limits)
-    # At random: an `insertion` gives every column a value, and servers share the table.
-    first = _random.getrandbits(62)
-    store = _store_term(row.vector_store_id)
-    rows = [
-        (
-            first + index,
-            key,
-            chunk.position,
-            len(chunk.terms.split()) + 1,  # with the term of the vector store
-            chunk.text,
-            f"{store} {chunk.terms}",
-            chunk.embedded_by,
-            chunk.vector,
-        )
-        for index, chunk in enumerate(chunks)
-    ]
-    transaction.each(_ADD_CHUNK, rows)
+    chunk_rows.add(transaction, key, row.vector_store_id, chunks)
     return True
-
-
-def _size(chunk: NewChunk) -> int:
-    return len(chunk.text.encode()) + len(chunk.terms.encode()) + len(chunk.vector or b"")
 
 
 @one_by_one
@@ -414,113 +372,6 @@ def _finish(transaction: Transaction, end: IndexEnd) -> bool:
     if end.status is not IndexStatus.COMPLETED:
         transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == end.key))
     return True
-
-
-# Search
-
-
-def _store_term(vector_store_id: str) -> str:
-    """The term that all chunks of a vector store have, and no text: it has a sign that terms have not."""
-    return vector_store_id
-
-
-def _searched(owner: str, ids: Sequence[str], keys: Collection[str] | None) -> ColumnElement[bool]:
-    its = vector_store_files.c.vector_store_id.in_(ids) & (vector_store_files.c.owner == owner)
-    done = its & (vector_store_files.c.status == IndexStatus.COMPLETED)
-    return done if keys is None else done & vector_store_files.c.id.in_(keys)
-
-
-def _attributes(connection: Connection, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
-    searched = select(vector_store_files.c.id, vector_store_files.c.attributes)
-    return {row.id: row.attributes for row in connection.execute(searched.where(_searched(owner, ids, None)))}
-
-
-def _joined(*columns: Any) -> Select[Any]:
-    return select(*columns).select_from(
-        vector_chunks.join(vector_store_files, vector_store_files.c.id == vector_chunks.c.parent)
-    )
-
-
-def _matching(connection: Connection, ids: Sequence[str], terms: Sequence[str]) -> ColumnElement[bool]:
-    """Chunks of these vector stores that have one of these terms."""
-    if connection.dialect.name == "sqlite":
-        stores, wanted = (
-            " OR ".join(f'"{each}"' for each in some) for some in (map(_store_term, ids), terms)
-        )
-        found = select(_fts.c.rowid).where(
-            literal_column("vector_chunk_terms").op("MATCH")(f"({stores}) AND ({wanted})")
-        )
-        return vector_chunks.c.id.in_(found)
-    stores, wanted = (" | ".join(f"'{each}'" for each in some) for some in (map(_store_term, ids), terms))
-    query = cast(bindparam(None, f"({stores}) & ({wanted})", PlainText), TSQUERY)
-    indexed = func.array_to_tsvector(func.string_to_array(vector_chunks.c.terms, literal_column("' '")))
-    return indexed.op("@@")(query)
-
-
-def _postings(
-    connection: Connection,
-    owner: str,
-    ids: Sequence[str],
-    terms: Sequence[str],
-    keys: Collection[str] | None,
-) -> Postings:
-    searched = _searched(owner, ids, keys)
-    size = _joined(func.count(), func.coalesce(func.sum(vector_chunks.c.size), 0))
-    total, length = connection.execute(size.where(searched)).one()
-    counts: dict[str, int] = {}
-    for term in terms:
-        count = _joined(func.count()).where(searched, _matching(connection, ids, [term]))
-        counts[term] = connection.execute(count).scalar_one()
-    found = [term for term in terms if counts[term]]
-    if not found:
-        return Postings(total, int(length), counts, [])
-    wanted = _found().where(searched, _matching(connection, ids, found))
-    weights = {term: log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5)) for term in found}
-    ordered = wanted.order_by(_weight(weights).desc(), vector_chunks.c.id).limit(CANDIDATES)
-    rows = [ChunkRecord(*row) for row in connection.execute(ordered)]
-    return Postings(total, int(length), counts, rows)
-
-
-def _found() -> Select[Any]:
-    """The columns of a `ChunkRecord`."""
-    columns = (
-        vector_chunks.c.id,
-        vector_store_files.c.file_id,
-        files.c.filename,
-        vector_store_files.c.attributes,
-        vector_chunks.c.position,
-        vector_chunks.c.text,
-        vector_chunks.c.terms,
-    )
-    return _joined(*columns).join(files, files.c.id == vector_store_files.c.file_id)
-
-
-def _vectors(
-    connection: Connection, owner: str, ids: Sequence[str], keys: Collection[str], model: str
-) -> list[tuple[int, bytes]]:
-    wanted = _joined(vector_chunks.c.id, vector_chunks.c.vector)
-    its = wanted.where(_searched(owner, ids, keys), vector_chunks.c.embedded_by == model)
-    return [(row.id, row.vector) for row in connection.execute(its)]
-
-
-def _chunks_of(connection: Connection, owner: str, chunk_ids: Sequence[int]) -> list[ChunkRecord]:
-    mine = _found().where(vector_chunks.c.id.in_(chunk_ids), vector_store_files.c.owner == owner)
-    done = mine.where(vector_store_files.c.status == IndexStatus.COMPLETED)
-    return [ChunkRecord(*row) for row in connection.execute(done)]
-
-
-def _weight(weights: Mapping[str, float]) -> ColumnElement[float]:
-    """About what BM25 makes of a chunk: the weight of each term, the more the more often it is there."""
-    total: ColumnElement[float] = literal(0.0, Float)
-    for term, weight in weights.items():
-        # Terms are separated by single spaces, each of which is doubled: so neighbours share none.
-        padded = func.replace(
-            literal_column("' '") + vector_chunks.c.terms + literal_column("' '"), " ", "  "
-        )
-        without = func.replace(padded, f" {term} ", "")
-        count = cast(func.length(padded) - func.length(without), Float) / (len(term) + 2.0)
-        total = total + weight * count / (count + _SATURATION)
-    return total
 
 
 class SqlVectorStores:
@@ -608,7 +459,7 @@ class SqlVectorStores:
         return await self._database.write(_finish, end)
 
     async def attributes(self, owner: str, vector_store_ids: Sequence[str]) -> dict[str, bytes]:
-        return await self._database.read(_attributes, owner, vector_store_ids)
+        return await self._database.read(chunk_rows.attributes, owner, vector_store_ids)
 
     async def postings(
         self,
@@ -617,12 +468,12 @@ class SqlVectorStores:
         terms: Sequence[str],
         keys: Collection[str] | None = None,
     ) -> Postings:
-        return await self._database.read(_postings, owner, vector_store_ids, terms, keys)
+        return await self._database.read(chunk_rows.postings, owner, vector_store_ids, terms, keys)
 
     async def vectors(
         self, owner: str, vector_store_ids: Sequence[str], keys: Collection[str], model: str
     ) -> Sequence[tuple[int, bytes]]:
-        return await self._database.read(_vectors, owner, vector_store_ids, keys, model)
+        return await self._database.read(chunk_rows.vectors, owner, vector_store_ids, keys, model)
 
     async def chunks(self, owner: str, chunk_ids: Sequence[int]) -> Sequence[ChunkRecord]:
-        return await self._database.read(_chunks_of, owner, chunk_ids)
+        return await self._database.read(chunk_rows.chunks_of, owner, chunk_ids)

@@ -1,0 +1,175 @@
+"""The rows of chunks: written for the files of vector stores, and found by their terms and vectors.
+
+Databases narrow a search down, each in its own way: SQLite with FTS5, PostgreSQL with an index of
+text search. Both are given terms that were made outside, and neither changes them.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from math import log
+from random import SystemRandom
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    Select,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal,
+    literal_column,
+    select,
+    table,
+)
+from sqlalchemy import Text as PlainText
+from sqlalchemy.dialects.postgresql import TSQUERY
+
+from antiphon.store.records import ChunkRecord, IndexStatus, NewChunk, Postings
+from antiphon.store.schema import files, vector_chunks, vector_store_files
+from antiphon.store.transaction import Transaction, insertion
+
+CANDIDATES = 200
+"""So many chunks are given to be ranked, of those that match."""
+
+_SATURATION = 1.2
+"""How soon further occurrences of a term count for little: `k1` of BM25."""
+
+_ADD = insertion(vector_chunks)
+_random = SystemRandom()
+_fts = table("vector_chunk_terms", column("rowid"), column("rank"))
+
+
+def size(chunk: NewChunk) -> int:
+    """What a chunk counts for its owner."""
+    return len(chunk.text.encode()) + len(chunk.terms.encode()) + len(chunk.vector or b"")
+
+
+def add(transaction: Transaction, parent: str, vector_store_id: str, chunks: Sequence[NewChunk]) -> None:
+    """Add chunks of the file in the row `parent`."""
+    # At random: an `insertion` gives every column a value, and servers share the table.
+    first = _random.getrandbits(62)
+    store = _store_term(vector_store_id)
+    rows = [
+        (
+            first + index,
+            parent,
+            chunk.position,
+            len(chunk.terms.split()) + 1,  # with the term of the vector store
+            chunk.text,
+            f"{store} {chunk.terms}",
+            chunk.embedded_by,
+            chunk.vector,
+        )
+        for index, chunk in enumerate(chunks)
+    ]
+    transaction.each(_ADD, rows)
+
+
+def _store_term(vector_store_id: str) -> str:
+    """The term that all chunks of a vector store have, and no text: it has a sign that terms have not."""
+    return vector_store_id
+
+
+def _searched(owner: str, ids: Sequence[str], keys: Collection[str] | None) -> ColumnElement[bool]:
+    its = vector_store_files.c.vector_store_id.in_(ids) & (vector_store_files.c.owner == owner)
+    done = its & (vector_store_files.c.status == IndexStatus.COMPLETED)
+    return done if keys is None else done & vector_store_files.c.id.in_(keys)
+
+
+def attributes(connection: Connection, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
+    """The attributes of the files that can be searched, by the keys of their rows."""
+    searched = select(vector_store_files.c.id, vector_store_files.c.attributes)
+    return {row.id: row.attributes for row in connection.execute(searched.where(_searched(owner, ids, None)))}
+
+
+def _joined(*columns: Any) -> Select[Any]:
+    return select(*columns).select_from(
+        vector_chunks.join(vector_store_files, vector_store_files.c.id == vector_chunks.c.parent)
+    )
+
+
+def _matching(connection: Connection, ids: Sequence[str], terms: Sequence[str]) -> ColumnElement[bool]:
+    """Chunks of these vector stores that have one of these terms."""
+    if connection.dialect.name == "sqlite":
+        stores, wanted = (
+            " OR ".join(f'"{each}"' for each in some) for some in (map(_store_term, ids), terms)
+        )
+        found = select(_fts.c.rowid).where(
+            literal_column("vector_chunk_terms").op("MATCH")(f"({stores}) AND ({wanted})")
+        )
+        return vector_chunks.c.id.in_(found)
+    stores, wanted = (" | ".join(f"'{each}'" for each in some) for some in (map(_store_term, ids), terms))
+    query = cast(bindparam(None, f"({stores}) & ({wanted})", PlainText), TSQUERY)
+    indexed = func.array_to_tsvector(func.string_to_array(vector_chunks.c.terms, literal_column("' '")))
+    return indexed.op("@@")(query)
+
+
+def postings(
+    connection: Connection,
+    owner: str,
+    ids: Sequence[str],
+    terms: Sequence[str],
+    keys: Collection[str] | None,
+) -> Postings:
+    """The chunks that have some of the terms, the best first, and how often each term is there."""
+    searched = _searched(owner, ids, keys)
+    size = _joined(func.count(), func.coalesce(func.sum(vector_chunks.c.size), 0))
+    total, length = connection.execute(size.where(searched)).one()
+    counts: dict[str, int] = {}
+    for term in terms:
+        count = _joined(func.count()).where(searched, _matching(connection, ids, [term]))
+        counts[term] = connection.execute(count).scalar_one()
+    found = [term for term in terms if counts[term]]
+    if not found:
+        return Postings(total, int(length), counts, [])
+    wanted = _found().where(searched, _matching(connection, ids, found))
+    weights = {term: log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5)) for term in found}
+    ordered = wanted.order_by(_weight(weights).desc(), vector_chunks.c.id).limit(CANDIDATES)
+    rows = [ChunkRecord(*row) for row in connection.execute(ordered)]
+    return Postings(total, int(length), counts, rows)
+
+
+def _found() -> Select[Any]:
+    """The columns of a `ChunkRecord`."""
+    columns = (
+        vector_chunks.c.id,
+        vector_store_files.c.file_id,
+        files.c.filename,
+        vector_store_files.c.attributes,
+        vector_chunks.c.position,
+        vector_chunks.c.text,
+        vector_chunks.c.terms,
+    )
+    return _joined(*columns).join(files, files.c.id == vector_store_files.c.file_id)
+
+
+def vectors(
+    connection: Connection, owner: str, ids: Sequence[str], keys: Collection[str], model: str
+) -> list[tuple[int, bytes]]:
+    """The ids and vectors of the chunks of these files that this model has embedded."""
+    wanted = _joined(vector_chunks.c.id, vector_chunks.c.vector)
+    its = wanted.where(_searched(owner, ids, keys), vector_chunks.c.embedded_by == model)
+    return [(row.id, row.vector) for row in connection.execute(its)]
+
+
+def chunks_of(connection: Connection, owner: str, chunk_ids: Sequence[int]) -> list[ChunkRecord]:
+    """The chunks of these ids, as far as they can be found."""
+    mine = _found().where(vector_chunks.c.id.in_(chunk_ids), vector_store_files.c.owner == owner)
+    done = mine.where(vector_store_files.c.status == IndexStatus.COMPLETED)
+    return [ChunkRecord(*row) for row in connection.execute(done)]
+
+
+def _weight(weights: Mapping[str, float]) -> ColumnElement[float]:
+    """About what BM25 makes of a chunk: the weight of each term, the more the more often it is there."""
+    total: ColumnElement[float] = literal(0.0, Float)
+    for term, weight in weights.items():
+        # Terms are separated by single spaces, each of which is doubled: so neighbours share none.
+        padded = func.replace(
+            literal_column("' '") + vector_chunks.c.terms + literal_column("' '"), " ", "  "
+        )
+        without = func.replace(padded, f" {term} ", "")
+        count = cast(func.length(padded) - func.length(without), Float) / (len(term) + 2.0)
+        total = total + weight * count / (count + _SATURATION)
+    return total
