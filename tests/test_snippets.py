@@ -33,9 +33,9 @@ def snippets(path: Path, language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    """Those of curl, each in one line."""
+    """Those of curl, each in one line, without those that are for the reader to fill in."""
     found = [line for path in PAGES for text in snippets(path, "console") for line in _lines(text)]
-    return [line for line in found if line.startswith("curl ")]
+    return [line for line in found if line.startswith("curl ") and "…" not in line]
 
 
 def _lines(text: str) -> list[str]:
