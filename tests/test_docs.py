@@ -1,6 +1,7 @@
 """The docs keep up with the code."""
 
 import dataclasses
+import importlib
 import re
 import runpy
 from pathlib import Path
@@ -30,7 +31,7 @@ from antiphon.http.app import ROUTES
 from antiphon.run.constraints import WIRE_NAMES
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("[bf]*/README.md")]
 
 SAMPLES: dict[str, Any] = {
     "type": "string",
@@ -285,6 +286,17 @@ def test_the_keywords_that_are_enforced_are_in_the_docs() -> None:
 
 def test_the_formats_of_strings_are_in_the_docs() -> None:
     assert listed("Formats:") == PATTERNS.keys()
+
+
+def test_each_attack_is_stopped_by_limits_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "fuzz")
+    attacks = importlib.import_module("attacks").ATTACKS
+    text = (ROOT / "fuzz" / "README.md").read_text(encoding="utf-8")
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")][1:]
+    limits, shown = ([re.findall(r"`([a-z_-]+)`", line[column]) for line in lines] for column in (1, 2))
+    assert all(shown)
+    assert {name for names in limits for name in names} <= structs.asdict(DEFAULTS).keys()
+    assert sorted(name for names in shown for name in names) == sorted(attacks)
 
 
 def test_every_limit_is_in_the_docs_with_its_value() -> None:

@@ -19,7 +19,7 @@ from antiphon.app.journal import (
     unpacked,
 )
 from antiphon.app.log_writer import LogWriter
-from antiphon.core.errors import EngineError, StoreError
+from antiphon.core.errors import EngineError, StoreError, StoreFullError
 from antiphon.core.events import TextDelta
 from antiphon.engines.engine import Prompt
 from antiphon.run.drive import Driver
@@ -141,6 +141,31 @@ async def test_a_store_that_stays_away_is_an_error(
         await Driver(Says("ab"), diary, kind(writer, diary, stored_input(writer))).run(reader)
     store.away = False
     assert await store.responses.get(OWNER, "resp_1") is None
+
+
+async def test_what_is_not_in_the_log_has_no_end(store: Outage, writer: LogWriter) -> None:
+    """The source has ended when it turns out that its events cannot be stored: nothing can be behind them."""
+    store.held["log.append"] = asyncio.Event()
+    diary = Diary()
+    journal = StreamJournal(writer, diary, stored_input(writer))
+    writing: list[asyncio.Task[None]] = []
+
+    class Ends(Says):
+        async def run(self, output: Driver) -> None:
+            await super().run(output)
+            await until(lambda: journal.response_id in writer.open)
+            writing.append(asyncio.create_task(writer.flush()))
+            await until(lambda: "log.append" in store.calls)
+
+    running = asyncio.create_task(Driver(Ends("ab"), diary, journal).run(Reader()))
+    await until(lambda: "log.append" in store.calls)
+    await asyncio.sleep(0)
+    store.full = True
+    store.held["log.append"].set()
+    with pytest.raises(StoreFullError):
+        await running
+    await writing[0]
+    assert not (await found(store)).status.terminal
 
 
 async def test_a_full_answer_waits_for_the_store(store: Outage, writer: LogWriter) -> None:

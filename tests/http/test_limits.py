@@ -129,6 +129,15 @@ async def test_an_answer_has_no_more_tokens_than_there_is_room_for() -> None:
         assert await refused(api, "/chat/completions/batch", batch, "answer_bytes") == "max_tokens"
 
 
+async def test_echoes_of_a_prompt_are_of_an_answer() -> None:
+    async with serving() as (_, api):
+        echo = {"model": "scripted", "prompt": "x" * 400, "echo": True, "max_tokens": 1}
+        assert (await api.post("/completions", {**echo, "n": 2}))["choices"][1]["text"].startswith("xxx")
+        assert await refused(api, "/completions", {**echo, "n": 3}, "answer_bytes") == "echo"
+        ids = {**echo, "prompt": [[1] * 100] * 3}
+        assert await refused(api, "/completions", ids, "answer_bytes") == "echo"
+
+
 async def test_where_there_are_no_keys_each_address_is_a_client() -> None:
     script = [{"when": "much", "output": "word ", "tokens": 10**6, "delay_ms": 1}, {"output": "Hi"}]
     ended: list[str] = []

@@ -287,10 +287,24 @@ async def test_how_long_the_event_loop_was_held_is_known_for_a_while() -> None:
     for late in (0.001, 0.25, 0.002):
         loop.go_on(late)
     text, _ = metrics.text("text/plain", {}, 0)
-    assert b"\nantiphon:loop_delay_seconds 0.25\n" in text
+    shown = float(text.partition(b"\nantiphon:loop_delay_seconds ")[2].split()[0])
+    assert shown == metrics.delay.seconds == pytest.approx(0.25)
     for _ in range(round(2 * LoopDelay.WINDOW / LoopDelay.STEP) + 2):
         loop.go_on(0.0)
     assert metrics.delay.seconds == 0
+
+
+@pytest.mark.parametrize(("computed", "own"), [(0.01, 0.01), (0.2, 0.2), (0.3, 0.25)])
+async def test_a_busy_machine_is_told_apart_from_a_busy_server(computed: float, own: float) -> None:
+    loop, seconds = HeldLoop(), iter((0.0, 0.0, computed))
+    delay = LoopDelay(lambda: next(seconds, computed))
+    delay.watch(loop)  # type: ignore[arg-type]
+    for late in (0.0, 0.25, 0.0):
+        loop.go_on(late)
+    assert (delay.seconds, delay.own) == pytest.approx((0.25, own))
+    for _ in range(round(2 * LoopDelay.WINDOW / LoopDelay.STEP) + 2):
+        loop.go_on(0.0)
+    assert delay.own == 0
 
 
 async def test_metrics_come_as_openmetrics_to_who_wants_them(http: httpx.AsyncClient) -> None:

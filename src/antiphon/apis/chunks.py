@@ -43,8 +43,6 @@ _UNUSED = Usage()
 class PieceKind(Enum):
     """What a piece is part of."""
 
-    ECHO = auto()
-    """Text that the client wrote."""
     TEXT = auto()
     REASONING = auto()
     CALL = auto()
@@ -56,8 +54,6 @@ class Part(Protocol):
     index: int
     token_ids: list[int] | UnsetType
 
-
-_WITH_LOGPROBS = (PieceKind.TEXT, PieceKind.ECHO)
 
 P = TypeVar("P", bound=Part)
 P_contra = TypeVar("P_contra", bound=Part, contravariant=True)
@@ -95,6 +91,10 @@ class Chunks(Generic[P]):
         """A chunk that is no piece."""
         return _encode(self._factory.chunk((part,), self._usage, prompt))
 
+    def echo(self, part: P, text: str) -> bytes:
+        """The chunk with a text that the client wrote."""
+        return self.single(part)
+
     def usage(self, usages: Iterable[Usage]) -> list[bytes]:
         """The chunk behind the last choice, if it was asked for."""
         if self._presentation.usage is UsageReports.NONE:
@@ -123,14 +123,17 @@ class DetailedChunks(Chunks[P]):
 
         def write(text: str, tokens: Tokens) -> bytes:
             part = part_of(text)
-            if kind is not PieceKind.ECHO:
-                self._count(part.index, tokens, reasoning=len(tokens) if kind is PieceKind.REASONING else 0)
-                self._collect_ids(part.index, tokens)
-            if kind in _WITH_LOGPROBS and self._presentation.logprobs is not None:
+            self._count(part.index, tokens, reasoning=len(tokens) if kind is PieceKind.REASONING else 0)
+            self._collect_ids(part.index, tokens)
+            if kind is PieceKind.TEXT and self._presentation.logprobs is not None:
                 self._factory.add_logprobs(part, tokens)
-            return self._write(part, padding=_padding(text) if self._presentation.padded else UNSET)
+            return self.echo(part, text)
 
         return write
+
+    def echo(self, part: P, text: str) -> bytes:
+        """See `Chunks`."""
+        return self._write(part, padding=_padding(text) if self._presentation.padded else UNSET)
 
     def single(self, part: P, prompt: RenderedPrompt | None = None) -> bytes:
         """See `Chunks`."""

@@ -1,6 +1,10 @@
 """Tokens as log probabilities name them, in every API."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
+
+from msgspec import Raw
+from msgspec.json import encode
 
 from antiphon.apis.completion_body import PromptAlternative, PromptLogprobs
 from antiphon.apis.envelope import PresentationOptions
@@ -37,8 +41,9 @@ def bytes_of(token: Token | Candidate) -> list[int]:
 
 
 def prompt_logprobs(tokens: Sequence[Token]) -> PromptLogprobs:
-    """The log probabilities of a prompt's tokens."""
-    return [None if token.logprob is None else _alternatives(token) for token in tokens]
+    """The log probabilities of a prompt's tokens, encoded."""
+    scored = [b"null" if token.logprob is None else encode(_alternatives(token)) for token in tokens]
+    return cast("PromptLogprobs", Raw(b"[%b]" % b",".join(scored)))
 
 
 def _alternatives(token: Token) -> dict[int, PromptAlternative]:

@@ -38,7 +38,10 @@ class _Enveloped:
         self._envelope = envelope
 
     def prompted(self, prompts: Iterable[Any]) -> None:
-        """The prompts are known, each with a `text` and `ids`."""
+        """The prompts are known, each with a `text` and `ids`.
+
+        What is shown of their log probabilities is made here: this is called beside the event loop then.
+        """
         self._envelope = self._envelope.around(prompts)
 
 

@@ -5,7 +5,7 @@ from time import time
 from msgspec.structs import replace
 
 from antiphon.apis.chat.accept import accept as accept_chat
-from antiphon.apis.completions.accept import accept
+from antiphon.apis.completions.accept import Accepted, accept
 from antiphon.apis.completions.answer import CompletionBuilder
 from antiphon.apis.completions.errors import INFILL_PARAMETERS, PARAMETERS
 from antiphon.apis.completions.infill import InfillBuilder, InfillRequest, InfillStream, completion_of
@@ -23,6 +23,7 @@ from antiphon.app.app import App
 from antiphon.app.chat import answer_id, defaults
 from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
+from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
 
@@ -30,6 +31,10 @@ from antiphon.run.drive import Driver, Projection
 async def create(app: App, request: CompletionRequest, owner: str, header_id: str | None) -> Driver:
     """The continuations of texts. Raises RequestError."""
     accepted = accept(request, owner, app.presentation)
+    if request.echo and (size := _echoed(accepted)) > app.options.limits.answer_bytes:
+        app.options.limits.refuse(
+            "answer_bytes", "echo", f"The echoes of the prompts would have {size} bytes"
+        )
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     shape, presentation = accepted.shape, accepted.presentation
@@ -40,6 +45,13 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
     )
     model = await app.models.model(request.model)
     return app.driver(AnswerSource(accepted.turns, model), projection, wanted=request.deadline_seconds)
+
+
+def _echoed(accepted: Accepted) -> int:
+    """Bytes of the prompts in all choices that show them, about: four for a token, where they are tokens."""
+    prompts = [turn.prompt or "" for turn in accepted.turns]
+    sizes = (len(prompt) if isinstance(prompt, str) else BYTES_PER_TOKEN * len(prompt) for prompt in prompts)
+    return accepted.shape.shown * sum(sizes)
 
 
 async def infill(app: App, request: InfillRequest, owner: str, header_id: str | None) -> Driver:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.record import finish_from_record
+from antiphon.core.errors import StoreError
 from antiphon.engines.engine import Prompt
 from antiphon.run.drive import Journal, Projection
 from antiphon.run.endings import Ending, LostError, Stored
@@ -114,12 +115,15 @@ class StreamJournal(ResponseJournal):
         super().__init__(writer, projection, given)
         self.stored: LogEntry | None = None
         self._stop: Stop | None = None
+        self._unwritten: StoreError | None = None  # why some of the log is not
         self._made = 0  # sequence number of the next wire event
         self._logged = self.last + 1  # that of the next one for the log
         self._lines: list[bytes] = []
 
     def stop(self, reason: Exception) -> None:
         """See `Writable`."""
+        if isinstance(reason, StoreError):
+            self._unwritten = reason  # who has ended already is not stopped any more
         if self._stop is not None:
             self._stop(reason)
 
@@ -183,6 +187,12 @@ class StreamJournal(ResponseJournal):
         """
         new = self.record(0, (), lines)
         await self.release()
+        unwritten, self._unwritten = self._unwritten, None
+        if unwritten is not None:
+            try:
+                raise unwritten
+            finally:
+                del unwritten  # its traceback has this frame
         end = self._end(self._entries())
         responses = self._writer.store.responses
 

@@ -144,6 +144,8 @@ class LogWriter:
         try:
             verdicts = await self.retried(lambda: self.store.log.append(*appends.values()))
         except Exception as error:  # it ends those that it is about; the writer continues
+            if isinstance(error, StoreError):
+                error.__traceback__ = None  # it was logged, and has what was to be written
             for journal in appends:
                 self._drop(journal)
                 journal.stop(error)

@@ -10,6 +10,7 @@ Counters are plain numbers and histograms plain lists, because they are written 
 """
 
 import asyncio
+import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -128,15 +129,22 @@ _COUNTED = {
 
 
 class LoopDelay:
-    """How long the event loop was held: how late its timers came at worst, in the last one to two minutes."""
+    """How long the event loop was held: how late its timers came at worst, in the last one to two minutes.
+
+    On a machine that is shared a loop is late because others have the processor, too. `own` is what the
+    server itself may have held it for: no longer than it was late, or than it has computed meanwhile.
+    """
 
     STEP = 0.05
     """Seconds between two timers: what holds the loop for less may be missed, and of more up to so much. Each
     wakes a server that may have nothing else to do, for 0.1 ms of CPU."""
     WINDOW = 60.0
 
-    def __init__(self) -> None:
-        self._longest = self._before = self._until = 0.0
+    def __init__(self, computed: Callable[[], float] = time.process_time) -> None:
+        """`computed` are the seconds of processor that the server has used."""
+        self._longest = self._before = self._own = self._own_before = self._until = 0.0
+        self._computing = computed
+        self._computed = computed()
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look at this loop for as long as it runs."""
@@ -148,16 +156,25 @@ class LoopDelay:
         loop.call_at(due, self._look, loop, due)
 
     def _look(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
-        now = loop.time()
+        now, computed = loop.time(), self._computing()
         if now > self._until:
             self._before, self._longest, self._until = self._longest, 0.0, now + self.WINDOW
-        self._longest = max(self._longest, now - due)
+            self._own_before, self._own = self._own, 0.0
+        late = now - due
+        self._longest = max(self._longest, late)
+        self._own = max(self._own, min(late, computed - self._computed))
+        self._computed = computed
         self._wait(loop)
 
     @property
     def seconds(self) -> float:
         """The longest delay."""
         return max(self._longest, self._before)
+
+    @property
+    def own(self) -> float:
+        """The longest that the server itself may have caused, in seconds."""
+        return max(self._own, self._own_before)
 
 
 class Metrics:
@@ -258,6 +275,11 @@ class Metrics:
             "antiphon:loop_delay_seconds",
             "Longest time that the event loop was held in the last one to two minutes.",
             self.delay.seconds,
+        )
+        yield GaugeMetricFamily(
+            "antiphon:loop_held_seconds",
+            "As much of it, at most, as the server itself has caused, not others on its machine.",
+            self.delay.own,
         )
 
     def _families(self) -> Iterator[Metric]:

@@ -397,10 +397,14 @@ class _Pieces:
         self._others: dict[int, str] = {}
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
-        ids = []
+        ids: list[int] = []
+        found: dict[str, int] = {}  # one number for each piece, not for each place
         for piece in pieces:
-            ids.append(token_id(piece))
-            self._others[ids[-1]] = piece
+            token = found.get(piece)
+            if token is None:
+                token = found[piece] = token_id(piece)
+            ids.append(token)
+        self._others.update((token, piece) for piece, token in found.items())
         while len(self._others) > REMEMBERED_PIECES:
             del self._others[next(iter(self._others))]
         return ids

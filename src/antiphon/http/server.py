@@ -50,6 +50,9 @@ LARGE_BUFFER = 256 * 1024
 """Bytes of a buffer from which on its memory goes back to the system when it is freed."""
 ARENAS = 2
 """Heaps of the C library: each keeps memory of its own, and Python's threads take turns anyway."""
+UNSENT = 128 * 1024
+"""Bytes that the system takes for a connection beyond what its client has room for. By itself it takes
+megabytes: who does not read would be noticed, and the answer held back, long after the last read."""
 SIGNAL_SECONDS = 0.1
 """How long a second Ctrl-C may go unnoticed."""
 _PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
@@ -262,6 +265,8 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
     path = settings.unix_socket
     if path is None:
         with _listen(settings.host, settings.port) as listener:
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux and macOS; connections inherit it
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
             yield listener
         return
     with _listen_unix(path) as listener:

@@ -6,6 +6,7 @@ loop where the model may call tools of the server.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from antiphon.engines.engine import BeamSearcher, Prompt, PromptScorer
 from antiphon.run.drive import Driver
 from antiphon.run.endings import ClientLeftError
 from antiphon.run.generation import GenerationRun
-from antiphon.run.model import Model, Prepared
+from antiphon.run.model import TOKEN_BYTES, Model, Prepared
 from antiphon.run.replay import ReplayContext, ReplayLog
 from antiphon.run.tool_loop import ApprovedCalls, ToolLoop, hosts_tools
 
@@ -66,7 +67,11 @@ class AnswerSource:
             raise RequestError(message, param="kv_transfer_params")
         prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
         _reserve(prepared)
-        output.prompted(await _each(prepared, _scored))
+        prompts = await _each(prepared, partial(_scored, choices=choices))
+        if any(prompt.tokens for prompt in prompts):  # much is made of them
+            await asyncio.to_thread(output.prompted, prompts)
+        else:
+            output.prompted(prompts)
         choosing = [
             _choice(each, index, context)
             for each, contexts in zip(prepared, await _each(prepared, self._contexts), strict=True)
@@ -135,10 +140,15 @@ async def _each(prepared: Sequence[Prepared], work: Callable[[Prepared], Corouti
     return [task.result() for task in tasks]
 
 
-async def _scored(prepared: Prepared) -> Prompt:
-    """The prompt, with the log probabilities of its tokens if these are wanted."""
-    if prepared.request.sampling.prompt_logprobs is None:
+async def _scored(prepared: Prepared, choices: int) -> Prompt:
+    """The prompt, with the log probabilities of its tokens if these are wanted. Each choice may show them."""
+    wanted = prepared.request.sampling.prompt_logprobs
+    if wanted is None:
         return prepared.prompt
+    size = len(prepared.prompt.ids) * choices * TOKEN_BYTES * (2 + wanted)
+    if size > prepared.model.limits.answer_bytes:
+        what = f"The log probabilities of this prompt may have {size} bytes"
+        prepared.model.limits.refuse("answer_bytes", "prompt_logprobs", what)
     assert isinstance(prepared.engine, PromptScorer)
     return replace(prepared.prompt, tokens=await prepared.engine.score_prompt(prepared.request))
 

@@ -47,7 +47,7 @@ class Projection(Protocol):
     """Makes wire events of the events of an answer, and the body of the full answer."""
 
     def prompted(self, prompts: Sequence[Prompt]) -> None:
-        """These are the prompts that the answer begins with."""
+        """These are the prompts that the answer begins with; called in a thread if they have `tokens`."""
         ...
 
     def begin(self) -> list[bytes]:
@@ -275,8 +275,9 @@ class Driver:
         try:
             await self._end(ending, reason)
         finally:
-            # Both refer to this object: no cycle is left for the garbage collector.
+            # All refer to this object, in the end: no cycle is left for the garbage collector.
             self._client = Client()
+            self._journal = self._reason = None
             del self._source
             if self._cancelled is not None:
                 raise self._cancelled

@@ -131,7 +131,7 @@ def _of(connection: Connection, owner: str) -> int:
 def _check(connection: Connection, wanted: _Wanted, limits: Limits) -> int:
     """The bytes that are left. Raises RequestError."""
     room = Room(connection, (wanted.owner,), limits)
-    over = room.exceeded(wanted.owner, wanted.adding)
+    over = room.exceeded(wanted.owner, ROW_BYTES + wanted.adding)
     if wanted.adding > limits.response:
         over = "response_bytes"
     if over is not None:

@@ -69,6 +69,7 @@ def answered(
     choices: Sequence[Sequence[Event]], shape: Shape, presentation: PresentationOptions = DEFAULT_PRESENTATION
 ) -> dict[str, Any]:
     builder = CompletionBuilder(ENVELOPE, shape, presentation)
+    builder.prompted(PROMPTS)
     assert builder.begin() == []
     for index, events in enumerate(choices):
         assert builder.push(index, Accumulator().extend(events)) == []
@@ -83,6 +84,7 @@ def streamed(
 ) -> list[dict[str, Any]]:
     """The chunks of a stream, one event at a time, choice after choice."""
     stream = CompletionStream(ENVELOPE, shape, presentation)
+    stream.prompted(PROMPTS)
     payloads = stream.begin()
     for index, events in enumerate(choices):
         for event in Accumulator().extend(events):

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from antiphon.apis.chat.calls import add_calls, reason_shown
 from antiphon.apis.chat.schema import (
@@ -17,7 +18,7 @@ from antiphon.apis.chat.schema import (
     TopLogprob,
     UrlCitation,
 )
-from antiphon.apis.completion_body import ChoiceError, finish_reason, total
+from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_reason, total
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.logprobs import bytes_of, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult
@@ -65,6 +66,13 @@ class ChatCompletionBuilder(BodyProjection):
         self._choices: list[ChoiceResult[Raw]] = [ChoiceResult(scored) for _ in range(choices)]
         self._cited = [Annotations(len(presentation.echo)) for _ in range(choices)]
         self._annotations: list[tuple[Annotation, ...]] = [()] * choices
+        self._scored: PromptLogprobs | UnsetType = UNSET
+
+    def prompted(self, prompts: Iterable[Any]) -> None:
+        """See `Projection`."""
+        super().prompted(prompts)
+        if self._presentation.prompt_logprobs and len(self._envelope.prompts) == 1:
+            self._scored = prompt_logprobs(self._envelope.prompts[0].tokens)
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
         """Take the next events of a choice."""
@@ -101,6 +109,7 @@ class ChatCompletionBuilder(BodyProjection):
         )
         if len(envelope.prompts) == 1:
             _show_prompt(completion, envelope.prompts[0], presentation)
+            completion.prompt_logprobs = self._scored
         return msgspec.json.encode(completion)
 
     def _choice(self, index: int, state: ChoiceResult[Raw], output: Output) -> Choice:
@@ -135,8 +144,6 @@ def _message(output: Output, presentation: PresentationOptions) -> AnswerMessage
 def _show_prompt(
     completion: ChatCompletion, prompt: RenderedPrompt, presentation: PresentationOptions
 ) -> None:
-    if presentation.prompt_logprobs:
-        completion.prompt_logprobs = prompt_logprobs(prompt.tokens)
     if presentation.token_ids:
         completion.prompt_token_ids = prompt.ids
     if presentation.prompt_text:

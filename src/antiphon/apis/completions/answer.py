@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import accumulate
 from statistics import fmean
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from antiphon.apis.completion_body import ChoiceError, finish_reason, total
+from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_reason, total
 from antiphon.apis.completions.accept import Shape
 from antiphon.apis.completions.schema import Completion, CompletionChoice, CompletionLogprobs
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
@@ -16,8 +17,6 @@ from antiphon.apis.logprobs import LEAST_LOGPROB, logprob_of, namer, prompt_logp
 from antiphon.apis.projection import BodyProjection, ChoiceResult
 from antiphon.core.chunks import Token
 from antiphon.core.events import Event
-
-_NO_PROMPT = RenderedPrompt("", ())
 
 
 class ShownToken(Struct, frozen=True, gc=False):
@@ -41,10 +40,19 @@ class CompletionBuilder(BodyProjection):
         super().__init__(envelope)
         self._shape = shape
         self._presentation = presentation
+        self._scored: list[PromptLogprobs] = []  # of each prompt
+        self._echoed: list[list[ShownToken]] = []  # the same
         shown = partial(shown_tokens, presentation=presentation)
         self._choices: list[ChoiceResult[ShownToken]] = [
             ChoiceResult(shown) for _ in range(shape.prompts * shape.tried)
         ]
+
+    def prompted(self, prompts: Iterable[Any]) -> None:
+        """See `Projection`."""
+        super().prompted(prompts)
+        if self._presentation.prompt_logprobs:
+            self._scored = [prompt_logprobs(prompt.tokens) for prompt in self._envelope.prompts]
+        self._echoed = echoed(self._envelope.prompts, self._shape, self._presentation)
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
         """Take the next events of a choice."""
@@ -61,7 +69,7 @@ class CompletionBuilder(BodyProjection):
             envelope.id,
             envelope.created,
             envelope.model,
-            [self._choice(index, state, prompt) for index, (state, prompt) in enumerate(shown)],
+            [self._choice(index, *each) for index, each in enumerate(shown)],
             # What was tried and is not shown was used, too.
             usage=total(envelope.prompt_tokens, (state.output.usage for state in self._choices)),
             system_fingerprint=envelope.system_fingerprint,
@@ -70,33 +78,28 @@ class CompletionBuilder(BodyProjection):
         )
         return msgspec.json.encode(completion)
 
-    def _best(self, prompt: int) -> list[tuple[ChoiceResult[ShownToken], RenderedPrompt]]:
+    def _best(self, prompt: int) -> list[tuple[ChoiceResult[ShownToken], int]]:
         """The completions of a prompt that are shown, the most likely first if there was a choice."""
         tried, shown = self._shape.tried, self._shape.shown
         states = self._choices[prompt * tried : (prompt + 1) * tried]
         if tried > shown:
             states.sort(key=_score, reverse=True)
-        return [(state, self._envelope.prompts[prompt]) for state in states[:shown]]
+        return [(state, prompt) for state in states[:shown]]
 
-    def _choice(
-        self, index: int, state: ChoiceResult[ShownToken], prompt: RenderedPrompt
-    ) -> CompletionChoice:
-        presentation, output = self._presentation, state.output
-        echoed = prompt if self._shape.echo else _NO_PROMPT
+    def _choice(self, index: int, state: ChoiceResult[ShownToken], number: int) -> CompletionChoice:
+        presentation, output, prompt = self._presentation, state.output, self._envelope.prompts[number]
         choice = CompletionChoice(
             index,
-            echoed.text + output.text,
+            prompt.text + output.text if self._shape.echo else output.text,
             finish_reason=finish_reason(output.reason, calls=0),
             stop_reason=output.stop,
             error=ChoiceError(output.error) if output.error else UNSET,
             unmet=output.unmet or UNSET,
         )
         if presentation.logprobs is not None:
-            choice.logprobs = completion_logprobs(
-                [*shown_tokens(echoed.tokens, presentation), *state.tokens], 0
-            )
+            choice.logprobs = completion_logprobs([*self._echoed[number], *state.tokens], 0)
         if presentation.prompt_logprobs:
-            choice.prompt_logprobs = prompt_logprobs(prompt.tokens)
+            choice.prompt_logprobs = self._scored[number]
         if presentation.token_ids:
             choice.token_ids, choice.prompt_token_ids = state.ids, prompt.ids
         return choice
@@ -117,6 +120,14 @@ def completion_logprobs(tokens: list[ShownToken], offset: int) -> CompletionLogp
         [token.top for token in tokens],
         [*ends][: len(tokens)],
     )
+
+
+def echoed(
+    prompts: Iterable[RenderedPrompt], shape: Shape, presentation: PresentationOptions
+) -> list[list[ShownToken]]:
+    """The tokens of each prompt that an answer begins with, none where they are not shown."""
+    shows = shape.echo and presentation.logprobs is not None
+    return [[*shown_tokens(prompt.tokens if shows else (), presentation)] for prompt in prompts]
 
 
 def shown_tokens(tokens: Iterable[Token], presentation: PresentationOptions) -> Iterator[ShownToken]:

@@ -1,11 +1,14 @@
 """The events of completions → their chunks. See `apis/chunks.py`."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from msgspec import UNSET, Struct
 
 from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.completions.accept import Shape
-from antiphon.apis.completions.answer import completion_logprobs, shown_tokens
+from antiphon.apis.completions.answer import ShownToken, completion_logprobs, echoed, shown_tokens
 from antiphon.apis.completions.schema import Completion, CompletionChoice
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.projection import StreamProjection
@@ -45,10 +48,14 @@ class _CompletionChunkFactory:
         )
 
     def add_logprobs(self, part: CompletionChoice, tokens: Tokens) -> None:
+        self.add_shown(part, [*shown_tokens(tokens, self._presentation)])
+
+    def add_shown(self, part: CompletionChoice, tokens: list[ShownToken]) -> None:
+        """Add the log probabilities of tokens whose alternatives are encoded already."""
         offset = self._offsets.get(part.index, 0)
-        part.logprobs = completion_logprobs([*shown_tokens(tokens, self._presentation)], offset)
+        part.logprobs = completion_logprobs(tokens, offset)
         # Not by the text of the part: its last characters may come with the next one.
-        self._offsets[part.index] = offset + sum(len(token.text) for token in tokens)
+        self._offsets[part.index] = offset + sum(token.characters for token in tokens)
 
 
 class CompletionStream(StreamProjection):
@@ -62,12 +69,16 @@ class CompletionStream(StreamProjection):
         self._presentation = presentation
         self._choices: dict[int, _ChoiceState] = {}
 
+    def prompted(self, prompts: Iterable[Any]) -> None:
+        """See `Projection`."""
+        super().prompted(prompts)
+        self._echoed = echoed(self._envelope.prompts, self._shape, self._presentation)
+
     def begin(self) -> list[bytes]:
         """Nothing comes before the first event of a choice."""
         envelope, presentation = self._envelope, self._presentation
-        self._chunks = chunks_for(
-            _CompletionChunkFactory(envelope, presentation), presentation, envelope.prompt_tokens
-        )
+        self._factory = _CompletionChunkFactory(envelope, presentation)
+        self._chunks = chunks_for(self._factory, presentation, envelope.prompt_tokens)
         return []
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
@@ -96,8 +107,10 @@ class CompletionStream(StreamProjection):
         if self._presentation.token_ids:
             out.append(self._chunks.single(CompletionChoice(choice, ""), prompt))
         if self._shape.echo:
-            echo = self._chunks.piece(PieceKind.ECHO, lambda text: CompletionChoice(choice, text))
-            out.append(echo(prompt.text, prompt.tokens))
+            echo = CompletionChoice(choice, prompt.text)
+            if self._presentation.logprobs is not None:
+                self._factory.add_shown(echo, self._echoed[choice // self._shape.tried])
+            out.append(self._chunks.echo(echo, prompt.text))
         return state
 
     def _finish_choice(self, choice: int, event: Finished) -> list[bytes]:

@@ -167,6 +167,13 @@ class _ScoredAnswer(Struct, frozen=True, gc=False):
     choices: list[_ScoredChoice]
 
 
+def _read_scored(answer: Any, ids: Sequence[int], most: int) -> list[Token]:
+    """The tokens of an answer, but the first. Raises ValidationError, ValueError, KeyError."""
+    [choice] = msgspec.convert(answer, _ScoredAnswer, strict=False).choices
+    _, *rows = choice.prompt_logprobs
+    return [_scored_token(token, row, most) for token, row in zip(ids, rows, strict=True)]
+
+
 def _scored_token(token: int, row: dict[int, _InPlace] | None, most: int) -> Token:
     """A token of a prompt, with so many of the likeliest in its place. Raises KeyError if it is not there."""
     row = row or {}
@@ -239,9 +246,7 @@ class CompletionsServer:
             body["cache_salt"] = sampling.cache_salt
         answer = await post(self.path, body)
         try:
-            [choice] = msgspec.convert(answer, _ScoredAnswer, strict=False).choices
-            _, *rows = choice.prompt_logprobs
-            scored = [_scored_token(token, row, most) for token, row in zip(ids[1:], rows, strict=True)]
+            scored = await asyncio.to_thread(_read_scored, answer, ids[1:], most)
         except (msgspec.ValidationError, ValueError, KeyError) as error:
             raise unexpected() from error
         return Token(ids[0], await self.detokenize(ids[:1])), *scored
