@@ -15,7 +15,7 @@ from antiphon.engines import llama_cpp
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.models import resolve
 from antiphon.engines.upstream import Options, UpstreamEngine
-from antiphon.engines.upstreams.llama_server import WORD_JOINER
+from antiphon.engines.upstreams.kind import WORD_JOINER
 from antiphon.run.inspect_upstream import Feature, inspect_upstream
 from tests import vision_encoder
 from tests.contracts.engine import EngineContract, generated

@@ -834,6 +834,35 @@ async def test_sglang_gives_tokens_and_text(last):
     }
 
 
+async def test_sglang_is_sent_images_beside_text():
+    """What it answers was recorded from an Idefics3 of random weights, on SGLang's Transformers backend."""
+    around = (("<s>a ", "<im", "age>"), (" b",))
+    prompt = Prompt(
+        "<s>a <image><image> b", (1, 81, 2, 3, 278), (PICTURE,), around, placeholders=("<image>",)
+    )
+    at_first, _ = generating()
+    told = {"/model_info": [answer(200, {"has_image_understanding": True})]}
+    async with canned({**at_first, **told}) as server:
+        engine = await started(server)
+        assert engine.card.capabilities.media == {MediaKind.IMAGE}
+        events = (
+            written("Actions", [43507], prompt_tokens=23),
+            written("Actions Script", [43507, 11456], LENGTH, prompt_tokens=23),
+        )
+        server.answers["/generate"] = stream(*events, DONE)
+        chunks = await generated(engine, GenerationRequest(prompt, 2))
+        with pytest.raises(RequestError) as raised:
+            await engine.score_prompt(GenerationRequest(prompt, 2, Sampling(prompt_logprobs=1)))
+        await engine.stop()
+    assert raised.value.param == "prompt_logprobs"
+    assert text_of(chunks) == "Actions Script"
+    assert [chunk.media_tokens for chunk in chunks] == [23 - 5, 0]
+    body = server.asked[-1].body
+    assert "input_ids" not in body
+    assert body["text"] == "<s>a \u2060<im\u2060age><image> b"
+    assert body["image_data"] == ["data:image/png;base64,cG5n"]
+
+
 async def test_sglang_scores_prompts():
     scored = {"input_token_logprobs": [[None, 504, "The"], [-10.75, 8715, " phrase"]]}
     tops = {"input_top_logprobs": [None, [[-0.75, 29, "-"], [-2.5, 28, ","]]]}

@@ -132,8 +132,8 @@ class ModelCard(Struct, frozen=True):
 class Prompt(Struct, frozen=True):
     """A rendered prompt, and its token ids as the engine's tokenizer gives them.
 
-    Where `media` stand, both have the placeholders of the model's template. `around` is the text before,
-    between and behind the media, without the placeholders, each in the pieces that were tokenized one by one.
+    Where `media` stand, both have the `placeholders` of the model's template. `around` is the text before,
+    between and behind the media, without these, each in the pieces that were tokenized one by one.
     `tokens` are those of the ids with their log probabilities, where these were asked for.
     """
 
@@ -142,11 +142,12 @@ class Prompt(Struct, frozen=True):
     media: tuple[MediaPart, ...] = ()
     around: tuple[tuple[str, ...], ...] = ()
     tokens: tuple[Token, ...] = ()
+    placeholders: tuple[str, ...] = ()
 
     def continued(self, text: str, ids: tuple[int, ...]) -> "Prompt":
         """The prompt with what the model has written behind it."""
         around = self.around and (*self.around[:-1], (*self.around[-1], text))
-        return Prompt(self.text + text, self.ids + ids, self.media, around)
+        return Prompt(self.text + text, self.ids + ids, self.media, around, placeholders=self.placeholders)
 
 
 class Conversation(Struct, frozen=True):

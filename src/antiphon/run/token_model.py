@@ -254,6 +254,7 @@ class TokenModel:
         if not media:
             return await self._read(split_at_separators(text))
         shown: list[MediaPart] = []
+        placeholders: list[str] = []
         around: list[tuple[str, ...]] = []
         pieces: list[str] = []
         for piece in split_at_media(text):
@@ -263,9 +264,10 @@ class TokenModel:
             else:
                 number, placeholder = piece
                 shown.append(media[number])
+                placeholders.append(placeholder)
                 pieces.append(placeholder)
         prompt = await self._read(pieces)
-        return Prompt(prompt.text, prompt.ids, (*shown,), (*around,))
+        return Prompt(prompt.text, prompt.ids, (*shown,), (*around,), placeholders=(*placeholders,))
 
     async def _text(self, ids: tuple[int, ...]) -> str:
         """The text of a prompt that came as ids."""

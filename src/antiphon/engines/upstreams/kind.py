@@ -21,7 +21,7 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     RequestError,
 )
-from antiphon.engines.engine import GenerationRequest, ModelCard
+from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import GRAMMAR_PARAM
 
@@ -40,6 +40,9 @@ MEDIA_REMEDY = "If the model takes images: start Antiphon with --upstream-kind c
 
 _TOO_LARGE = re.compile(r"input \((\d+) tokens\) is too large to process.*?batch size: (\d+)")
 """What llama-server says, with the status 500, of a text that it cannot embed."""
+
+WORD_JOINER = "\u2060"
+"""A character without width or meaning. It stands where a prompt of tokens would be cut."""
 
 Answers = Mapping[str, Any]
 """What a server answers to the probes, as JSON: of those that it has."""
@@ -229,6 +232,18 @@ class BeamSearchingServer(Protocol):
 
 
 Recognise = Callable[[HttpClient, Answers, Wanted], Awaitable[Server | None]]
+
+
+def parted(prompt: Prompt, card: ModelCard) -> list[str]:
+    """The texts around the media of a prompt, for a server that reads it as text.
+
+    What a client spells becomes no special token there: a word joiner parts it. The token that the model
+    wants before any text is left to the server.
+    """
+    texts = [WORD_JOINER.join(filter(None, pieces)) for pieces in prompt.around]
+    if card.opening is not None:
+        texts[0] = texts[0].removeprefix(card.bos)
+    return texts
 
 
 async def ask(client: HttpClient, path: str, body: Any) -> Any:

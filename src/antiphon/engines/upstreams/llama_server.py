@@ -27,13 +27,10 @@ from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard, 
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_stream import ChunkReader, Piece, reader_of
-from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, ask
+from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, ask, parted
 from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
-
-WORD_JOINER = "\u2060"
-"""A character without width or meaning. It stands where a prompt of tokens would be cut."""
 
 _MODALITIES = {"vision": MediaKind.IMAGE, "audio": MediaKind.AUDIO}
 """Not here: video, which needs programs beside the server."""
@@ -93,9 +90,7 @@ class LlamaServer:
 
     def _multimodal(self, prompt: Prompt) -> Mapping[str, Any]:
         """The prompt as text, with the media. The token that it begins with is added there."""
-        texts = [WORD_JOINER.join(filter(None, pieces)).replace(self._marker, "") for pieces in prompt.around]
-        if self.card.opening is not None:
-            texts[0] = texts[0].removeprefix(self.card.bos)
+        texts = [text.replace(self._marker, "") for text in parted(prompt, self.card)]
         data = [b64encode(part.data).decode() for part in prompt.media]
         return {"prompt_string": self._marker.join(texts), "multimodal_data": data}
 

@@ -3,20 +3,25 @@
 Each event has all that was written so far, so an answer costs the square of its length on the way; with
 `--incremental-streaming-output` the server sends what is new. Both are read. An id that the model
 does not have ends the server, so how many there are is found out first, and every id is checked.
+A prompt with images is sent as text: with tokens, not all of its models take any.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
-from antiphon.core.errors import EngineError
+from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import GenerationRequest, ModelCard
+from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
 from antiphon.engines.upstreams.completions import UNSET, Flavour, listed_model, served, speaks
@@ -25,6 +30,7 @@ from antiphon.engines.upstreams.kind import (
     Lookups,
     Post,
     Wanted,
+    parted,
     refusal,
     unexpected,
     unreachable,
@@ -68,6 +74,7 @@ class _End(Struct, frozen=True, gc=False):
 
 class _Meta(Struct, frozen=True, gc=False):
     finish_reason: _End | None = None
+    prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     output_token_logprobs: list[_Score] = []
@@ -132,16 +139,28 @@ class SglangServer:
         }
         if isinstance(request.constraint, StructuralTag):
             params["structural_tag"] = request.constraint.text
-        body: dict[str, Any] = {"input_ids": request.prompt.ids, "sampling_params": params, "stream": True}
+        body: dict[str, Any] = {**self._prompt(request.prompt), "sampling_params": params, "stream": True}
         if sampling.logprobs is not None:
             body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs}
         if sampling.cache_salt is not None:
             body["extra_key"] = sampling.cache_salt
         return self.path, msgspec.json.encode(body)
 
+    def _prompt(self, prompt: Prompt) -> Mapping[str, Any]:
+        """The prompt as tokens; as text, if there are images in it."""
+        if not prompt.media:
+            return {"input_ids": prompt.ids}
+        first, *rest = parted(prompt, self.card)
+        text = first + "".join(map(add, prompt.placeholders, rest))
+        images = [f"data:{part.media_type};base64,{b64encode(part.data).decode()}" for part in prompt.media]
+        return {"text": text, "image_data": images}
+
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
         """See `PromptScoringServer`."""
         ids, sampling = request.prompt.ids, request.sampling
+        if request.prompt.media:
+            message = "SGLang is not asked for this with images in the prompt. Leave it out."
+            raise RequestError(message, param="prompt_logprobs")
         check_ids(ids, self._vocabulary, "prompt")
         body: dict[str, Any] = {
             "input_ids": ids,
@@ -169,7 +188,8 @@ class SglangServer:
 
     def reader(self, request: GenerationRequest) -> "SglangReader":
         """See `Server`."""
-        return SglangReader(request.sampling, self._text)
+        prompt = request.prompt
+        return SglangReader(request.sampling, self._text, len(prompt.ids) if prompt.media else 0)
 
 
 class SglangReader:
@@ -177,10 +197,11 @@ class SglangReader:
 
     complete = False
 
-    def __init__(self, sampling: Sampling, text: Callable[[int], str]) -> None:
+    def __init__(self, sampling: Sampling, text: Callable[[int], str], beside: int) -> None:
         self._stops = frozenset(sampling.stop_token_ids)
         self._scored = sampling.logprobs is not None
         self._text = text
+        self._beside = beside  # tokens of a prompt with images, without what these have more
         self._counted = 0
         self._written = 0  # characters
 
@@ -203,12 +224,13 @@ class SglangReader:
         tokens = self._tokens(ids, text, meta)
         self._written += len(text)
         cached = 0 if self._counted else meta.cached_tokens
+        media = max(0, meta.prompt_tokens - self._beside) if self._beside and not self._counted else 0
         self._counted = meta.completion_tokens
         if end is None:
-            return Chunk(text, tokens, None, cached) if tokens else None
+            return Chunk(text, tokens, None, cached, media) if tokens else None
         self.complete = True
         stop = end.matched if end.matched in self._stops else None
-        return Chunk(text, tokens, Finish(_REASONS[end.type], stop), cached)
+        return Chunk(text, tokens, Finish(_REASONS[end.type], stop), cached, media)
 
     def _tokens(self, ids: Sequence[int], text: str, meta: _Meta) -> tuple[Token, ...]:
         """The tokens of a text; what was written belongs to the last of them."""
@@ -237,7 +259,19 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Sgl
         return None
     tokenizer = ServerTokenizer(client, model["id"], answer="text", body={"skip_special_tokens": False})
     card, slots, chosen = await served(SGLANG, model, answers, wanted, tokenizer)
+    if await _takes_images(client):
+        able = replace(card.capabilities, media=frozenset({MediaKind.IMAGE}), media_remedy="")
+        card = replace(card, capabilities=able)
     return SglangServer(card, slots, chosen, await _vocabulary(client))
+
+
+async def _takes_images(client: HttpClient) -> bool:
+    """Whether the model does, as the server tells."""
+    try:
+        told = (await client.request("GET", "/model_info")).json()
+    except HttpError as error:
+        raise unreachable(error) from error
+    return isinstance(told, dict) and bool(told.get("has_image_understanding"))
 
 
 async def _vocabulary(client: HttpClient) -> int:
