@@ -137,7 +137,7 @@ async def test_inspect_reports_on_a_server(capsys: pytest.CaptureFixture[str]) -
         assert re.search(r"^model +scripted$", text, re.MULTILINE)
         assert re.search(r"^chat template +missing +give one", text, re.MULTILINE)
         assert re.search(r"^temperature +works +passed on$", text, re.MULTILINE)
-        assert re.search(r"^use_beam_search +refused +by its name$", text, re.MULTILINE)
+        assert re.search(r"^typical_p +refused +by its name$", text, re.MULTILINE)
 
         assert await asyncio.to_thread(main, ["inspect", server.url, "--json"]) == 0
         out = capsys.readouterr().out  # with what the server logs
