@@ -29,7 +29,7 @@ from tests.apis.messages.support import check_stream as check_message_stream
 from tests.app.support import Outage
 from tests.http.api import check_body, check_stream
 from tests.response_invariants import TERMINAL, read_events, read_sse
-from tests.run.support import PATIENCE, until
+from tests.run.support import LONGEST_WAIT, until
 from tests.search import CI
 from tests.server import NO_TLS, Running, running
 
@@ -135,7 +135,7 @@ class Asker:
         self.way = way
         self.id: str | None = None
         self.heard = 0  # words, where it gets them one by one
-        self.http = httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1", timeout=PATIENCE)
+        self.http = httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1", timeout=LONGEST_WAIT)
 
     def _request(self, text: str) -> tuple[str, dict[str, Any]]:
         """The path, and the body."""
@@ -367,7 +367,7 @@ class Case:
             return NOTHING
         assert len(self.store.made) == 1
         path = "/chat/completions" if self.way.api == CHAT else "/responses"
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LONGEST_WAIT):
             while True:
                 response = await self.asker.http.get(f"{path}/{self.store.made[0]}")
                 if response.status_code == 404:
@@ -630,7 +630,7 @@ async def _ends(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch, *, chats: b
     async with world.serving() as (server, store):
         case = Case(world, server, store, way, "failed" if chats else "completed")
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(LONGEST_WAIT):
                 told = await ENDINGS[row.ending](case)
             engine = "goes on" if server.engine.load.running else STOPPED
             if row.engine == STOPPED:
