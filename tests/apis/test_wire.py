@@ -8,7 +8,7 @@ import pytest
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.fields import ParameterNames
-from antiphon.apis.wire import decode_request
+from antiphon.apis.wire import decode, decode_request, unknown_members
 from antiphon.core.errors import RequestError
 
 HI = {"role": "user", "content": "Hi"}
@@ -32,6 +32,14 @@ def test_what_fits_is_decoded_and_unknown_fields_are_ignored() -> None:
 
     assert (decoded.model, decoded.messages[0].content, decoded.temperature) == ("m", "Hi", 1)
     assert names.ignored == ["wibble"]
+
+
+def test_unknown_names_that_are_no_text_are_refused() -> None:
+    body = json.dumps(request()).encode()[:-1] + b', "\xff": 1}'
+    decode(body, ChatRequest)  # it looks at no name that it does not know
+    with pytest.raises(RequestError, match="not UTF-8"):
+        unknown_members(body, ChatRequest)
+    assert unknown_members(b'{"model": "m", "b": 1, "a": 2}', ChatRequest) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,15 @@ def decode(body: bytes, type_: type[T], limits: Limits = DEFAULTS) -> T:
 
 
 def unknown_members(body: bytes, type_: type[Any]) -> list[str]:
-    """What a body that was decoded as `type_` has besides its fields, at the top."""
-    return sorted(_decode_members(body).keys() - {*type_.__struct_fields__})
+    """What a body that was decoded as `type_` has besides its fields, at the top. Raises RequestError.
+
+    Names that are no fields were not read yet: they may not be UTF-8.
+    """
+    try:
+        members = _decode_members(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _no_json(error) from error
+    return sorted(members.keys() - {*type_.__struct_fields__})
 
 
 def _no_json(error: Exception) -> RequestError:
