@@ -21,7 +21,7 @@ from simulation.loop import SimulatedLoop
 
 LABEL = "effects"
 TOOL = {"type": "mcp", "server_label": LABEL, "server_url": "https://effects.example/mcp"}
-CALL_SECONDS = 1.0
+CALL_SECONDS = 2.0
 """What a call takes at most."""
 
 _SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

@@ -122,6 +122,7 @@ class World:
         self._dead: list[Server] = []
         self._started = self._numbered = 0
         self.trouble = self.plan.trouble
+        self._clients: list[asyncio.Future[None]] = []
 
     def delay(self, most: float) -> float:
         """A time, chosen from the seed. See `network.Delay`."""
@@ -149,16 +150,21 @@ class World:
         for _ in range(self.plan.servers):
             await self._start_server()
         names = (*NAMES, *self.rng.choices(NAMES, k=2))[: self.plan.clients]
-        clients = [asyncio.ensure_future(Client(self, name, f"key-{name}").run()) for name in names]
+        self._clients = [asyncio.ensure_future(Client(self, name, f"key-{name}").run()) for name in names]
         troubles = [asyncio.ensure_future(self._trouble()) for _ in range(self.plan.often)]
         await asyncio.gather(*troubles)
-        await self._all(clients)
+        await self._all(self._clients)
         await self._settle()
         self._check()
         for server in self.servers:
             await server.stop()
         for server in self._dead:
             await server.bury()
+
+    @property
+    def _busy(self) -> bool:
+        """Something is under way, or will be."""
+        return bool(self._running()) or not all(client.done() for client in self._clients)
 
     async def _all(self, clients: "list[asyncio.Future[None]]") -> None:
         done, _ = await asyncio.wait(clients, timeout=10 * PATIENCE, return_when=asyncio.FIRST_EXCEPTION)
@@ -172,6 +178,8 @@ class World:
         if not self.plan.troubles:
             return
         await asyncio.sleep(self.rng.random() * self.plan.within)
+        if not self._busy:
+            return
         server = await self._victim()
         seconds = self.rng.random() * self.rng.choice((1, 4, 9))
         match self.rng.choice(self.plan.troubles):
@@ -207,7 +215,9 @@ class World:
 
     async def _victim(self) -> Server:
         """A server to which something happens: mostly one that is writing a response."""
-        for _ in range(self.rng.choice((0, 20))):
+        for _ in range(self.rng.choice((0, 40))):
+            if not self._busy:
+                break
             if busy := [server for server in self.servers if server.ready and server.busy]:
                 return self.rng.choice(busy)
             await asyncio.sleep(0.05)

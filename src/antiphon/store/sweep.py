@@ -6,7 +6,7 @@ It finds rows in a read and deletes them in a write, so that other writes can ru
 from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
-from sqlalchemy import Connection, Table, delete, select, tuple_
+from sqlalchemy import Connection, Table, bindparam, delete, select, tuple_
 
 from antiphon.store.approvals import sweep_approvals
 from antiphon.store.database import Database, Found, one_by_one
@@ -47,6 +47,10 @@ _COMPLETIONS = _Kind(completions, delete_completions)
 _FILES = _Kind(files, delete_files)
 _CONTAINERS = _Kind(containers, delete_containers)
 _VECTOR_STORES = _Kind(vector_stores, delete_vector_stores)
+_EXPIRED = {
+    table: select(table.c.id).where(table.c.expires_at <= bindparam("now")).limit(bindparam("most"))
+    for table in (responses, completions, files, containers, vector_stores, blobs)
+}
 
 
 async def sweep(database: Database, now: float) -> Swept:
@@ -70,7 +74,7 @@ async def _sweep(database: Database, kind: _Kind, now: float) -> int:
 
 
 def _expired(connection: Connection, table: Table, now: float, most: int) -> Sequence[str]:
-    return connection.scalars(select(table.c.id).where(table.c.expires_at <= now).limit(most)).all()
+    return connection.scalars(_EXPIRED[table], {"now": now, "most": most}).all()
 
 
 def _delete(transaction: Transaction, deletions: Sequence[tuple[_Kind, Collection[str]]]) -> list[None]:
@@ -127,7 +131,7 @@ def _expired_holders(connection: Connection, now: float, most: int) -> Sequence[
 
 
 def _expired_blobs(connection: Connection, now: float, most: int) -> Sequence[str]:
-    return connection.scalars(select(blobs.c.id).where(blobs.c.expires_at <= now).limit(most)).all()
+    return connection.scalars(_EXPIRED[blobs], {"now": now, "most": most}).all()
 
 
 def _pieces(connection: Connection, blob_ids: Collection[str], most: int) -> Sequence[Found]:
