@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-SEEDS = 1000
+SEEDS = 3000
 """A fault has to be found in so many simulations."""
 TIMES = 3
 """How often each is looked for, from other seeds, to say how long that takes."""

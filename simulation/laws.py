@@ -171,7 +171,10 @@ class Histories:
     def _read_results(self, response_id: str, history: History, lines: list[bytes]) -> None:
         """Each request has one result."""
         for line in lines:
-            name = msgspec.json.decode(line)["custom_id"]
+            read = msgspec.json.decode(line)
+            if "result" not in read:  # calls of its tools that are begun
+                continue
+            name = read["custom_id"]
             _law(name not in self.answered, response_id, f"has two results of {name}")
             self.answered[name], history.results[name] = history, line
 
