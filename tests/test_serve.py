@@ -498,6 +498,16 @@ def write_certificate(certificate: Path, key: Path) -> None:
     key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
+def test_the_command_to_try_is_one_that_the_model_answers(tmp_path: Path) -> None:
+    with serving(tmp_path, "--port", "0", "--task", "embed") as server:
+        url = server.url
+        found = re.search(rf"^try: curl {url}(/\S+) .* -d '(.*)'$", server.stdout, re.MULTILINE)
+        assert found, server.stdout
+        assert found[1] == "/v1/embeddings"
+        [vector] = httpx.post(url + found[1], json=json.loads(found[2]), timeout=30).json()["data"]
+        assert len(vector["embedding"]) > 100
+
+
 def test_it_listens_on_a_unix_socket(tmp_path: Path, scripted: tuple[str, ...]) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as left:

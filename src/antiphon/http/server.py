@@ -30,12 +30,13 @@ from antiphon.app.app import App
 from antiphon.compose import Runtime, compose
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
+from antiphon.engines.engine import Task
 from antiphon.http.app import build
 from antiphon.http.protocol import StreamProtocol, protocols
 from antiphon.log import configure, say
 from antiphon.option_sources import unread_variables
 from antiphon.run.bounded import warm
-from antiphon.run.models import Health
+from antiphon.run.models import Health, ModelEntry
 
 log = structlog.get_logger()
 
@@ -107,7 +108,8 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
 def _greeting(app: App, root: str, url: str) -> Iterator[str]:
     """The usual greeting."""
     yield f"listening on {url}"
-    yield f"try: {_curl(url, app.models.names[0], app.keys.guarded)}"
+    if (tried := _tried(app.models.entries()[0])) is not None:
+        yield f"try: {_curl(url, *tried, app.keys.guarded)}"
     if not url.startswith("unix:"):
         yield f"or open {url}{root}/ in a browser"
 
@@ -319,11 +321,25 @@ def _url(listener: socket.socket, tls: bool) -> str:
     return f"http{'s' * tls}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _curl(url: str, model: str, guarded: bool) -> str:
-    """A command that sends the model a message, for the shell."""
-    body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+def _tried(entry: ModelEntry) -> tuple[str, object] | None:
+    """The path and the body of a request that shows what a model does; None if no short one does."""
+    tasks = {Task.GENERATE} if entry.card is None else entry.card.capabilities.tasks
+    if Task.GENERATE in tasks:
+        return "/v1/chat/completions", {
+            "model": entry.name,
+            "messages": [{"role": "user", "content": "Hello!"}],
+        }
+    if Task.EMBED in tasks:
+        return "/v1/embeddings", {"model": entry.name, "input": "Hello!"}
+    if Task.RANK in tasks:
+        return "/v1/rerank", {"model": entry.name, "query": "Hello?", "documents": ["Hello!", "No."]}
+    return None
+
+
+def _curl(url: str, path: str, body: object, guarded: bool) -> str:
+    """A command that sends the model a request, for the shell."""
     key = ' -H "Authorization: Bearer $ANTIPHON_API_KEY"' if guarded else ""
     header = "-H 'Content-Type: application/json'" + key
     if url.startswith("unix:"):
         url = f"--unix-socket {shlex.quote(url.removeprefix('unix:'))} http://localhost"
-    return f"curl {url}/v1/chat/completions {header} -d {shlex.quote(body.decode())}"
+    return f"curl {url}{path} {header} -d {shlex.quote(msgspec.json.encode(body).decode())}"
