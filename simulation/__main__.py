@@ -17,13 +17,14 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 from itertools import count, islice
 from multiprocessing import get_context
 from resource import RUSAGE_CHILDREN, getrusage
 
 import structlog
 
-from simulation.world import Report, simulate
+from simulation.world import Report, fits, simulate
 
 SHARE = 5
 """Seeds that a process is given at a time."""
@@ -38,6 +39,9 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--seeds", type=int, default=None, help="how many (1000, or as --seconds allows)")
     parser.add_argument("--seconds", type=float, default=None, help="begin no more after so long")
+    parser.add_argument(
+        "--with", nargs="+", default=[], dest="wanted", help="only seeds with these actions and troubles"
+    )
     parser.add_argument("--new", action="store_true", help="begin with a seed by chance")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
@@ -47,7 +51,7 @@ def main() -> int:
         return 0
     first = secrets.randbelow(2**40) if arguments.new else arguments.first
     most = arguments.seeds or (1000 if arguments.seconds is None else None)
-    seeds = iter(range(first, first + most)) if most is not None else count(first)
+    seeds = islice(filter(partial(fits, arguments.wanted), count(first)), most)
     return _run(seeds, arguments.seconds, arguments.processes)
 
 

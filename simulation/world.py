@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import lru_cache
 from random import Random
@@ -78,6 +78,12 @@ class Plan:
     def trouble(self) -> bool:
         """Something goes wrong that clients may notice."""
         return any(trouble != "replica" for trouble in self.troubles)
+
+
+def fits(wanted: Collection[str], seed: int) -> bool:
+    """Whether all of this is in the simulation of a seed: actions, troubles, `deadlines`."""
+    plan = Plan(Random(seed))
+    return {*wanted} <= {*plan.actions, *plan.troubles, *(["deadlines"] if plan.deadlines else [])}
 
 
 def _some(rng: Random, often: Mapping[str, int], number: int) -> list[str]:

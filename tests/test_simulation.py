@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.faults import FAULTS, SEEDS, finding, plant, simulate
+from simulation.faults import FAULTS, SEEDS, finding, look, plant, simulate
 
 SOUND = 60
 """So many seeds are tried each time."""
@@ -32,7 +32,7 @@ def test_a_seed_is_the_same_simulation_every_time() -> None:
 def test_a_known_fault_is_found(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
     source = plant(fault, tmp_path)
-    done = simulate("--seeds", str(SEEDS), source=source)
+    done = look(source, fault)
     assert done.returncode == 1, done.stdout
     assert re.search(fault.found, finding(done.stdout)[1])
 

@@ -56,8 +56,10 @@ async def converse(socket: WebSocket) -> None:
     finally:
         receiving.cancel()
         conversation.leave(answering)
-        await asyncio.gather(receiving, answering, return_exceptions=True)
-        conversation.client.close()
+        try:
+            await asyncio.gather(receiving, answering, return_exceptions=True)
+        finally:  # a server that stops cancels this wait, too
+            conversation.client.close()
     connected = socket.client_state is socket.application_state is WebSocketState.CONNECTED
     if connected and not conversation.client.stalled:
         most = conversation.limits.socket_messages
