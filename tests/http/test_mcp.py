@@ -29,11 +29,12 @@ from antiphon.tools.web.guard import GuardedTransport, look_up, public
 from tests.acting import ActingTool, TakingTurns
 from tests.http.api import Api, check_stream, client, prompt_of, text_of, user
 from tests.http.harmony import Said
+from tests.media import WAV
 from tests.response_invariants import check
 from tests.run.support import until
 from tests.server import Running, running
 from tests.tools.mcp_servers import SECRET, Serving, serving
-from tests.tools.mcp_tools import PAGE, PIXEL, SOUND, STDIO
+from tests.tools.mcp_tools import PAGE, PIXEL, STDIO
 
 HASTY = Limits(mcp_seconds=1, mcp_connect_seconds=2)
 
@@ -463,7 +464,7 @@ DESCRIBED = [
     f"[An image, image/png, {len(PIXEL)} bytes.]",
     "[An image, image/png, 3 bytes.]",
     "[An image, image/png, 0 bytes.]",
-    f"[A recording, audio/wav, {len(SOUND)} bytes.]",
+    f"[A recording, audio/wav, {len(WAV)} bytes.]",
     f"[A file, text/html, {len(PAGE)} bytes.] cat://page",
 ]
 

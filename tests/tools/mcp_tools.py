@@ -20,11 +20,12 @@ from mcp_types import (
 )
 from msgspec import Struct
 
+from tests.media import WAV
+
 LONG = "flood " * 50_000
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 )
-SOUND = b"RIFF\x24\0\0\0WAVEfmt " + bytes(28)
 PAGE = b"<!doctype html><p>All about <b>cats</b>.</p>"
 STDIO = [sys.executable, "-m", "tests.tools.mcp_tools"]
 """The command of the server."""
@@ -85,7 +86,7 @@ def server(told: Told | None = None) -> MCPServer:  # noqa: C901 - a list of too
             ImageContent(data=encoded(PIXEL), mime_type="image/png"),
             ImageContent(data=encoded(b"png"), mime_type="image/png"),
             ImageContent(data="?", mime_type="image/png"),
-            AudioContent(data=encoded(SOUND), mime_type="audio/wav"),
+            AudioContent(data=encoded(WAV), mime_type="audio/wav"),
             EmbeddedResource(
                 resource=BlobResourceContents(uri="cat://page", blob=encoded(PAGE), mime_type="text/html")
             ),
