@@ -20,8 +20,8 @@ from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
 from antiphon.run.token_model import TokenModel
 
-LONGEST_WAIT = 20.0
-"""Seconds until a condition that must come true counts as missed."""
+LONGEST_WAIT = 60.0
+"""Seconds until a condition that must come true counts as missed: a busy machine begins a process in many."""
 
 STOP = Finish(FinishReason.STOP)
 PROMPT = Prompt("Q:", (1, 2))
