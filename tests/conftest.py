@@ -9,7 +9,7 @@ import pytest
 
 from tests import search  # noqa: F401 - loads the profile of hypothesis
 
-pytest_plugins = ["tests.postgresql"]
+pytest_plugins = ["tests.migrating", "tests.postgresql"]
 
 if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
     # One core for each process: the bundled model computes with a thread for each core that it may use,

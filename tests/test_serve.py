@@ -9,8 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -26,10 +25,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
+from tests.server_process import EXIT_SECONDS, START_SECONDS, serving
+
 ANTIPHON = Path(sys.executable).with_name("antiphon")
-START_SECONDS = 60
-EXIT_SECONDS = 30
-"""Bounds for a busy machine, not what it takes; an idle connection would be kept longer, and an endless answer too."""
 
 SCRIPT: list[dict[str, Any]] = [
     {
@@ -40,80 +38,6 @@ SCRIPT: list[dict[str, Any]] = [
     {"when": "endless", "output": "word ", "tokens": 100_000, "delay_ms": 20},
     {"output": "Hello there, friend!"},
 ]
-
-
-def _heed_ctrl_c() -> None:
-    """Even where the tests themselves run in the background of a shell, which ignores it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class Process:
-    """A running command, its output in files: nothing that it writes can block it."""
-
-    def __init__(self, folder: Path, *args: str, **env: str) -> None:
-        self._out, self._err = folder / "stdout", folder / "stderr"
-        clean = {
-            name: value for name, value in os.environ.items() if not name.startswith(("ANTIPHON_", "PYTHON"))
-        }
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = subprocess.Popen(  # noqa: S603
-                [str(ANTIPHON), "serve", *args],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=clean | {"XDG_DATA_HOME": str(folder)} | env,
-                preexec_fn=_heed_ctrl_c,  # noqa: PLW1509
-            )
-
-    @property
-    def stdout(self) -> str:
-        return self._out.read_text()
-
-    @property
-    def stderr(self) -> str:
-        """What it complains of: without the lines that only inform."""
-        lines = self._err.read_text().splitlines(keepends=True)
-        return "".join(line for line in lines if "[info " not in line)
-
-    def until(self, what: Callable[[], bool], seconds: float = EXIT_SECONDS) -> None:
-        """Wait until something is so, while the process runs."""
-        deadline = time.monotonic() + seconds
-        while not what():
-            assert self._process.poll() is None, f"it ended with {self._process.returncode}: {self.stderr}"
-            assert time.monotonic() < deadline, f"not within {seconds} s; {self.stdout!r}, {self.stderr!r}"
-            time.sleep(0.01)
-
-    @property
-    def url(self) -> str:
-        """Where it listens, once it says so."""
-        self.until(lambda: self.stdout.count("\n") >= 2, START_SECONDS)
-        found = re.match(r"listening on (http://127\.0\.0\.1:\d+)\n", self.stdout)
-        assert found, self.stdout
-        return found[1]
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def send(self, signum: int) -> None:
-        self._process.send_signal(signum)
-
-    def ended(self, seconds: float = EXIT_SECONDS) -> int:
-        """The exit code of a process that ends by itself."""
-        return self._process.wait(seconds)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-@contextmanager
-def serving(folder: Path, *args: str, **env: str) -> Iterator[Process]:
-    process = Process(folder, *args, **env)
-    try:
-        yield process
-    finally:
-        process.kill()
 
 
 @pytest.fixture

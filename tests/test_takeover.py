@@ -18,7 +18,8 @@ import pytest
 
 from tests.response_invariants import check, read_sse
 from tests.search import CI
-from tests.test_serve import Process, refuses, serving
+from tests.server_process import Process, serving
+from tests.test_serve import refuses
 
 SOON = "1"
 """Seconds of a lease that runs out while the test waits."""

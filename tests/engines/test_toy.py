@@ -13,7 +13,7 @@ from antiphon.cli import main
 from antiphon.config import Settings
 from tests.contracts.engine import EngineContract
 from tests.engines import toy
-from tests.test_serve import serving
+from tests.server_process import serving
 
 NAME = toy.__name__
 
