@@ -7,6 +7,7 @@ with little else: it speaks to one server, under one key, and prints JSON.
 """
 
 import asyncio
+import fcntl
 import json
 import os
 import re
@@ -40,12 +41,18 @@ class Environment(ABC):
         """Install what is not installed yet. Skips the test if npm is not here or a registry out of reach."""
         stamp = self.folder / "installed.txt"
         wanted = "\n".join(self.packages)
-        if stamp.exists() and stamp.read_text() == wanted:
-            return
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        self.install()
-        stamp.write_text(wanted)
+        CACHE.mkdir(exist_ok=True)
+        # One at a time. Installers hold the lock, too: one whose tests were killed goes on for a while.
+        with (CACHE / f"{self.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if stamp.exists() and stamp.read_text() == wanted:
+                return
+            stamp.unlink(missing_ok=True)  # first: a folder that is half deleted, or half made, has none
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir()
+            for step in self.steps():
+                _check(*step, lock=lock.fileno())
+            stamp.write_text(wanted)
 
     async def run(self, program: str, *arguments: str, key: str, home: Path) -> Any:
         """What a program prints, read as JSON. Fails with its stderr if it fails."""
@@ -69,8 +76,8 @@ class Environment(ABC):
         return json.loads(out)
 
     @abstractmethod
-    def install(self) -> None:
-        """Install the packages into the empty folder."""
+    def steps(self) -> list[list[str]]:
+        """The commands that install the packages into the empty folder."""
 
     @abstractmethod
     def command(self, program: str) -> list[str]:
@@ -80,9 +87,9 @@ class Environment(ABC):
 class Python(Environment):
     """A virtual environment."""
 
-    def install(self) -> None:
-        _check(sys.executable, "-m", "venv", str(self.folder))
-        _check(str(self._python), "-m", "pip", "--disable-pip-version-check", "-q", "install", *self.packages)
+    def steps(self) -> list[list[str]]:
+        pip = [str(self._python), "-m", "pip", "--disable-pip-version-check", "-q"]
+        return [[sys.executable, "-m", "venv", str(self.folder)], [*pip, "install", *self.packages]]
 
     def command(self, program: str) -> list[str]:
         return [str(self._python), "-I", str(PROGRAMS / f"{program}.py")]
@@ -93,22 +100,32 @@ class Python(Environment):
 
 
 class Node(Environment):
-    """A folder with `node_modules`."""
+    """A folder with `node_modules`; `binary` is the program of a package that brings one for each platform.
 
-    def install(self) -> None:
-        _check("npm", "install", "--prefix", str(self.folder), "--no-audit", "--no-fund", *self.packages)
+    These are optional dependencies: npm says nothing of one that it could not fetch.
+    """
+
+    def __init__(self, name: str, *packages: str, binary: str | None = None) -> None:
+        super().__init__(name, *packages)
+        self.binary = binary
+
+    def steps(self) -> list[list[str]]:
+        if shutil.which("npm") is None:
+            pytest.skip("npm is not here")
+        steps = [["npm", "install", "--prefix", str(self.folder), "--no-audit", "--no-fund", *self.packages]]
+        if self.binary is not None:
+            steps.append([str(self.folder / "node_modules" / ".bin" / self.binary), "--version"])
+        return steps
 
     def command(self, program: str) -> list[str]:
         # A module is looked for beside the program that imports it.
         return ["node", shutil.copy(PROGRAMS / f"{program}.mjs", self.folder)]
 
 
-def _check(*command: str) -> None:
-    """Run a step of an installation."""
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not here")
+def _check(*command: str, lock: int) -> None:
+    """Run a step of an installation. It holds the lock of that file descriptor while it runs."""
     done = subprocess.run(  # noqa: S603
-        command, check=False, capture_output=True, text=True, timeout=INSTALL_SECONDS
+        command, check=False, capture_output=True, text=True, timeout=INSTALL_SECONDS, pass_fds=(lock,)
     )
     if done.returncode != 0 and (line := OUT_OF_REACH.search(done.stderr)):
         pytest.skip(f"the registry is out of reach: {line[0]}")
@@ -136,7 +153,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             "@ai-sdk/open-responses@1.0.39",
             "zod@4.6.7",
         ),
-        Node("codex", "@openai/codex@0.169.0"),
-        Node("claude-code", "@anthropic-ai/claude-code@2.1.197"),
+        Node("codex", "@openai/codex@0.169.0", binary="codex"),
+        Node("claude-code", "@anthropic-ai/claude-code@2.1.197", binary="claude"),
     )
 }
