@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 from anthropic import Anthropic
+from errors import in_words
+
+sys.excepthook = in_words
 
 NOTES = "The bridge was built in 1882. It is 90 metres long. Trains crossed it until 1971."
 

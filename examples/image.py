@@ -9,7 +9,10 @@ import os
 import sys
 from pathlib import Path
 
+from errors import in_words
 from openai import OpenAI
+
+sys.excepthook = in_words
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -7,8 +7,13 @@ python examples/mcp_tools.py http://127.0.0.1:9000/mcp "What is 20000 + 30001?"
 import os
 import sys
 
+from errors import in_words
 from openai import OpenAI
 
+sys.excepthook = in_words
+
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 client = OpenAI(
     base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"),
     api_key=os.environ.get("ANTIPHON_API_KEY", "none"),

@@ -13,7 +13,10 @@ import sys
 import zlib
 from base64 import b64encode
 
+from errors import in_words
 from openai import OpenAI
+
+sys.excepthook = in_words
 
 WIDTH, HEIGHT = 320, 200
 BUTTON = range(120, 200), range(80, 120)

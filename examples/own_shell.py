@@ -9,7 +9,10 @@ import shlex
 import subprocess
 import sys
 
+from errors import in_words
 from openai import OpenAI
+
+sys.excepthook = in_words
 
 ALLOWED = {"date", "echo", "ls", "pwd", "uname"}
 

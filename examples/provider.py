@@ -7,7 +7,10 @@ python examples/provider.py "What is 123456789 * 987654321?"
 import os
 import sys
 
+from errors import in_words
 from openai import OpenAI
+
+sys.excepthook = in_words
 
 client = OpenAI(
     base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"),
@@ -20,7 +23,7 @@ python = {"type": "code_interpreter", "container": {"type": "auto"}}
 first = client.responses.create(model=model, input=question, tools=[python])
 for item in first.output:
     if item.type == "code_interpreter_call":
-        print(f"{item.code}\n-> {item.outputs[0].logs.strip()}")
+        print(item.code, *(f"-> {output.logs.strip()}" for output in item.outputs or ()), sep="\n")
 print(first.output_text)
 
 # The provider has forgotten it: Antiphon sends the whole conversation.

@@ -8,7 +8,10 @@ import json
 import os
 import sys
 
+from errors import in_words
 from openai import OpenAI
+
+sys.excepthook = in_words
 
 TOOLS = [
     {

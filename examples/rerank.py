@@ -5,8 +5,12 @@ python examples/rerank.py
 """
 
 import os
+import sys
 
+from errors import in_words
 from openai import OpenAI
+
+sys.excepthook = in_words
 
 client = OpenAI(
     base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"),

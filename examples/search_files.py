@@ -6,8 +6,12 @@ python examples/search_files.py
 """
 
 import os
+import sys
 
+from errors import in_words
 from openai import OpenAI
+
+sys.excepthook = in_words
 
 client = OpenAI(
     base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"),
@@ -32,7 +36,8 @@ response = client.responses.create(
     tools=[{"type": "file_search", "vector_store_ids": [store.id]}],
 )
 print(response.output_text)
-for part in response.output[-1].content:
-    print(*(cited.filename for cited in part.annotations))
+for item in response.output:
+    for part in item.content if item.type == "message" else ():
+        print(*(cited.filename for cited in part.annotations))
 
 client.vector_stores.delete(store.id)

@@ -7,7 +7,10 @@ python examples/server_tools.py "What is 123456789 * 987654321?"
 import os
 import sys
 
+from errors import in_words
 from openai import OpenAI
+
+sys.excepthook = in_words
 
 client = OpenAI(
     base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"),

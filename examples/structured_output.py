@@ -5,9 +5,13 @@ python examples/structured_output.py
 """
 
 import os
+import sys
 
+from errors import in_words
 from openai import OpenAI
 from pydantic import BaseModel, Field
+
+sys.excepthook = in_words
 
 client = OpenAI(
     base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"),

@@ -8,7 +8,10 @@ import json
 import os
 import sys
 
+from errors import in_words
 from openai import OpenAI
+
+sys.excepthook = in_words
 
 TOOLS = [
     {
@@ -16,10 +19,12 @@ TOOLS = [
         "function": {
             "name": "get_weather",
             "description": "The weather in a city, now.",
+            "strict": True,  # so that the arguments are always those of the function
             "parameters": {
                 "type": "object",
                 "properties": {"city": {"type": "string"}},
                 "required": ["city"],
+                "additionalProperties": False,
             },
         },
     }

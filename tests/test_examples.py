@@ -3,12 +3,14 @@
 import asyncio
 import os
 import re
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from antiphon.core.limits import DEFAULTS
+from antiphon.engines.engine import Capabilities
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
@@ -139,6 +141,13 @@ assistant: Blue.
 
 async def run(*command: str, url: str) -> str:
     """What a Python program prints. Fails with its stderr if it fails."""
+    code, out, err = await ended(*command, url=url)
+    assert code == 0, err
+    return out
+
+
+async def ended(*command: str, url: str) -> tuple[int | None, str, str]:
+    """The exit code of a Python program, and what it prints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *command,
@@ -147,8 +156,7 @@ async def run(*command: str, url: str) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, err.decode()
-    return out.decode()
+    return process.returncode, out.decode(), err.decode()
 
 
 @pytest.mark.parametrize("example", sorted(PRINTED.keys() - {"containers.py"}))
@@ -211,9 +219,40 @@ def test_every_example_is_tested() -> None:
         "own_editor.py",
         "watch_programs.py",
         "web_search.py",
+        "errors.py",
     )
     tested = {*PRINTED, *own}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
+
+
+def test_every_example_tells_errors_in_words() -> None:
+    programs = [path for path in (ROOT / "examples").glob("*.py") if path.name != "errors.py"]
+    assert [path.name for path in programs if "\nsys.excepthook = in_words\n" not in path.read_text()] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "said"),
+    [
+        (["embed.py"], "", "The model 'scripted' makes no embeddings. Name one that does.\n"),
+        (["embed.py"], "/other", "There is nothing here. Check the path and the id.\n"),
+        (["cite.py", "nothing.txt"], "", "nothing.txt: No such file or directory\n"),
+    ],
+)
+async def test_an_example_that_fails_says_why(command: list[str], path: str, said: str) -> None:
+    name, *arguments = command
+    async with running(ScriptedEngine(SCRIPT, capabilities=Capabilities())) as server:
+        found = await ended(str(ROOT / "examples" / name), *arguments, url=server.url + path)
+    assert found == (1, "", said)
+
+
+@pytest.mark.parametrize("name", ["stream.py", "cite.py"])
+async def test_an_example_without_a_server_says_so(name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    code, out, err = await ended(str(ROOT / "examples" / name), url=url)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"No server answers at {url}/v1/models. Start one")
 
 
 async def test_several_models() -> None:
