@@ -7,17 +7,21 @@ import logging
 import re
 import sys
 from contextlib import suppress
-from typing import Any, TextIO, cast
+from datetime import UTC, datetime
+from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from antiphon.core.errors import AntiphonError
+from antiphon.core.observation import OBSERVATION
 
 _log = structlog.get_logger(__name__)
 
 _EVENT_WIDTH = 30
 _LEVEL_WIDTH = 9
+_LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical"}
+"""Other names of methods of a logger."""
 _RARE = frozenset({"exc_info", "exception", "stack", "logger", "logger_name"})
 """What makes a line more than one, or comes from other libraries."""
 _NEEDS_QUOTES = re.compile(r"[\s='\"]")
@@ -26,16 +30,11 @@ _NEEDS_QUOTES = re.compile(r"[\s='\"]")
 def configure(level: str, form: str = "console") -> None:
     """Log events of `level` (debug, info, warning or error) and worse, for people (console) or as JSON."""
     least = logging.getLevelNamesMapping()[level.upper()]
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso"),
-    ]
-    last = _json() if form == "json" else _console()
+    last, lines = _json() if form == "json" else _console(), _Lines(sys.stderr)
     structlog.configure(
-        processors=[*shared, *last],
+        processors=[noted, *last],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Unfailing(sys.stderr))),
+        logger_factory=lambda *_: lines,
     )
     handler = logging.StreamHandler(sys.stderr)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
@@ -43,7 +42,7 @@ def configure(level: str, form: str = "console") -> None:
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
         _without_message,
-        *shared,
+        noted,
     ]
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(processors=[remove, *last], foreign_pre_chain=foreign)
@@ -51,21 +50,31 @@ def configure(level: str, form: str = "console") -> None:
     logging.basicConfig(handlers=[handler], level=max(least, logging.WARNING), force=True)
 
 
-class _Unfailing:
-    """A file whose reader may be gone, such as a closed terminal: lines are lost then, no more."""
+def noted(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """The event with its level, its time, and the request that it belongs to."""
+    event["level"] = _LEVELS.get(method, method)
+    event["timestamp"] = datetime.now(UTC).isoformat().removesuffix("+00:00") + "Z"
+    observation = OBSERVATION.get()
+    if observation is not None and observation.request_id:
+        event.setdefault("request_id", observation.request_id)
+    return event
+
+
+class _Lines:
+    """Writes lines to a file, whose reader may be gone, as of a closed terminal: then they are lost."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
-    def write(self, text: str) -> None:
-        """Write the text, if that can be done."""
-        with suppress(OSError, ValueError):
-            self._file.write(text)
-
-    def flush(self) -> None:
-        """See `write`."""
-        with suppress(OSError, ValueError):
+    def msg(self, message: str) -> None:
+        """Write a line, if that can be done."""
+        try:
+            self._file.write(f"{message}\n")
             self._file.flush()
+        except (OSError, ValueError):
+            pass
+
+    debug = info = warning = error = critical = msg
 
 
 def say(*lines: str) -> None:
@@ -105,15 +114,18 @@ class _PlainRenderer:
             return self._renderer(logger, method, event)
         timestamp, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
         head = f"{timestamp} [{level:<{_LEVEL_WIDTH}}] {text:<{_EVENT_WIDTH}}"
-        pairs = [f"{name}={_written(value)}" for name, value in sorted(event.items())]
+        texts = "".join([value for value in event.values() if type(value) is str])
+        plain = _is_plain(texts)  # nearly always: one look at all of them
+        pairs = [
+            f"{name}={value}" if type(value) is str and (plain or _is_plain(value)) else f"{name}={value!r}"
+            for name, value in sorted(event.items())
+        ]
         return " ".join((head, *pairs)).rstrip(" ")
 
 
-def _written(value: Any) -> str:
-    """A value that is seen as one, whatever a client made it of."""
-    if type(value) is str and value.isprintable() and not _NEEDS_QUOTES.search(value):
-        return value
-    return repr(value)
+def _is_plain(text: str) -> bool:
+    """Whether a text is seen as one value, whatever a client made it of."""
+    return text.isprintable() and not _NEEDS_QUOTES.search(text)
 
 
 def _json() -> list[Processor]:

@@ -231,7 +231,7 @@ def test_what_nobody_knows_is_ignored_and_told() -> None:
 def test_a_request_without_a_model_may_be_for_that_of_the_server(api: Any) -> None:
     def model(more: dict[str, Any], missing: str | None = None) -> Any:
         body = json.dumps({**APIS[api], **more}).encode()
-        return decode_request(body, api, ParameterNames(), "first", missing).model
+        return decode_request(body, api, ParameterNames(), lambda: "first", missing).model
 
     assert model({"model": None}) == model({"model": ""}) == "first"
     assert model({}, "served") == "served"

@@ -11,7 +11,7 @@ from antiphon.core import errors
 ALL = [
     value
     for value in vars(errors).values()
-    if getattr(value, "__module__", "") == errors.__name__ and isinstance(value, type)
+    if isinstance(value, type) and issubclass(value, errors.AntiphonError)
 ]
 
 

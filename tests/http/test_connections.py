@@ -119,6 +119,23 @@ async def test_a_slow_answer_is_no_slow_request() -> None:
                 seen += await reader.readuntil(b"\n")
 
 
+async def test_whole_answers_on_one_connection() -> None:
+    body = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n" % len(body)
+    async with serving() as server:
+        answers = await sent(server, (head + b"\r\n" + body) * 2, head + b"connection: close\r\n\r\n" + body)
+    rest = answers
+    for last in (False, False, True):
+        start, _, rest = rest.partition(b"\r\n\r\n")
+        headers = dict(line.split(b": ") for line in start.split(b"\r\n")[1:])
+        assert headers[b"content-type"] == b"application/json"
+        assert (headers.get(b"connection") == b"close") is last
+        length = int(headers[b"content-length"])
+        assert json.loads(rest[:length])["choices"][0]["message"]["content"] == "Hello"
+        rest = rest[length:]
+    assert rest == b""
+
+
 async def test_requests_that_wait_on_a_connection() -> None:
     async with serving(pipelined=4) as server:
         answers = await sent(server, HEALTH * 3, HEALTH.replace(b"host: a", b"connection: close"))

@@ -22,7 +22,7 @@ from websockets.asyncio.client import connect
 from antiphon.app.metrics import LoopDelay, Metrics
 from antiphon.app.tracing import OpenTelemetryTracing
 from antiphon.core.observation import NoTracing, Observation
-from antiphon.log import configure
+from antiphon.log import configure, noted
 from tests.acting import TakingTurns
 from tests.http.test_toy_tool import Dice
 from tests.server import NO_TLS, Running, running
@@ -62,9 +62,15 @@ async def http(server: Running) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
+def timeless(_logger: object, _method: str, line: Line) -> Line:
+    """A line of the log without its time and its level."""
+    del line["timestamp"], line["level"]
+    return line
+
+
 @pytest.fixture
 def lines() -> Iterator[list[Line]]:
-    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+    with capture_logs(processors=[noted, timeless]) as lines:
         yield lines
 
 

@@ -57,6 +57,8 @@ BOMBS = {
     "setblock": "{% set ns=namespace(l=[]) %}{% for i in range(100000) %}{% set x %}"
     + "x" * 100000
     + "{% endset %}{% set ns.l = ns.l + [x] %}{% endfor %}",
+    "sum_flat": "{% set a='a'*1000000 %}{% set b = a" + " + a" * 100 + " %}",
+    "sum_lists": "{% set a=['a']*100000 %}{% set b = a" + " + a" * 100 + " %}",
     "filterblock": "{% filter replace('a','b'*100000) %}{{ 'a'*100000 }}{% endfilter %}",
     "compare": "{% set a='a'*4000000+'b' %}{% set b='a'*4000000+'c' %}{% for i in range(100000) %}{% if a == b %}{% endif %}{% endfor %}",
     "in": "{% set a='a'*4000000 %}{% for i in range(100000) %}{% if 'aaaaaaaaaaab' in a %}{% endif %}{% endfor %}",

@@ -114,6 +114,11 @@ def test_text_may_be_built_up_piece_by_piece(grown: str) -> None:
     assert len(render(source, messages=messages)) == 1_000_000
 
 
+def test_what_is_added_up_stays_as_it_was() -> None:
+    assert render("{% set b = a + [2] + [3] %}{{ b|length }}{{ 1 + 2 + 3 }}", a=(a := [1])) == "36"
+    assert a == [1]
+
+
 def test_the_limit_is_known_to_the_log_only() -> None:
     with pytest.raises(RequestError, match=r"too much time or memory") as caught:
         render("{{ 'a' * 10 ** 9 }}")

@@ -58,12 +58,17 @@ PromptLogprobs = list[dict[int, PromptAlternative] | None]
 
 def total(prompt_tokens: int, usages: Iterable[Usage], prompts: int = 1) -> CompletionUsage:
     """The usage of a request whose choices used this. Those of each of the first `prompts` share it."""
-    seen = list(usages)
-    prompt_tokens += sum(usage.prompt_tokens for usage in seen)
-    completion = sum(usage.completion_tokens for usage in seen)
-    media = sum(usage.media_tokens for usage in seen) * prompts // max(len(seen), 1)
-    details = PromptTokensDetails(max((u.cached_tokens for u in seen), default=0))
+    completion = reasoning = cached = media = count = 0
+    for usage in usages:
+        prompt_tokens += usage.prompt_tokens
+        completion += usage.completion_tokens
+        reasoning += usage.reasoning_tokens
+        cached = max(cached, usage.cached_tokens)
+        media += usage.media_tokens
+        count += 1
+    details = PromptTokensDetails(cached)
     if media:
+        media = media * prompts // count
         details.text_tokens, details.image_tokens = prompt_tokens, media
     prompt_tokens += media
     return CompletionUsage(
@@ -71,7 +76,7 @@ def total(prompt_tokens: int, usages: Iterable[Usage], prompts: int = 1) -> Comp
         completion_tokens=completion,
         total_tokens=prompt_tokens + completion,
         prompt_tokens_details=details,
-        completion_tokens_details=CompletionTokensDetails(sum(u.reasoning_tokens for u in seen)),
+        completion_tokens_details=CompletionTokensDetails(reasoning),
     )
 
 

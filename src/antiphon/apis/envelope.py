@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -39,11 +40,11 @@ class Envelope(Struct, frozen=True):
     @property
     def prompt_tokens(self) -> int:
         """Tokens of all prompts."""
-        return sum(len(prompt.ids) for prompt in self.prompts)
+        return sum([len(prompt.ids) for prompt in self.prompts])
 
     def around(self, prompts: Iterable[Any]) -> "Envelope":
         """The same, with prompts, each of which has a `text`, `ids` and `tokens`."""
-        rendered = (RenderedPrompt(prompt.text, prompt.ids, prompt.tokens) for prompt in prompts)
+        rendered = [RenderedPrompt(prompt.text, prompt.ids, prompt.tokens) for prompt in prompts]
         return replace(self, prompts=tuple(rendered))
 
 
@@ -90,12 +91,25 @@ DEFAULT_PRESENTATION = PresentationOptions()
 """How answers are shown unless someone says otherwise."""
 
 
+_shown = attrgetter(
+    "stream_options",
+    "return_tokens_as_token_ids",
+    "return_token_ids",
+    "return_prompt_text",
+    "prompt_logprobs",
+    "service_tier",
+)
+_UNSAID = (None,) * 6
+
+
 def shared_presentation(
     request: Request, defaults: PresentationOptions, logprobs: int | None
 ) -> PresentationOptions:
     """What every request may change of the presentation that the server begins with."""
     options = request.stream_options
     by_id = request.return_tokens_as_token_ids
+    if logprobs is defaults.logprobs is None and _shown(request) == _UNSAID:
+        return defaults
     return replace(
         defaults,
         logprobs=logprobs,

@@ -19,6 +19,7 @@ from antiphon.core.errors import RequestError
 
 Named = tuple[str, Format]
 """A format, and the parameter that requests it."""
+NO_FORMAT = ("response_format", None)
 
 
 def answer_format(request: SamplingParams, *before: Named) -> tuple[str, Format | None]:
@@ -26,6 +27,8 @@ def answer_format(request: SamplingParams, *before: Named) -> tuple[str, Format 
 
     `before` are those that only its API knows.
     """
+    if request.response_format is None and request.structured_outputs is None and not before:
+        return NO_FORMAT
     requested = [
         *before,
         *_of_response_format(request.response_format),
@@ -35,7 +38,7 @@ def answer_format(request: SamplingParams, *before: Named) -> tuple[str, Format 
         (first, _), (second, _), *_ = requested
         message = f"'{first}' already defines what the answer has to look like. Leave out '{second}'."
         raise RequestError(message, param=second)
-    return requested[0] if requested else ("response_format", None)
+    return requested[0] if requested else NO_FORMAT
 
 
 def _of_response_format(requested: ResponseFormat | None) -> Iterator[Named]:

@@ -24,7 +24,7 @@ def check(request: SamplingParams) -> None:
     if request.truncate_prompt_tokens == 0:
         message = "A prompt cannot be cut to nothing. Use at least 1, or -1 for the model's context."
         raise RequestError(message, param="truncate_prompt_tokens")
-    if (request.kv_transfer_params or {}).get("do_remote_decode"):
+    if request.kv_transfer_params and request.kv_transfer_params.get("do_remote_decode"):
         _check_remote(request)
     if not isinstance(request, Request):
         return
@@ -46,12 +46,15 @@ def _check_remote(request: SamplingParams) -> None:
 
 def token_limit(*wanted: int | None) -> int | None:
     """The most tokens of an answer, by the first of these that was given; None for no limit."""
-    limit = next((limit for limit in wanted if limit is not None), None)
-    return None if limit in (0, -1) else limit
+    for limit in wanted:
+        if limit is not None:
+            return None if limit in (0, -1) else limit
+    return None
 
 
 _SAME = (*({*Sampling.__struct_fields__} & {*SamplingParams.__struct_fields__}),)
 _same = attrgetter(*_SAME)
+_UNSAID = (None,) * len(_SAME)
 
 
 def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
@@ -59,7 +62,10 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
-    given = {name: value for name, value in zip(_SAME, _same(request), strict=True) if value is not None}
+    values = _same(request)
+    if values == _UNSAID:  # as of most requests
+        return Sampling(max_tokens=max_tokens, logprobs=logprobs)
+    given = {name: value for name, value in zip(_SAME, values, strict=True) if value is not None}
     given.update(
         top_k=-1 if request.top_k == 0 else request.top_k,
         logit_bias=request.logit_bias or {},
@@ -95,16 +101,16 @@ def _texts(value: str | list[str] | None) -> tuple[str, ...]:
 
 def sampling(request: Request, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
     """The same, with what only OpenAI's older APIs have."""
-    return replace(
-        shared_sampling(request, max_tokens=max_tokens, logprobs=logprobs),
-        prompt_logprobs=request.prompt_logprobs,
-        beam_width=(request.n or 1) if request.use_beam_search else None,
-    )
+    shared = shared_sampling(request, max_tokens=max_tokens, logprobs=logprobs)
+    if request.prompt_logprobs is None and not request.use_beam_search:
+        return shared
+    width = (request.n or 1) if request.use_beam_search else None
+    return replace(shared, prompt_logprobs=request.prompt_logprobs, beam_width=width)
 
 
 def stops(request: SamplingParams) -> tuple[str, ...]:
     """The strings that end an answer."""
-    return _texts(request.stop)
+    return () if request.stop is None else _texts(request.stop)
 
 
 def variables(effort: str | None, verbosity: str | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Everything that a use case may need: one object, made by the composition root."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from time import time
 from typing import Any
 
@@ -27,7 +27,7 @@ from antiphon.core.turn import Turn
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.model import Model
 from antiphon.run.models import Models
-from antiphon.tools.discovery import Asking, discover
+from antiphon.tools.discovery import Asking, discover, offered_nothing
 from antiphon.tools.python.tool import Interpreters
 
 log = structlog.get_logger(__name__)
@@ -103,6 +103,8 @@ class App(Struct, frozen=True):
 
         Raises RequestError, ToolError.
         """
+        if not requested and not self.default_tools:
+            return offered_nothing(model.tools)
         remote = sum(settings.get("type") == "mcp" for settings in requested.values())
         self.options.limits.check("mcp_servers", remote, "tools")
         return await discover(
@@ -118,8 +120,7 @@ class App(Struct, frozen=True):
     @property
     def presentation(self) -> PresentationOptions:
         """How chat answers and completions are shown, unless a request says otherwise."""
-        usage = UsageReports.LAST if self.options.force_usage else UsageReports.NONE
-        return PresentationOptions(usage=usage, reasoning=self.options.reasoning_fields)
+        return _presentation(self.options.reasoning_fields, self.options.force_usage)
 
     def signer(self, owner: str) -> Signer:
         """Signs what this owner is asked to approve."""
@@ -141,7 +142,9 @@ class App(Struct, frozen=True):
 
         It may never take longer than the server allows.
         """
-        deadline = min((each for each in (wanted, self.options.deadline) if each is not None), default=None)
+        deadline = self.options.deadline
+        if wanted is not None:
+            deadline = wanted if deadline is None else min(wanted, deadline)
         if deadline is not None and requested_at is not None:
             deadline -= time() - requested_at
         return Driver(source, projection, journal, deadline)
@@ -151,3 +154,9 @@ class App(Struct, frozen=True):
         if template is not None and not self.options.trust_templates:
             message = "This server takes no chat templates from clients. Leave it out."
             raise RequestError(message, param="chat_template")
+
+
+@cache
+def _presentation(reasoning: tuple[str, ...], force_usage: bool) -> PresentationOptions:
+    usage = UsageReports.LAST if force_usage else UsageReports.NONE
+    return PresentationOptions(usage=usage, reasoning=reasoning)

@@ -107,7 +107,11 @@ class AttachmentReader:
 
         Raises RequestError, which names the part.
         """
-        count = sum(isinstance(part, Attachment) for item in turn.items for part in _parts_of(item))
+        count = 0
+        for item in turn.items:
+            if isinstance(item, Message | FunctionOutput):
+                for part in item.parts:
+                    count += isinstance(part, Attachment)
         if not count:
             return turn
         conversation = turn.parameter("messages")

@@ -39,8 +39,9 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     app.check_template(accepted.turn.template)
     contents = app.contents(owner)
     turn, presentation = await app.attached(model, accepted.turn, contents), accepted.presentation
-    _log_repairs(accepted.repairs)
-    app.log_notes(accepted.presentation.notes)
+    if accepted.repairs or presentation.notes:
+        _log_repairs(accepted.repairs)
+        app.log_notes(presentation.notes)
     own = answer_id(PREFIX, accepted.request_id, header_id)
     # What is stored is found by its id, so no client may choose it.
     observed().answer = answer = random_id(PREFIX, 24) if accepted.store else own

@@ -232,7 +232,8 @@ async def _from_log(app: App, owner: str, response_id: str) -> AnswerRecord | No
             ids, decoder = entry.ids, None
         elif isinstance(entry, Chunk):
             if decoder is None:
-                prepared = await model.prepare(accepted.turn, ids)
+                async with model.held():
+                    prepared = await model.prepare(accepted.turn, ids)
                 kept = record_of(0, prepared.request, prepared.reading)
                 record.generations.append(kept)
                 decoder = RecordingDecoder(prepared.decoder(None), kept)

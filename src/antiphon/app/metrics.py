@@ -63,19 +63,11 @@ class Histogram:
 
 
 class _Kind(Struct, frozen=True):
-    """A histogram of generations: its name, its buckets, and what is observed, if there is something."""
+    """A histogram of generations: its name, and its buckets."""
 
     name: str
     help: str
     bounds: tuple[float, ...]
-    value: Callable[[ObservedGeneration], float | None]
-
-
-def _per_token(generation: ObservedGeneration) -> float | None:
-    rest = generation.end.usage.completion_tokens - 1
-    if generation.first is None or rest < 1:
-        return None
-    return (generation.ended - generation.first) / rest
 
 
 _KINDS = (
@@ -83,39 +75,36 @@ _KINDS = (
         "vllm:time_to_first_token_seconds",
         "Seconds from the start of a generation to its first event.",
         _FIRST,
-        lambda each: None if each.first is None else each.first - each.started,
     ),
     _Kind(
         "vllm:request_time_per_output_token_seconds",
         "Mean seconds between the tokens of a generation.",
         _TOKEN,
-        _per_token,
     ),
-    _Kind(
-        "vllm:e2e_request_latency_seconds",
-        "Seconds that a generation took.",
-        _WHOLE,
-        lambda each: each.ended - each.started,
-    ),
+    _Kind("vllm:e2e_request_latency_seconds", "Seconds that a generation took.", _WHOLE),
     _Kind(
         "vllm:request_decode_time_seconds",
         "Seconds from the first event of a generation to its end.",
         _WHOLE,
-        lambda each: None if each.first is None else each.ended - each.first,
     ),
-    _Kind(
-        "vllm:request_prompt_tokens",
-        "Tokens of a prompt.",
-        _TOKENS,
-        lambda each: each.prompt_tokens,
-    ),
-    _Kind(
-        "vllm:request_generation_tokens",
-        "Tokens of a generation.",
-        _TOKENS,
-        lambda each: each.end.usage.completion_tokens,
-    ),
+    _Kind("vllm:request_prompt_tokens", "Tokens of a prompt.", _TOKENS),
+    _Kind("vllm:request_generation_tokens", "Tokens of a generation.", _TOKENS),
 )
+
+
+def _observed(generation: ObservedGeneration) -> tuple[float | None, ...]:
+    """What each of `_KINDS` observes of a generation, if there is something."""
+    started, ended, first = generation.started, generation.ended, generation.first
+    tokens = generation.end.usage.completion_tokens
+    return (
+        None if first is None else first - started,
+        None if first is None or tokens < 2 else (ended - first) / (tokens - 1),
+        ended - started,
+        None if first is None else ended - first,
+        generation.prompt_tokens,
+        tokens,
+    )
+
 
 _COUNTED = {
     "vllm:prompt_tokens": "Tokens of prompts.",
@@ -126,6 +115,28 @@ _COUNTED = {
     "antiphon:reasoning_tokens": "Tokens that were generated as reasoning.",
     "antiphon:malformed": "Places of broken markup in what models wrote.",
 }
+
+
+def _amounts(generation: ObservedGeneration) -> tuple[int, ...]:
+    """What each of `_COUNTED` counts of a generation."""
+    usage, read = generation.end.usage, generation.prompt_tokens
+    cached = usage.cached_tokens
+    used = usage.completion_tokens, usage.reasoning_tokens
+    return read, cached, read, cached, *used, generation.malformed
+
+
+class _ModelCounts:
+    """The counts of one model, for each of `_COUNTED` and of `_KINDS`."""
+
+    __slots__ = ("counted", "histograms")
+
+    def __init__(self) -> None:
+        self.counted = [0] * len(_COUNTED)
+        self.histograms = [Histogram(kind.bounds) for kind in _KINDS]
+
+
+_READ = [*_COUNTED].index("vllm:prompt_tokens")
+_WRITTEN = [*_COUNTED].index("vllm:generation_tokens")
 
 
 class LoopDelay:
@@ -181,9 +192,8 @@ class Metrics:
     """The counts of one server."""
 
     def __init__(self) -> None:
-        self._tokens: dict[str, Counter[str]] = defaultdict(Counter)  # by name, by model
+        self._models: defaultdict[str, _ModelCounts] = defaultdict(_ModelCounts)
         self._finished = Counter[tuple[str, str]]()  # by model and reason
-        self._histograms: dict[tuple[str, str], Histogram] = {}  # by name and model
         self._requests = Counter[tuple[str, str, str]]()  # by route, method and class of the status
         self._durations: dict[tuple[str, str], Histogram] = {}  # by route and method
         self._answers = Counter[str]()  # those that did not come to their own end, by reason
@@ -207,7 +217,7 @@ class Metrics:
         for generation in observation.generations:
             self._count(generation)
         if observation.read and observation.served is not None:
-            self._tokens["vllm:prompt_tokens"][observation.served] += observation.read
+            self._models[observation.served].counted[_READ] += observation.read
         for call in observation.calls:
             self._calls[call.type, "failed" if call.failed else "completed"] += 1
             _observe(self._call_seconds, call.type, _WHOLE, call.ended - call.started)
@@ -225,26 +235,19 @@ class Metrics:
         self._store_failures += 1
 
     def _count(self, generation: ObservedGeneration) -> None:
-        model, usage = generation.model, generation.end.usage
-        counts = {
-            "vllm:prompt_tokens": generation.prompt_tokens,
-            "vllm:prompt_tokens_cached": usage.cached_tokens,
-            "vllm:prefix_cache_queries": generation.prompt_tokens,
-            "vllm:prefix_cache_hits": usage.cached_tokens,
-            "vllm:generation_tokens": usage.completion_tokens,
-            "antiphon:reasoning_tokens": usage.reasoning_tokens,
-            "antiphon:malformed": generation.malformed,
-        }
-        for name, count in counts.items():
-            self._tokens[name][model] += count
-        self._finished[model, generation.end.reason.value] += 1
-        for kind in _KINDS:
-            if (value := kind.value(generation)) is not None:
-                _observe(self._histograms, (kind.name, model), kind.bounds, value)
+        counts = self._models[generation.model]
+        counted = counts.counted
+        for index, amount in enumerate(_amounts(generation)):
+            counted[index] += amount
+        self._finished[generation.model, generation.end.reason] += 1
+        for histogram, value in zip(counts.histograms, _observed(generation), strict=True):
+            if value is not None:
+                histogram.observe(value)
 
     def tokens(self, model: str) -> tuple[int, int]:
         """The tokens of all prompts of a model, and those that it generated, in generations that are over."""
-        return self._tokens["vllm:prompt_tokens"][model], self._tokens["vllm:generation_tokens"][model]
+        counts = self._models.get(model)
+        return (0, 0) if counts is None else (counts.counted[_READ], counts.counted[_WRITTEN])
 
     def text(self, accept: str, loads: Mapping[str, Load], tasks: int) -> tuple[bytes, str]:
         """All of it, and the media type, in the format of Prometheus that `accept` wants.
@@ -284,22 +287,22 @@ class Metrics:
 
     def _families(self) -> Iterator[Metric]:
         # Copies: the event loop goes on counting.
-        for name, help_ in _COUNTED.items():
+        models = self._models.copy()
+        for index, (name, help_) in enumerate(_COUNTED.items()):
             counter = CounterMetricFamily(name, help_, labels=_MODEL)
-            for model, count in self._tokens[name].copy().items():
-                counter.add_metric((model, _ENGINE), count)
+            for model, counts in models.items():
+                counter.add_metric((model, _ENGINE), counts.counted[index])
             yield counter
         success = CounterMetricFamily(
             "vllm:request_success", "Generations by how they ended.", labels=(*_MODEL, "finished_reason")
         )
         for (model, reason), count in self._finished.copy().items():
-            success.add_metric((model, _ENGINE, reason), count)
+            success.add_metric((model, _ENGINE, str(reason)), count)
         yield success
-        for kind in _KINDS:
+        for index, kind in enumerate(_KINDS):
             family = HistogramMetricFamily(kind.name, kind.help, labels=_MODEL)
-            for (name, model), histogram in self._histograms.copy().items():
-                if name == kind.name:
-                    histogram.add_to(family, (model, _ENGINE))
+            for model, counts in models.items():
+                counts.histograms[index].add_to(family, (model, _ENGINE))
             yield family
         yield _counters(
             "antiphon:answers_ended", "Answers that did not come to their own end.", self._answers, "reason"

@@ -31,7 +31,6 @@ def begin(app: App, request_id: str, name: str, trace: Mapping[str, str] = NO_TR
         observation.record = partial(app.records.add, observation, app.options.debug_answers)
     # Never reset: what handles errors is outside of all this, and each request has a task of its own.
     OBSERVATION.set(observation)
-    structlog.contextvars.bind_contextvars(request_id=request_id)
     app.tracing.begin(observation, name)
     return observation
 

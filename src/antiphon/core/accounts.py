@@ -9,7 +9,6 @@ for. It may be overdrawn by answers that said nothing of their length; then the 
 """
 
 from collections.abc import Iterator, Set
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from math import ceil
@@ -106,18 +105,21 @@ class Account:
             self._check(self.requests, 1, "requests")
             self.requests.take(1)
 
-    @contextmanager
-    def answering(self) -> Iterator[None]:
+    def answering(self) -> "_Answering":
         """Have a place for one answer while the block runs."""
+        return _Answering(self)
+
+    def begin_answer(self) -> None:
+        """Take a place for one answer."""
         most = self.rules.concurrent
         if most is not None and self._running >= most:
             message = f"The key '{self.name}' has {most} answers under way, as many as it may have at a time."
             raise RateLimitError(f"{message} Try again when one has ended.", retry_after=1)
         self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
+
+    def end_answer(self) -> None:
+        """Give it up."""
+        self._running -= 1
 
     def reserve(self, tokens: int) -> int:
         """Take what an answer may need; how many were taken. Raises RequestError for what never can be."""
@@ -172,6 +174,21 @@ class Account:
             yield "requests", self.requests
         if self.tokens is not None:
             yield "tokens", self.tokens
+
+
+class _Answering:
+    """See `Account.answering`."""
+
+    __slots__ = ("_account",)
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def __enter__(self) -> None:
+        self._account.begin_answer()
+
+    def __exit__(self, *_: object) -> None:
+        self._account.end_answer()
 
 
 class _Background(Account):

@@ -23,8 +23,7 @@ reaches clients word for word: it never holds internals. Put those in
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from urllib.parse import unquote, urlsplit
 
@@ -205,15 +204,20 @@ def public_error(error: BaseException | None) -> AntiphonError:
     return error if isinstance(error, AntiphonError) else EngineError()
 
 
-@contextmanager
-def naming(parameters: Mapping[str, str]) -> Iterator[None]:
-    """Have errors blame the parameters of a request by its own names.
+class naming:  # noqa: N801 - it is used as a function
+    """Have errors blame the parameters of a request by its own names, while a block runs.
 
     What is below the APIs knows neutral names only; `Turn.parameters` holds those of the request.
     """
-    try:
-        yield
-    except RequestError as error:
-        if error.param is not None and error.param in parameters:
-            error.param = parameters[error.param]
-        raise
+
+    __slots__ = ("_parameters",)
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        self._parameters = parameters
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, RequestError) and error.param is not None:
+            error.param = self._parameters.get(error.param, error.param)

@@ -79,7 +79,7 @@ Part = TextPart | MediaPart | Attachment
 
 def text_in(parts: Iterable[Part], separator: str = "") -> str:
     """The text of the parts that are text, joined."""
-    return separator.join(part.text for part in parts if isinstance(part, TextPart))
+    return separator.join([part.text for part in parts if isinstance(part, TextPart)])
 
 
 class Message(Struct, frozen=True, tag="message"):

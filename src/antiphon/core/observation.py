@@ -87,12 +87,15 @@ class Observation(Struct):
     def finish(self) -> str | None:
         """How the answer ended: the model's own reason, or why it did not come to its own end."""
         reason = self.ended or (self.generations[-1].end.reason if self.generations else None)
-        return self.failure or (reason and reason.value)
+        return self.failure or (None if reason is None else str(reason))
 
     @property
     def used(self) -> int:
         """Tokens that were read and written for it."""
-        return sum(each.prompt_tokens + each.end.usage.completion_tokens for each in self.generations)
+        tokens = 0
+        for each in self.generations:
+            tokens += each.prompt_tokens + each.end.usage.completion_tokens
+        return tokens
 
     def summary(self) -> dict[str, Any]:
         """What a log line says of it: only what there is to say. Times are in milliseconds."""
@@ -114,8 +117,8 @@ class Observation(Struct):
             "reasoning_tokens": reasoning,
             "generations": len(self.generations) if len(self.generations) > 1 else None,
             "tool_calls": len(self.calls),
-            "first_ms": None if self.first is None else _milliseconds(self.first - self.started),
-            "total_ms": _milliseconds(perf_counter() - self.started),
+            "first_ms": None if self.first is None else round((self.first - self.started) * 1000, 1),
+            "total_ms": round((perf_counter() - self.started) * 1000, 1),
             "finish": self.finish,
             "failovers": self.failovers,
             "malformed": malformed,
@@ -169,10 +172,6 @@ def observed() -> Observation:
 def unix_nanoseconds(moment: float) -> int:
     """A time of `perf_counter` as nanoseconds since 1970."""
     return time_ns() - int((perf_counter() - moment) * 1e9)
-
-
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1000, 1)
 
 
 def _word(reason: BaseException) -> str:

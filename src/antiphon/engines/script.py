@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain, cycle, islice, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -127,7 +128,7 @@ def token_id(piece: str) -> int:
 
 def pieces_of(text: str) -> Iterator[str]:
     """The word-like pieces of a text, one by one: a long one has a million."""
-    return (match[0] for match in _PIECES.finditer(text))
+    return map(itemgetter(0), _PIECES.finditer(text))
 
 
 def chunk_of(piece: str) -> Chunk:

@@ -193,7 +193,7 @@ class ScriptedEngine:
         return await asyncio.to_thread(self._ids, pieces)  # so that others do not wait for it
 
     def _ids(self, pieces: Sequence[str]) -> list[int]:
-        return [token for piece in pieces for token in self._pieces.ids(pieces_of(piece))]
+        return [token for piece in pieces for token in self._pieces.ids(piece)]
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The pieces with these ids."""
@@ -395,19 +395,20 @@ class _Pieces:
     def __init__(self, own: Iterable[str]) -> None:
         self._own = {token_id(piece): piece for piece in own}
         self._others: dict[int, str] = {}
+        self._ids: dict[str, int] = {}  # of the others
 
-    def ids(self, pieces: Iterable[str]) -> list[int]:
-        ids: list[int] = []
-        found: dict[str, int] = {}  # one number for each piece, not for each place
-        for piece in pieces:
-            token = found.get(piece)
-            if token is None:
-                token = found[piece] = token_id(piece)
-            ids.append(token)
-        self._others.update((token, piece) for piece, token in found.items())
-        while len(self._others) > REMEMBERED_PIECES:
-            del self._others[next(iter(self._others))]
+    def ids(self, text: str) -> list[int]:
+        known = self._ids
+        ids = [known.get(piece) or self._learn(piece) for piece in pieces_of(text)]
+        while len(known) > REMEMBERED_PIECES:
+            piece = next(iter(known))
+            self._others.pop(known.pop(piece), None)
         return ids
+
+    def _learn(self, piece: str) -> int:
+        token = self._ids[piece] = token_id(piece)
+        self._others[token] = piece
+        return token
 
     def text(self, token: int) -> str:
         piece = self._own.get(token) or self._others.get(token)

@@ -7,14 +7,14 @@ from starlette.responses import Response
 from antiphon.apis.chat.schema import BatchRequest, ChatRequest
 from antiphon.app import chat
 from antiphon.http.delivery import EventStream, FullAnswer, frame
-from antiphon.http.request import REQUEST_ID, app_of, json_response, owner_of, query_of, read_request
+from antiphon.http.request import app_of, json_response, owner_of, query_of, read_request, request_id_of
 from antiphon.store.records import CompletionFilter
 
 
 async def create(request: Request) -> EventStream | FullAnswer:
     """Answer a conversation."""
     app, wire = app_of(request), await read_request(request, ChatRequest)
-    driver = await chat.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
+    driver = await chat.create(app, wire, owner_of(request), request_id_of(request))
     if wire.stream:
         return EventStream(driver, app.options, frame)
     return FullAnswer(driver, app.options)
@@ -23,7 +23,7 @@ async def create(request: Request) -> EventStream | FullAnswer:
 async def create_batch(request: Request) -> FullAnswer:
     """Answer several conversations, each with one choice."""
     app, wire = app_of(request), await read_request(request, BatchRequest)
-    driver = await chat.create_batch(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
+    driver = await chat.create_batch(app, wire, owner_of(request), request_id_of(request))
     return FullAnswer(driver, app.options)
 
 

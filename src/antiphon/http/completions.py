@@ -12,7 +12,6 @@ from antiphon.apis.tokens import DetokenizeRequest, tokenize_type
 from antiphon.app import completions
 from antiphon.http.delivery import EventStream, FullAnswer, frame
 from antiphon.http.request import (
-    REQUEST_ID,
     app_of,
     decode_body,
     decoded,
@@ -20,13 +19,14 @@ from antiphon.http.request import (
     owner_of,
     read_json,
     read_request,
+    request_id_of,
 )
 
 
 async def create(request: Request) -> EventStream | FullAnswer:
     """Go on with texts."""
     app, wire = app_of(request), await read_request(request, CompletionRequest)
-    driver = await completions.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
+    driver = await completions.create(app, wire, owner_of(request), request_id_of(request))
     if wire.stream:
         return EventStream(driver, app.options, frame)
     return FullAnswer(driver, app.options)
@@ -35,7 +35,7 @@ async def create(request: Request) -> EventStream | FullAnswer:
 async def infill(request: Request) -> EventStream | FullAnswer:
     """The text between two others, as llama-server has it."""
     app, wire = app_of(request), await read_request(request, InfillRequest)
-    driver = await completions.infill(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
+    driver = await completions.infill(app, wire, owner_of(request), request_id_of(request))
     return EventStream(driver, app.options, frame) if wire.stream else FullAnswer(driver, app.options)
 
 

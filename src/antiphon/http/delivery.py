@@ -26,6 +26,7 @@ EVENT_STREAM = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would collect the stream otherwise
 ]
+JSON = [(b"content-type", b"application/json")]
 MAX_UNSENT = 64 * 1024
 """Bytes that wait for a client that does not read before its answer is held back; asyncio's transports
 have the same limit."""
@@ -55,6 +56,10 @@ class DirectConnection:
         """Begin the response; what writes parts of its body."""
         await self._send(start)
         return self._protocol.write
+
+    async def answer(self, body: bytes) -> None:
+        """Send a whole response."""
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*JSON], "body": body})
 
     async def end(self, body: bytes) -> None:
         """Write the last part of the body."""
@@ -118,6 +123,12 @@ class SentConnection:
                 if self._paused:
                     self._paused = False
                     self._listener.on_resume()
+
+    async def answer(self, body: bytes) -> None:
+        """See `DirectConnection`."""
+        headers = [*JSON, (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
 
     async def end(self, body: bytes) -> None:
         """See `DirectConnection`."""
@@ -186,14 +197,8 @@ class FullAnswer(_Delivery):
 
     async def _deliver(self) -> None:
         await self._driver.run(self)
-        if self._body is None:
-            return  # the client has left
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(self._body)).encode()),
-        ]
-        await self._connection.open({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._connection.end(self._body)
+        if self._body is not None:  # else the client has left
+            await self._connection.answer(self._body)
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""

@@ -8,7 +8,7 @@ from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import PING
 from antiphon.app import messages
 from antiphon.http.delivery import EventStream, FullAnswer
-from antiphon.http.request import REQUEST_ID, app_of, json_response, owner_of, read_request
+from antiphon.http.request import app_of, json_response, owner_of, read_request, request_id_of
 
 
 class MessageEvents(EventStream):
@@ -20,7 +20,7 @@ class MessageEvents(EventStream):
 async def create(request: Request) -> MessageEvents | FullAnswer:
     """Answer a conversation."""
     app, wire = app_of(request), await read_request(request, CreateMessage)
-    driver = await messages.create(app, wire, owner_of(request), request.headers.get(REQUEST_ID))
+    driver = await messages.create(app, wire, owner_of(request), request_id_of(request))
     if wire.stream:
         return MessageEvents(driver, app.options, b"".join)
     return FullAnswer(driver, app.options)

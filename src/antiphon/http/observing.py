@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from time import perf_counter
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,11 +23,10 @@ from antiphon.core.accounts import Account
 from antiphon.core.observation import Observation
 from antiphon.decode.ids import random_id
 from antiphon.http.errors import response_to
-from antiphon.http.request import REQUEST_ID, app_of
+from antiphon.http.request import REQUEST_ID, app_of, header_of
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """What is asked for every few seconds, without end: logged with --log-level debug only."""
-_REQUEST_ID = REQUEST_ID.encode()
 _ANTHROPIC_REQUEST_ID = b"request-id"
 """The same id, where Anthropic's clients look for it."""
 _MESSAGES = "/v1/messages"
@@ -43,7 +41,7 @@ OTHER_METHOD = "other"
 WEBSOCKET = "WEBSOCKET"
 """Stands for the method of a turn on a WebSocket."""
 
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class ObservingMiddleware:
@@ -59,21 +57,18 @@ class ObservingMiddleware:
         if scope["type"] != "http":
             await self._asgi(scope, receive, send)
             return
-        observation = observe(app, Headers(scope=scope), scope["method"])
+        observation = observe(app, scope, scope["method"])
         status: int | None = None
-        own = observation.request_id.encode()
 
         async def identified(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                told = _limits_of(observation.account, scope["path"])
-                message["headers"] = [
-                    *message["headers"],
-                    (_REQUEST_ID, own),
-                    (_ANTHROPIC_REQUEST_ID, own),
-                    *told,
-                ]
+                status, own = message["status"], observation.request_id.encode()
+                headers = [*message["headers"], (REQUEST_ID, own), (_ANTHROPIC_REQUEST_ID, own)]
+                account = observation.account
+                if account.requests is not None or account.tokens is not None:
+                    headers += _limits_of(account, scope["path"])
+                message["headers"] = headers
             await send(message)
 
         try:
@@ -89,23 +84,24 @@ class ObservingMiddleware:
 
 def _limits_of(account: Account, path: str) -> list[tuple[bytes, bytes]]:
     """Headers that say how much of what the key may use is left."""
-    if account.requests is account.tokens is None:
-        return []
     headers = account.anthropic_headers() if path.startswith(_MESSAGES) else account.openai_headers()
     return [(name.encode(), value.encode()) for name, value in headers]
 
 
-def observe(app: App, headers: Headers, name: str) -> Observation:
-    """Observe what is done for a request with these headers; `name` is that of its span."""
-    return begin(app, id_of(headers), name, _trace(headers))
+def observe(app: App, scope: Scope, name: str) -> Observation:
+    """Observe what is done for a request, or a turn on a WebSocket; `name` is that of its span."""
+    return begin(app, id_of(header_of(scope, REQUEST_ID)), name, _trace(scope))
 
 
-def _trace(headers: Headers) -> Mapping[str, str]:
+def _trace(scope: Scope) -> Mapping[str, str]:
     """The headers of the trace that the request is in, if they are valid: they go on to other servers."""
-    parent, state = headers.get("traceparent", ""), headers.get("tracestate", "")
-    if not _TRACEPARENT.fullmatch(parent):
+    parent = header_of(scope, b"traceparent")
+    if parent is None or not _TRACEPARENT.fullmatch(parent):
         return NO_TRACE
-    return {"traceparent": parent} | ({"tracestate": state} if 0 < len(state) <= MAX_TRACESTATE else {})
+    trace, state = {"traceparent": parent.decode()}, header_of(scope, b"tracestate")
+    if state and len(state) <= MAX_TRACESTATE:
+        trace["tracestate"] = state.decode("latin-1")
+    return trace
 
 
 def report(app: App, scope: Scope, status: int, observation: Observation) -> None:
@@ -120,11 +116,11 @@ def report(app: App, scope: Scope, status: int, observation: Observation) -> Non
     end(app, observation, "request", quiet=path in PROBES, **known)
 
 
-def id_of(headers: Headers) -> str:
-    """The id of a request: the client's, if a header can hold it, or a new one."""
-    given = headers.get(REQUEST_ID, "")
-    fits = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
-    return given if fits else random_id("req_", 24)
+def id_of(given: bytes | None) -> str:
+    """The id of a request: the one that its client has `given` it, if a header can hold it, or a new one."""
+    if given and len(given) <= MAX_REQUEST_ID and given.isascii() and (text := given.decode()).isprintable():
+        return text
+    return random_id("req_", 24)
 
 
 async def metrics(request: Request) -> Response:

@@ -4,16 +4,19 @@ An ASGI `send` costs a coroutine, a dictionary and several checks, for every tok
 every stream. Where this protocol serves a request, its scope has an extension,
 `STREAM`: the connection itself. A response begins and ends by `send` as always, so
 uvicorn knows its state (keep-alive, pipelining, shutting down); what lies between goes
-through `write`, in the chunked framing that uvicorn announced in the head.
+through `write`, in the chunked framing that uvicorn announced in the head. A response whose
+body is there may begin and end by one message, its start with a `body`.
 
 A connection may send no more than the limits of the server allow, and not slower.
 """
 
 from asyncio import BaseTransport, TimerHandle
+from collections.abc import Iterable
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
@@ -44,6 +47,36 @@ class _RefusedError(Exception):
     """What a connection sends is over a limit."""
 
 
+class _Cycle(RequestResponseCycle):
+    """One request and its response. The start of a response may bring the whole `body`: see `STREAM`."""
+
+    async def send(self, message: Any) -> None:
+        """See ASGI."""
+        body = message.get("body") if message["type"] == "http.response.start" else None
+        if body is None:
+            await super().send(message)
+            return
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if not self.disconnected:
+            self._answer(message["status"], message["headers"], body)
+
+    def _answer(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Write a whole response at once. The names and values of its headers are ours, and were checked."""
+        self.response_started = self.response_complete = True
+        self.message_event.set()
+        out = [STATUS_LINE[status]]
+        for name, value in (*self.default_headers, *headers):
+            out += name, b": ", value, b"\r\n"
+        out.append(b"content-length: %d\r\n" % len(body))
+        out.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        out.append(body)
+        self.transport.write(b"".join(out))
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
 class StreamProtocol(HttpToolsProtocol):
     """One connection. A connection has one response under way at a time, also if requests are pipelined."""
 
@@ -56,6 +89,7 @@ class StreamProtocol(HttpToolsProtocol):
         self._timed: str | None = None  # the limit of the timer that runs
         self._timer: TimerHandle | None = None
         self._requests = 0
+        self._most = self.limits.header_bytes
         self._head = 0  # bytes of the URL and the headers that are read
         self._pieces = 0  # bytes of further pieces of this head, which may be one header
         self._refusal: tuple[HTTPStatus, str] | None = None
@@ -73,19 +107,18 @@ class StreamProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._awaited == "header_seconds" and self._requests == requests and self._refusal is None:
             self._pieces += len(data)  # all of them are of this head: of one header, it may be
-            try:
-                self._check_head(self._pieces)
-            except _RefusedError:
+            if self._pieces > self._most:
+                with suppress(_RefusedError):
+                    self._refuse_head()
                 self.send_400_response("")
         self._time()
 
-    def _check_head(self, size: int) -> None:
+    def _refuse_head(self) -> NoReturn:
         """Raise _RefusedError for a head that is too long."""
-        if size > self.limits.header_bytes:
-            what = f"The URL and the headers have more than {self.limits.header_bytes} bytes"
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "header_bytes", what)
+        what = f"The URL and the headers have more than {self._most} bytes"
+        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "header_bytes", what)
 
-    def _refuse(self, status: HTTPStatus, limit: str, what: str) -> None:
+    def _refuse(self, status: HTTPStatus, limit: str, what: str) -> NoReturn:
         self._refusal = status, f"{what}, the limit '{limit}' of this server."
         raise _RefusedError
 
@@ -139,14 +172,19 @@ class StreamProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         """Count it."""
         self._head += len(url)
-        self._check_head(self._head)
-        super().on_url(url)
+        if self._head > self._most:
+            self._refuse_head()
+        self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count it."""
+        """Count it, and keep it as uvicorn does: there are many."""
         self._head += len(name) + len(value) + 4
-        self._check_head(self._head)
-        super().on_header(name, value)
+        if self._head > self._most:
+            self._refuse_head()
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Wait for the body."""
@@ -157,6 +195,11 @@ class StreamProtocol(HttpToolsProtocol):
         """Wait for nothing: uvicorn waits for the next request."""
         self._awaited = None
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Serve a request, by a cycle of ours: uvicorn does not let its class be chosen."""
+        cycle.__class__ = _Cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Read no more requests before those that wait are answered."""

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeVar, cast
 
 import structlog
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from antiphon.apis.fields import ParameterNames
 from antiphon.apis.wire import decode, decode_request, unknown_members
@@ -28,7 +29,7 @@ Order = Literal["asc", "desc"]
 Reader = Callable[[Request], Awaitable[object]]
 Handler = Callable[[Request], Awaitable[Response]]
 
-REQUEST_ID = "x-request-id"
+REQUEST_ID = b"x-request-id"
 """The header with the id of a request."""
 MOST_ON_PAGE = 100
 """The most entries of a list that one request gets, as OpenAI has it."""
@@ -44,7 +45,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 def app_of(request: HTTPConnection) -> App:
     """What the use cases need, of the application that the request came to."""
-    app: App = request.app
+    app: App = request.scope["app"]
     return app
 
 
@@ -55,8 +56,22 @@ def owner_of(request: HTTPConnection) -> str:
 
 def account_of(request: HTTPConnection) -> Account:
     """The account of whoever sent a request."""
-    account: Account = request.state.account
+    account: Account = request.scope["state"]["account"]
     return account
+
+
+def header_of(scope: Scope, name: bytes) -> bytes | None:
+    """The header of this name, which is in lower case; the first, if there are several."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return cast(bytes, value)
+    return None
+
+
+def request_id_of(request: HTTPConnection) -> str | None:
+    """The id that the client gave to its request in a header."""
+    given = header_of(request.scope, REQUEST_ID)
+    return None if given is None else given.decode("latin-1")
 
 
 def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Handler:
@@ -108,19 +123,25 @@ async def decoded(body: bytes, work: Callable[[], T]) -> T:
 
 async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
     """The body of a request that must be JSON. Raises RequestError."""
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
-        raise MediaTypeError
+    media_type = header_of(request.scope, b"content-type")
+    if media_type is not None and media_type != b"application/json":
+        media_type = media_type.partition(b";")[0].strip().lower()
+        if media_type != b"application/json" and not media_type.endswith(b"+json"):
+            raise MediaTypeError
     most: int = getattr(app_of(request).options.limits, limit)
     # Refused before it is read, where it says how long it is; a body in chunks does not.
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > most:
+    announced = header_of(request.scope, b"content-length")
+    if announced is not None and announced.isdigit() and int(announced) > most:
         raise too_large(limit, most)
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
+    body, more = bytearray(), True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
         if len(body) > most:
             raise too_large(limit, most)
+        more = message.get("more_body", False)
     if not body:
         raise RequestError("The request has no body. Send a JSON object.")
     return bytes(body)
@@ -140,14 +161,16 @@ async def read_request(request: Request, type_: type[T], limit: str = "body_byte
 async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
     """A request for an answer; what it has that means nothing is logged. Raises RequestError.
 
-    `connection.state.names` is what it calls its parameters, for errors.
+    The `names` in its state are what it calls its parameters, for errors.
     """
-    connection.state.names = names = ParameterNames()
+    connection.scope["state"]["names"] = names = ParameterNames()
     app = app_of(connection)
     models = app.models
     wire = await decoded(
         body,
-        lambda: decode_request(body, type_, names, models.default_name, models.default, app.options.limits),
+        lambda: decode_request(
+            body, type_, names, lambda: models.default_name, models.default, app.options.limits
+        ),
     )
     observed().model = getattr(wire, "model", None)
     _log_ignored(names.ignored)

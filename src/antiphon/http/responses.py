@@ -14,12 +14,12 @@ from antiphon.app.responses.create import begin, response_id
 from antiphon.core.errors import RequestError
 from antiphon.http.delivery import EventStream, Frame, FullAnswer, LogStream
 from antiphon.http.request import (
-    REQUEST_ID,
     app_of,
     json_response,
     owner_of,
     query_of,
     read_request,
+    request_id_of,
 )
 
 Answer = FullAnswer | EventStream | Response
@@ -29,7 +29,7 @@ async def create(request: Request) -> Answer:
     """Create a response, answered now or in the background."""
     app, owner = app_of(request), owner_of(request)
     wire = await read_request(request, CreateResponse)
-    answer = response_id(wire, request.headers.get(REQUEST_ID))
+    answer = response_id(wire, request_id_of(request))
     creation = await begin(app, wire, owner, answer)
     obfuscated = bool(wire.stream_options and wire.stream_options.include_obfuscation)
     if wire.background:

@@ -187,7 +187,7 @@ class _Conversation:
         """Answer one message after the other. Errors are sent, and the next may follow."""
         while not (self._left or self.client.stalled):
             message = await self._waiting.get()
-            observation = observe(self._app, self._socket.headers, WEBSOCKET)
+            observation = observe(self._app, self._socket.scope, WEBSOCKET)
             observation.account = account_of(self._socket)
             try:
                 await self._turn(await decode_body(self._socket, message, Create))
@@ -195,7 +195,7 @@ class _Conversation:
                 observation.fail(error)
                 log_failure(error)
                 shown = public_error(error)
-                self._socket.state.names.restore(shown)
+                self._socket.scope["state"]["names"].restore(shown)
                 self.client.write([encode_socket_error(shown)])
                 error.__traceback__ = None  # its frames refer to it, and to prompts
             report(self._app, self._socket.scope, SWITCHED, observation)

@@ -14,7 +14,16 @@ from itertools import takewhile
 from typing import Any
 
 from antiphon.core.errors import RequestError
-from antiphon.core.items import Attachment, FunctionOutput, Item, MediaKind, MediaPart, Message, Part
+from antiphon.core.items import (
+    Attachment,
+    FunctionOutput,
+    Item,
+    MediaKind,
+    MediaPart,
+    Message,
+    Part,
+    TextPart,
+)
 
 FENCE = "\ufdd1"
 """A noncharacter, like the separator of special tokens."""
@@ -26,11 +35,13 @@ _TAGS = re.compile(r"(?:<[^<>\s]+>|\[[A-Z_]+\])+")
 _NUMBER = re.compile(r"\d+")
 
 
-def media_in(items: Iterable[Item]) -> Iterator[MediaPart]:
+def media_in(items: Iterable[Item]) -> list[MediaPart]:
     """The media of a conversation, in order."""
+    media: list[MediaPart] = []
     for item in items:
         if isinstance(item, Message | FunctionOutput):
-            yield from (part for part in item.parts if isinstance(part, MediaPart))
+            media += [part for part in item.parts if isinstance(part, MediaPart)]
+    return media
 
 
 class Marks:
@@ -47,12 +58,10 @@ class Marks:
 
         OpenAI does not specify this; vLLM joins them so, and clients expect its prompts.
         """
-        return "\n".join(map(self._text, parts))
+        return "\n".join([part.text if isinstance(part, TextPart) else self._mark(part) for part in parts])
 
-    def _text(self, part: Part) -> str:
-        if not isinstance(part, MediaPart):
-            assert not isinstance(part, Attachment), "attachments are read before a prompt is made"
-            return part.text
+    def _mark(self, part: MediaPart | Attachment) -> str:
+        assert isinstance(part, MediaPart), "attachments are read before a prompt is made"
         self._next += 1
         return f"{self._name}{self._next - 1};"
 

@@ -64,7 +64,7 @@ def _add_message(messages: list[TemplateMessage], item: Message, text: str) -> N
     if item.role is Role.ASSISTANT and only_reasoning and "tool_calls" not in messages[-1]:
         messages[-1]["content"] = text
     else:
-        messages.append({"role": item.role.value, "content": text})
+        messages.append({"role": str(item.role), "content": text})
     if item.name is not None:
         messages[-1]["name"] = item.name
 
@@ -130,16 +130,12 @@ def move_media_of_results(messages: list[TemplateMessage], marks: Marks) -> list
 def _place_system(messages: list[TemplateMessage], template: TemplateCapabilities) -> list[TemplateMessage]:
     """Move system and developer messages to where the template renders them."""
     if not template.developer:
-        messages = [_as_system(message) for message in messages]
+        messages = [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
     if not (template.system and template.later_system):
         messages = _merge_system(messages)
     if not template.system and messages and messages[0]["role"] == "system":
         return _merge_into_user(messages[0]["content"], messages[1:])
     return messages
-
-
-def _as_system(message: TemplateMessage) -> TemplateMessage:
-    return {**message, "role": "system"} if message["role"] == "developer" else message
 
 
 def _merge_system(messages: list[TemplateMessage]) -> list[TemplateMessage]:

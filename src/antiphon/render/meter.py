@@ -90,9 +90,12 @@ class Meter:
 
     def printed(self, text: str) -> str:
         """Count printed text, even if it was counted before: the output holds a copy."""
-        if monotonic() > self._deadline:
+        size = len(text)
+        if size > SHORT and monotonic() > self._deadline:  # loops and calls look at the clock themselves
             self._check_time()
-        self.spend(OBJECT_SIZE + len(text))
+        self._spent += OBJECT_SIZE + size
+        if self._spent > self._allowance:
+            self.require(0)
         return text
 
     def spend(self, size: int) -> None:

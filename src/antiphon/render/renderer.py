@@ -94,7 +94,8 @@ class ChatTemplateRenderer:
         return self._render(turn, {"add_generation_prompt": False})
 
     def _render(self, turn: Turn, ending: Mapping[str, Any]) -> str:
-        marks = Marks([*media_in(turn.items)])
+        media = media_in(turn.items)
+        marks = Marks(media) if media else NO_MARKS
         tools = self._escaper.escape_json([_tool(function) for function in turn.tools])
         gathered = self._escaper.escape_json(gather(turn.items, marks))
         messages = self._writer.write_history(gathered, self.capabilities)

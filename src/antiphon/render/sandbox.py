@@ -29,7 +29,7 @@ from jinja2.visitor import NodeTransformer
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.render import bounds
-from antiphon.render.meter import LimitError, Meter
+from antiphon.render.meter import SHORT, LimitError, Meter
 
 MAX_SOURCE = 2**18
 """The longest template source, in characters: five times the longest known one."""
@@ -52,7 +52,7 @@ _CHEAP_TESTS = frozenset({
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 
 _EACH, _SLICE, _LITERAL = "(each)", "(slice)", "(literal)"
-_CONCAT, _COMPARED, _ARGS = "(concat)", "(compared)", "(args)"
+_CONCAT, _COMPARED, _ARGS, _SUM = "(concat)", "(compared)", "(args)", "(sum)"
 
 
 class RefusedError(TemplateError):
@@ -158,6 +158,14 @@ class _Metering(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _filtered(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)
+
+    def visit_Add(self, node: nodes.Add) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        # `a + b + c` is one operation: prompts are put together so, and most of a rendering is this.
+        first, terms = node.left, [node.left]
+        if isinstance(first, nodes.Filter) and first.name == _SUM and isinstance(first.node, nodes.List):
+            terms = first.node.items
+        return _filtered(nodes.List([*terms, node.right], lineno=node.lineno), _SUM)
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -319,6 +327,16 @@ def _concat(context: _Context, value: list[Any]) -> Any:
 
 
 @pass_context
+def _sum(context: _Context, terms: list[Any]) -> Any:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+        if type(total) is not str or len(total) > SHORT:
+            context.meter.charge(total)
+    return total
+
+
+@pass_context
 def _printed(context: _Context, value: Any) -> str:
     return context.meter.printed(value if isinstance(value, str) else str(value))
 
@@ -341,7 +359,7 @@ def _environment() -> _Environment:
     environment.filters |= {"tojson": _tojson, "from_json": json.loads}
     filters: Mapping[str, Any] = environment.filters
     metered = {name: _metered(function, bounds.FILTERS.get(name)) for name, function in filters.items()}
-    rewritten = {_EACH: _each, _SLICE: _slice, _CONCAT: _concat, _ARGS: _args}
+    rewritten = {_EACH: _each, _SLICE: _slice, _CONCAT: _concat, _ARGS: _args, _SUM: _sum}
     environment.filters = {**metered, **rewritten, _LITERAL: _charged, _COMPARED: _charged}
     tests: Mapping[str, Any] = environment.tests
     environment.tests |= {name: _metered(test) for name, test in tests.items() if name not in _CHEAP_TESTS}

@@ -44,6 +44,8 @@ class SpecialTokenEscaper:
 
     def escape_json(self, value: Any) -> Any:
         """A JSON value with separators in all of its strings, keys included."""
+        if not value:
+            return value
         # Nearly always there is nothing to escape, and one search of the encoded value is much
         # cheaper than a walk.
         found = self._in_json.search(msgspec.json.encode(value).decode())

@@ -58,7 +58,7 @@ class AnswerSource:
                 await self._run(output)
 
     async def _run(self, output: Driver) -> None:
-        choices = sum(turn.choices for turn in self._turns)
+        choices = sum([turn.choices for turn in self._turns])
         if self._turns[0].approved:
             await self._run_approved(output)
             return
@@ -67,11 +67,11 @@ class AnswerSource:
             raise RequestError(message, param="kv_transfer_params")
         prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
         _reserve(prepared)
-        prompts = await _each(prepared, partial(_scored, choices=choices))
-        if any(prompt.tokens for prompt in prompts):  # much is made of them
-            await asyncio.to_thread(output.prompted, prompts)
+        if prepared[0].request.sampling.prompt_logprobs is None:
+            output.prompted([each.prompt for each in prepared])
         else:
-            output.prompted(prompts)
+            prompts = await _each(prepared, partial(_scored, choices=choices))
+            await asyncio.to_thread(output.prompted, prompts)  # much is made of them
         choosing = [
             _choice(each, index, context)
             for each, contexts in zip(prepared, await _each(prepared, self._contexts), strict=True)
@@ -141,10 +141,8 @@ async def _each(prepared: Sequence[Prepared], work: Callable[[Prepared], Corouti
 
 
 async def _scored(prepared: Prepared, choices: int) -> Prompt:
-    """The prompt, with the log probabilities of its tokens if these are wanted. Each choice may show them."""
-    wanted = prepared.request.sampling.prompt_logprobs
-    if wanted is None:
-        return prepared.prompt
+    """The prompt, with the log probabilities of its tokens. Each choice may show them."""
+    wanted = prepared.request.sampling.prompt_logprobs or 0
     size = len(prepared.prompt.ids) * choices * TOKEN_BYTES * (2 + wanted)
     if size > prepared.model.limits.answer_bytes:
         what = f"The log probabilities of this prompt may have {size} bytes"
@@ -169,10 +167,9 @@ def _check_searched(prepared: Prepared) -> None:
 
 def _reserve(prepared: Iterable[Prepared]) -> None:
     """Take the tokens of prompts and answers, as far as they are known, from what the key may use."""
-    observation = observed()
-    answers = [(each.turn.sampling.max_tokens or 0, each.turn.choices) for each in prepared]
-    prompts = sum(len(each.prompt.ids) for each in prepared)
-    wanted = prompts + sum(tokens * choices for tokens, choices in answers)
+    observation, wanted = observed(), 0
+    for each in prepared:
+        wanted += len(each.prompt.ids) + (each.turn.sampling.max_tokens or 0) * each.turn.choices
     observation.reserved += observation.account.reserve(wanted)
 
 

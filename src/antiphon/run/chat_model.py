@@ -29,7 +29,7 @@ from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
 from antiphon.run.generation import GenerationRun
-from antiphon.run.model import Prepared, PromptSize, check_turn, most_tokens, room, texts, without
+from antiphon.run.model import Prepared, PromptSize, check_turn, most_tokens, room, texts_in, without
 from antiphon.tools.tool import ServerTool
 
 NO_PROMPT = Prompt("", ())
@@ -192,7 +192,7 @@ def _messages(items: Sequence[Item]) -> tuple[Prompt, tuple[TemplateMessage, ...
 
     Few servers take media in results of tools: they follow as a message of the user.
     """
-    media = [*media_in(items)]
+    media = media_in(items)
     if not media:
         return NO_PROMPT, tuple(gather(items))
     marks = Marks(media)
@@ -208,5 +208,5 @@ def _messages(items: Sequence[Item]) -> tuple[Prompt, tuple[TemplateMessage, ...
 def tokens_of(turn: Turn) -> int:
     """How many tokens the prompt of a turn has, about."""
     offered = [(tool.name, tool.description, tool.parameters) for tool in turn.tools]
-    written = sum(len(text) for item in turn.items for text in texts(item))
+    written = sum(map(len, texts_in(turn.items)))
     return -(-(written + (len(msgspec.json.encode(offered)) if offered else 0)) // BYTES_PER_TOKEN)

@@ -76,6 +76,8 @@ class Demands(Struct, frozen=True):
 def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
     """The sampling without what changes nothing. Raises RequestError for what this engine cannot do."""
     able, neutral = capabilities.sampling, dict[str, Any]()
+    if sampling == _NO_SAMPLING:
+        return sampling
     searched = sampling.beam_width is not None and "beam_width" in able
     for name in _missing(able & _SEARCHED if searched else able):
         value, default = getattr(sampling, name), _DEFAULTS[name]
@@ -93,7 +95,8 @@ def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
     return replace(sampling, **neutral) if neutral else sampling
 
 
-_DEFAULTS = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
+_NO_SAMPLING = Sampling()
+_DEFAULTS = {name: getattr(_NO_SAMPLING, name) for name in Sampling.__struct_fields__}
 
 
 @cache

@@ -16,7 +16,7 @@ back the engine's chunks, under a bound, and push them merged into one when it i
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -285,16 +285,16 @@ class Driver:
 
     async def _play(self) -> BaseException | None:
         """Run the source; why it did not come to its end, if it did not."""
-        limit = asyncio.timeout(self._deadline)
+        limit = None if self._deadline is None else asyncio.timeout(self._deadline)
         try:
-            async with limit:
+            async with limit or nullcontext():
                 await self._run_source()
                 await self._opened()
         except asyncio.CancelledError as cancelled:
             self._cancelled = cancelled  # the server cancels what has not ended in time
             return self._reason or EngineNotReadyError()
         except Exception as error:  # a variable would keep it: its traceback has this frame
-            return self._reason or (DeadlineError() if limit.expired() else error)
+            return self._reason or (DeadlineError() if limit is not None and limit.expired() else error)
         return self._reason
 
     async def _run_source(self) -> None:

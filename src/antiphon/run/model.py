@@ -6,7 +6,7 @@ it, and decodes what that writes.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import NamedTuple, Protocol
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_filter import CallFilter
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
@@ -97,7 +97,8 @@ class Model(Protocol):
     ) -> "Prepared":
         """Make everything ready to answer the turn; its prompt is `ids` if it was rendered before.
 
-        The answer has so many `choices` in all, where it is not to this turn alone. Raises RequestError.
+        Whoever answers holds the model. The answer has so many `choices` in all, where it is not to this
+        turn alone. Raises RequestError.
         """
         ...
 
@@ -156,7 +157,7 @@ class Prepared(Struct, frozen=True):
             _filter(self.turn),
             self.reasoning,
             OutputCheck(self.turn, self.plan, self.pool) if self.plan.loose else None,
-            frozenset(tool.name for tool in self.turn.tools if tool.hosted and not tool.hosted.approval),
+            frozenset([tool.name for tool in self.turn.tools if tool.hosted and not tool.hosted.approval]),
             self.plan,
             self.pool,
             self.ended,
@@ -216,22 +217,26 @@ def check_turn(turn: Turn, limits: Limits, context: int) -> None:
     for stop in turn.stop:
         limits.check("stop_characters", len(stop), "stop")
     if context:
-        check_size([text for item in turn.items for text in texts(item)], context)
+        check_size(texts_in(turn.items), context)
 
 
-def texts(item: Item) -> Iterator[str]:
-    """The texts of an item."""
-    match item:
-        case FunctionCall(arguments=text) | Reasoning(text=text):
-            yield text
-        case Message(parts=parts) | FunctionOutput(parts=parts):
-            yield from (part.text for part in parts if isinstance(part, TextPart))
+def texts_in(items: Iterable[Item]) -> list[str]:
+    """The texts of items."""
+    texts: list[str] = []
+    for item in items:
+        if isinstance(item, Message | FunctionOutput):
+            texts += [part.text for part in item.parts if isinstance(part, TextPart)]
+        else:
+            texts.append(item.arguments if isinstance(item, FunctionCall) else item.text)
+    return texts
 
 
 def characters(turn: Turn) -> int:
     """Characters of a conversation, and of what else is rendered, about."""
-    others = turn.variables, [tool.parameters for tool in turn.tools]
-    return sum(len(text) for item in turn.items for text in texts(item)) + len(msgspec.json.encode(others))
+    size = sum(map(len, texts_in(turn.items)))
+    if turn.variables or turn.tools:
+        size += len(msgspec.json.encode((turn.variables, [tool.parameters for tool in turn.tools])))
+    return size
 
 
 def room(turn: Turn, context: int) -> int:

@@ -483,10 +483,10 @@ class NamedModel:
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
         """See `Model`."""
-        async with self.held():
-            prepared = await self._model.prepare(self._completed(turn), ids, choices)
-        request = replace(prepared.request, adapter=self._adapter)
-        return replace(prepared, model=self, request=request)
+        prepared = await self._model.prepare(self._completed(turn), ids, choices)
+        if self._adapter is None:
+            return replace(prepared, model=self)
+        return replace(prepared, model=self, request=replace(prepared.request, adapter=self._adapter))
 
     async def count(self, turn: Turn) -> PromptSize:
         """See `Model`."""
@@ -527,12 +527,12 @@ class NamedModel:
     def _completed(self, turn: Turn) -> Turn:
         """The turn with the model's defaults where it says nothing."""
         served = self._served
+        if not served.sampling and not served.variables:
+            return turn
         sampling: dict[str, Any] = {
             name: value
             for name, value in served.sampling.items()
             if getattr(turn.sampling, name) in (None, (), {})
         }
-        if not sampling and not served.variables:
-            return turn
         variables = {**served.variables, **turn.variables}
         return replace(turn, sampling=replace(turn.sampling, **sampling), variables=variables)

@@ -125,14 +125,15 @@ class TokenModel:
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
         """See `Model`."""
-        observed().dialect = self.dialect.names[0]
-        most = most_tokens(turn, self.limits, choices or turn.choices, self.card.context)
-        sampling, recording = supported(turn.sampling, self.card.capabilities), observed().record is not None
-        if recording and sampling.logprobs is None and "logprobs" in self.card.capabilities.sampling:
+        observation, card = observed(), self.card
+        observation.dialect = self.dialect.names[0]
+        most = most_tokens(turn, self.limits, choices or turn.choices, card.context)
+        sampling, recording = supported(turn.sampling, card.capabilities), observation.record is not None
+        if recording and sampling.logprobs is None and "logprobs" in card.capabilities.sampling:
             sampling = replace(sampling, logprobs=LOGPROBS)
         prompt = await self.prompt(turn, ids)
         plan = await self.plan(turn, prompt)
-        room = min(self.card.context - len(prompt.ids), most)
+        room = min(card.context - len(prompt.ids), most)
         request = GenerationRequest(
             prompt,
             max_tokens=min(room, sampling.max_tokens or room),
@@ -250,7 +251,7 @@ class TokenModel:
 
     async def _rendered(self, turn: Turn) -> Prompt:
         """The prompt of a conversation."""
-        text, media = await self._render(turn), [*media_in(turn.items)]
+        text, media = await self._render(turn), media_in(turn.items)
         if not media:
             return await self._read(split_at_separators(text))
         shown: list[MediaPart] = []
@@ -330,7 +331,7 @@ class TokenModel:
     def decoder(self, turn: Turn, prompt: Prompt, rng: Random | None = None) -> Decoder:
         """A decoder for one answer to this prompt. `rng` makes the ids of its calls."""
         table = self.table(turn)
-        calls = sum(isinstance(item, FunctionCall) for item in turn.items)
+        calls = len([item for item in turn.items if isinstance(item, FunctionCall)])
         start = self.begun(table, prompt.text)
         decoder = Decoder(
             table,

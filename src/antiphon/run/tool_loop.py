@@ -38,7 +38,9 @@ from antiphon.run.tool_sessions import ToolSessions
 
 def hosts_tools(turn: Turn) -> bool:
     """The model may call tools of the server."""
-    return turn.tool_choice.calling is not Calling.NONE and any(tool.hosted for tool in turn.tools)
+    if not turn.tools or turn.tool_choice.calling is Calling.NONE:
+        return False
+    return any(tool.hosted for tool in turn.tools)
 
 
 class ApprovedCalls:

@@ -83,7 +83,9 @@ class Asking(Struct, frozen=True):
 
 def client_names(tools: Iterable[Any] | None) -> frozenset[str]:
     """What a client's own tools are called, in any API."""
-    own = (tool if isinstance(tool, dict) else {} for tool in tools or ())
+    if not tools:
+        return frozenset()
+    own = (tool if isinstance(tool, dict) else {} for tool in tools)
     named = (value for tool in own for value in (tool, tool.get("function"), tool.get("custom")))
     names = (value.get("name") for value in named if isinstance(value, dict))
     return frozenset(name for name in names if isinstance(name, str))
@@ -105,6 +107,11 @@ def by_type(tools: Iterable[ServerTool]) -> Tools:
     return found
 
 
+def offered_nothing(tools: Tools) -> Hosts:
+    """What a model is offered for a request that names none of the tools."""
+    return Hosts(types={name: tool.type for tool in tools.values() for name in (tool.type, *tool.aliases)})
+
+
 async def discover(
     tools: Tools,
     requested: Mapping[str, Mapping[str, Any]],
@@ -117,7 +124,7 @@ async def discover(
     them: it is offered those. Raises RequestError for tools that are not run here, and settings that cannot
     be honoured; and ToolError if a tool cannot say now what it can do.
     """
-    types = {name: tool.type for tool in tools.values() for name in (tool.type, *tool.aliases)}
+    types = offered_nothing(tools).types
     found: dict[str, tuple[Function, ...]] = {}
     notes: list[Note] = []
     listings: list[Listing] = []

@@ -1,5 +1,6 @@
 """Chat request → turn. Every error names the parameter."""
 
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 from antiphon.apis.chat.errors import PARAMETERS
 from antiphon.apis.chat.history import History
 from antiphon.apis.chat.schema import BatchRequest, ChatOptions, ChatRequest, RequestMessage
-from antiphon.apis.chat.tools import Tools, tools_of
+from antiphon.apis.chat.tools import NO_TOOLS, Tools, tools_of
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
 from antiphon.apis.sampling import check, sampling, stops, token_limit, variables
@@ -90,7 +91,7 @@ def accept_messages(
         stop=stops(options),
         stop_shown=bool(options.include_stop_str_in_output),
         choices=options.n or 1,
-        variables=_variables(options),
+        variables={} if _template_options(options) == _UNSAID else _variables(options),
         template=options.chat_template,
         ending=ending,
         prefix=prefix,
@@ -98,7 +99,7 @@ def accept_messages(
         reasoning_limit=options.thinking_token_budget,
         owner=owner,
         media_fallback=options.media_fallback,
-        parameters=PARAMETERS | {"conversation": where, "format": format_source},
+        parameters={**PARAMETERS, "conversation": where, "format": format_source},
     )
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
     if ending is Ending.TRANSCRIPT:
@@ -144,6 +145,11 @@ def _ending(options: ChatOptions) -> Ending:
     return Ending.TRANSCRIPT if options.add_generation_prompt is False else Ending.ANSWER
 
 
+_template_options = attrgetter("reasoning_effort", "verbosity", "documents", "chat_template_kwargs")
+_UNSAID = (None,) * 4
+_presented = attrgetter("include_reasoning", "echo", "metadata")
+
+
 def _variables(options: ChatOptions) -> dict[str, Any]:
     """What the chat template gets beside the messages. The client's own variables win."""
     values = variables(options.reasoning_effort, options.verbosity)
@@ -156,6 +162,8 @@ def _presentation(
     options: ChatOptions, defaults: PresentationOptions, logprobs: int | None, tools: Tools, turn: Turn
 ) -> PresentationOptions:
     presentation = shared_presentation(options, defaults, logprobs)
+    if tools is NO_TOOLS and _presented(options) == (None, None, None):
+        return presentation
     return replace(
         presentation,
         reasoning=() if options.include_reasoning is False else defaults.reasoning,

@@ -1,6 +1,6 @@
 """The events of an answer → the body of the full answer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from antiphon.core.accumulator import PARAGRAPH, Output
 from antiphon.core.chunks import Token
 from antiphon.core.citations import Citations
 from antiphon.core.events import Event, ReasoningDelta, TextEnded, ToolResultReceived
+from antiphon.core.items import FunctionCall
 
 
 class Annotations:
@@ -45,11 +46,11 @@ class Annotations:
             self._citations.add(event.result)
         if not isinstance(event, TextEnded) or event.item is None:
             return ()
-        start = self._length + len(PARAGRAPH) * bool(self._messages)
-        self._length, self._messages = start + len(event.item.text), self._messages + 1
+        text, start = event.item.text, self._length + len(PARAGRAPH) * bool(self._messages)
+        self._length, self._messages = start + len(text), self._messages + 1
         return tuple(
             Annotation(UrlCitation(start + cited.start, start + cited.end, cited.url, cited.title))
-            for cited in self._citations.find(event.item.text)
+            for cited in self._citations.find(text)
             if cited.url  # OpenAI's messages have none for files
         )
 
@@ -79,7 +80,8 @@ class ChatCompletionBuilder(BodyProjection):
         state = self._choices[choice]
         state.push(events)
         for event in events:
-            self._annotations[choice] += self._cited[choice].push(event)
+            if isinstance(event, TextEnded | ToolResultReceived):
+                self._annotations[choice] += self._cited[choice].push(event)
         if self._presentation.token_ids:
             state.ids += [token.id for event in events if self._shows_tokens(event) for token in event.tokens]
         return []
@@ -100,7 +102,7 @@ class ChatCompletionBuilder(BodyProjection):
                 self._choice(index, state, output)
                 for index, (state, output) in enumerate(zip(self._choices, outputs, strict=True))
             ],
-            usage=total(envelope.prompt_tokens, (output.usage for output in outputs), len(envelope.prompts)),
+            usage=total(envelope.prompt_tokens, [output.usage for output in outputs], len(envelope.prompts)),
             system_fingerprint=envelope.system_fingerprint,
             service_tier=presentation.service_tier,
             metadata=presentation.metadata,
@@ -114,8 +116,9 @@ class ChatCompletionBuilder(BodyProjection):
 
     def _choice(self, index: int, state: ChoiceResult[Raw], output: Output) -> Choice:
         presentation = self._presentation
-        reason = finish_reason(output.reason, len(output.calls))
-        message = _message(output, presentation)
+        calls = output.calls
+        reason = finish_reason(output.reason, len(calls))
+        message = _message(output, calls, presentation)
         message.annotations = self._annotations[index]
         return Choice(
             index,
@@ -130,14 +133,17 @@ class ChatCompletionBuilder(BodyProjection):
         )
 
 
-def _message(output: Output, presentation: PresentationOptions) -> AnswerMessage:
-    text = presentation.echo + output.text
+def _message(
+    output: Output, calls: Sequence[FunctionCall], presentation: PresentationOptions
+) -> AnswerMessage:
+    text, reasoning = presentation.echo + output.text, output.reasoning
     # OpenAI: content is null where the model only called functions.
-    message = AnswerMessage(presentation.role, text or (None if output.calls else ""))
-    if output.reasoning:
+    message = AnswerMessage(presentation.role, text or (None if calls else ""))
+    if reasoning:
         for name in presentation.reasoning:
-            setattr(message, name, output.reasoning)
-    add_calls(message, output.calls, presentation)
+            setattr(message, name, reasoning)
+    if calls:
+        add_calls(message, calls, presentation)
     return message
 
 

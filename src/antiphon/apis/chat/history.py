@@ -65,7 +65,7 @@ class History:
             if message.content is None:
                 param = f"{where}.content"
                 raise RequestError(f"Missing required parameter: '{param}'.", param=param)
-            parts = tuple(_parts(message.content, where))
+            parts = _parts(message.content, where)
             self.items.append(Message(_ROLES[message.role], parts, message.name))
         else:
             known = ", ".join((*_ROLES, "tool"))
@@ -78,7 +78,7 @@ class History:
         reasoning = message.reasoning_content or message.reasoning
         if reasoning:
             self.items.append(Reasoning(reasoning))
-        parts = tuple(_parts(message.content if message.content is not None else message.refusal, where))
+        parts = _parts(message.content if message.content is not None else message.refusal, where)
         calls = [*_called(message, where)]
         if parts or not (calls or reasoning):
             self.items.append(Message(Role.ASSISTANT, parts, message.name))
@@ -120,7 +120,7 @@ class History:
         return arguments, Status.COMPLETED
 
     def _read_result(self, message: RequestMessage, where: str) -> None:
-        parts = tuple(_parts(message.content, where))
+        parts = _parts(message.content, where)
         call_id = message.tool_call_id or self._unanswered(message.name) or where
         if not message.tool_call_id and message.role == "tool":
             self._note_repair(f"{where}.tool_call_id", "is missing")
@@ -154,13 +154,12 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _parts(content: str | list[ContentPart] | None, where: str) -> Iterator[Part]:
+def _parts(content: str | list[ContentPart] | None, where: str) -> tuple[Part, ...]:
+    if not content:
+        return ()
     if isinstance(content, str):
-        if content:
-            yield TextPart(content)
-        return
-    for index, part in enumerate(content or ()):
-        yield _part(part, f"{where}.content[{index}]")
+        return (TextPart(content),)
+    return tuple([_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)])
 
 
 def _part(part: ContentPart, where: str) -> Part:

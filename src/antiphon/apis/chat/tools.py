@@ -4,6 +4,7 @@ A tool that the server runs is named by its type; the model may know it as sever
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -79,8 +80,24 @@ class Tools(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
 
 
+NO_TOOLS = Tools((), ToolChoice())
+"""There are none to call."""
+
+_tool_options = attrgetter(
+    "tools", "tool_choice", "parallel_tool_calls", "web_search_options", "functions", "function_call"
+)
+_UNSAID = (None,) * 6
+
+
+def _says_nothing(request: ChatOptions) -> bool:
+    """The request has no word on tools."""
+    return bool(_tool_options(request) == _UNSAID)
+
+
 def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:
     """The request's tools and its tool choice; `hosts` are the tools of the server. Raises RequestError."""
+    if _says_nothing(request) and not hosts.functions:
+        return Tools((), ToolChoice(), notes=hosts.notes) if hosts.notes else NO_TOOLS
     if request.functions or (request.function_call is not None and not request.tools):
         return _legacy(request)
     given = [_read(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
@@ -94,6 +111,8 @@ def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:
 
 def requested_tools(request: ChatOptions) -> dict[str, dict[str, Any]]:
     """The settings of tools that the server may run, by their place in the request. Raises RequestError."""
+    if request.tools is None and request.web_search_options is None:
+        return {}
     found = {
         f"tools[{index}]": {name: value for name, value in tool.items() if value is not None}
         for index, tool in enumerate(request.tools or ())
