@@ -8,18 +8,18 @@ a database over a network or on a full disk.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any, TypeVar
 
 from sqlalchemy import StaticPool, create_engine
 
 from antiphon.core.errors import StoreError
-from antiphon.store.database import Read, as_store_errors
+from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.records import Limits
 from antiphon.store.sql import SqlStore
-from antiphon.store.transaction import Rows, Transaction
+from antiphon.store.transaction import Rows
 from antiphon.store.watch import Notifier
 from simulation.laws import Histories, LawError
 from simulation.loop import Process, SimulatedLoop
@@ -99,13 +99,12 @@ class SharedDatabase:
         """Wake it when another server has written."""
         self._servers[notifier] = process
 
-    def transact(self, process: Process, work: Callable[[Transaction], R], full: bool) -> tuple[R, list[str]]:
+    def transact(self, process: Process, work: Work[R], full: bool) -> tuple[R, list[str]]:
         """Run a transaction; all laws hold after it."""
         execute = self.memory.execute
         execute("BEGIN IMMEDIATE")
-        transaction = Transaction(self.memory.connection, self.memory)
         try:
-            result = work(transaction)
+            result, topics = work(self.memory.connection, self.memory)
             if full:
                 raise sqlite3.OperationalError("database or disk is full")  # noqa: TRY301 - as SQLite does
         except BaseException:
@@ -114,7 +113,7 @@ class SharedDatabase:
         execute("COMMIT")
         self.transactions += 1
         if self.memory.changes == self._changes:  # nobody can notice it
-            return result, list(transaction.topics)
+            return result, topics
         self._changes = self.memory.changes
         try:
             self.histories.check(process)
@@ -126,7 +125,7 @@ class SharedDatabase:
                 self.loop.call_later(
                     self.rng.random() * NEWS, self._notice, notifier, context=other.context()
                 )
-        return result, list(transaction.topics)
+        return result, topics
 
     def _notice(self, notifier: Notifier) -> None:
         self._news.discard(notifier)
@@ -153,7 +152,7 @@ class _Connection:
         await self._trip()
         return found
 
-    async def transact(self, work: Callable[[Transaction], R]) -> R:
+    async def transact(self, work: Work[R]) -> R:
         await self._trip()
         full = self._weather.full > self._shared.loop.time()
         with as_store_errors(sqlite3.Error):

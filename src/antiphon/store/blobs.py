@@ -17,10 +17,9 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, insert, select
 from antiphon.core.errors import NotFoundError, RequestError, StoreError
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import abandon_blobs, release_blobs
-from antiphon.store.records import BlobRecord, ItemRecord, Limits, NewBlob
+from antiphon.store.records import BlobRecord, ItemRecord, NewBlob
 from antiphon.store.schema import blob_holders, blob_pieces, blobs
 from antiphon.store.transaction import Transaction, insertion
-from antiphon.store.usage import check_room
 
 PIECE_BYTES = 256 * 1024
 UNFINISHED_SECONDS = 24 * 60 * 60
@@ -35,7 +34,6 @@ class _Writing(Struct, frozen=True):
 
     id: str
     new: NewBlob
-    limits: Limits
     position: int
     piece: bytes
     digest: str | None
@@ -110,7 +108,7 @@ def _write(transaction: Transaction, it: _Writing) -> BlobRecord | None:
     if it.digest is not None:
         _finish(transaction, it, it.digest)
     # Counted after it was written, which an error undoes: several uploads together do not pass the limit.
-    check_room(transaction, it.new.owner, it.limits)
+    transaction.room.check(it.new.owner)
     return None if it.digest is None else find(transaction.connection, it.new.owner, it.digest)
 
 
@@ -192,7 +190,7 @@ class SqlBlobs:
             async for piece, last in _pieces(content):
                 digest.update(piece)
                 named = digest.hexdigest() if last else None
-                writing = _Writing(blob_id, new, self._database.limits, position, piece, named)
+                writing = _Writing(blob_id, new, position, piece, named)
                 record = await self._database.write(_write, writing)
                 position += 1
         except BaseException:

@@ -57,10 +57,10 @@ def _values(record: Struct, table: Any) -> dict[str, Any]:
 
 
 @one_by_one
-def _create(transaction: Transaction, creation: tuple[ContainerRecord, int]) -> None:
-    record, most = creation
+def _create(transaction: Transaction, record: ContainerRecord) -> None:
     transaction.execute(insert(containers).values(**_values(record, containers)))
     its = (containers.c.owner == record.owner) & (containers.c.expires_at > record.created_at)
+    most = transaction.room.limits.containers
     if transaction.execute(select(func.count()).select_from(containers).where(its)).scalar_one() > most:
         message = (
             f"You have {most} containers, the limit 'containers' of this server. Delete those not needed."
@@ -90,8 +90,7 @@ def _delete(transaction: Transaction, named: tuple[str, str]) -> bool:
 
 
 @one_by_one
-def _put(transaction: Transaction, put: tuple[ContainerFileRecord, int]) -> None:
-    record, most = put
+def _put(transaction: Transaction, record: ContainerFileRecord) -> None:
     there = select(containers.c.id).where(_there(record.owner, record.container_id)).with_for_update()
     if transaction.execute(there).first() is None:
         raise missing_container(record.container_id)
@@ -101,6 +100,7 @@ def _put(transaction: Transaction, put: tuple[ContainerFileRecord, int]) -> None
     if not hold(transaction, Holding(record.owner, record.digest, record.id, None)):
         raise missing(record.digest)
     transaction.execute(insert(container_files).values(**_values(record, container_files)))
+    most = transaction.room.limits.container_files
     if transaction.execute(select(func.count()).select_from(container_files).where(its)).scalar_one() > most:
         message = f"A container has at most {most} files, the limit 'container_files' of this server."
         raise RequestError(message, code=LIMIT_EXCEEDED)
@@ -153,7 +153,7 @@ class SqlContainers:
         self._database = database
 
     async def create(self, record: ContainerRecord) -> None:
-        await self._database.write(_create, (record, self._database.limits.containers))
+        await self._database.write(_create, record)
 
     async def get(self, owner: str, container_id: str) -> ContainerRecord | None:
         return await self._database.read(_find, owner, container_id)
@@ -170,7 +170,7 @@ class SqlContainers:
         return await self._database.write(_delete, (owner, container_id))
 
     async def put_file(self, record: ContainerFileRecord) -> None:
-        await self._database.write(_put, (record, self._database.limits.container_files))
+        await self._database.write(_put, record)
 
     async def get_file(self, owner: str, container_id: str, file_id: str) -> ContainerFileRecord:
         found = await self._database.read(_find_file, _Named(owner, container_id, file_id))

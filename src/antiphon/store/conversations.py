@@ -10,11 +10,12 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_conversation
-from antiphon.store.records import ConversationRecord, ItemRecord, Limits, Page, Paging
+from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
+from antiphon.store.room import refusal
 from antiphon.store.schema import conversations
 from antiphon.store.schema import items as item_table
 from antiphon.store.transaction import Transaction, insertion
-from antiphon.store.usage import check_room, refusal, size_of
+from antiphon.store.usage import size_of
 
 COLUMNS = (conversations.c.id, conversations.c.owner, conversations.c.created_at, conversations.c.metadata)
 
@@ -73,29 +74,28 @@ def _require(connection: Connection, owner: str, conversation_id: str) -> None:
 
 
 @one_by_one
-def _create(
-    transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord], Limits]
-) -> None:
-    record, first, limits = creation
+def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord]]) -> None:
+    record, first = creation
     size = size_of(record.metadata) + items.size(first)
     row = (record.id, record.owner, record.created_at, len(first), record.metadata, size)
     transaction.each(_CREATE, [row])
     count = select(func.count()).select_from(conversations).where(conversations.c.owner == record.owner)
-    if transaction.execute(count).scalar_one() > limits.conversations:
-        most = limits.conversations
+    most = transaction.room.limits.conversations
+    if transaction.execute(count).scalar_one() > most:
         message = f"You have {most} conversations, the limit 'conversations' of this server. Delete some."
         raise RequestError(message, code=LIMIT_EXCEEDED)
     items.add(transaction, items.input_rows(record.id, first))
     blobs.hold_for(transaction, record.owner, record.id, first)
     transaction.count(record.owner, size)
-    _check_size(transaction, record.owner, size, limits)
+    _check_size(transaction, record.owner, size)
 
 
-def _check_size(transaction: Transaction, owner: str, size: int, limits: Limits) -> None:
+def _check_size(transaction: Transaction, owner: str, size: int) -> None:
     """Raise RequestError if a conversation is too large, or its owner has no room for it."""
-    if size > limits.conversation:
-        raise refusal("conversation_bytes", limits, "items")
-    check_room(transaction, owner, limits, "items")
+    room = transaction.room
+    if size > room.limits.conversation:
+        raise refusal("conversation_bytes", room.limits, "items")
+    room.check(owner, param="items")
 
 
 @one_by_one
@@ -120,13 +120,13 @@ def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
 
 
 @one_by_one
-def _add(transaction: Transaction, addition: tuple[str, str, Sequence[ItemRecord], Limits]) -> bool:
-    owner, conversation_id, records, limits = addition
+def _add(transaction: Transaction, addition: tuple[str, str, Sequence[ItemRecord]]) -> bool:
+    owner, conversation_id, records = addition
     if _find_locked(transaction, owner, conversation_id) is None:
         return False
     append(transaction, conversation_id, records)
     size = select(conversations.c.size).where(conversations.c.id == conversation_id)
-    _check_size(transaction, owner, transaction.execute(size).scalar_one(), limits)
+    _check_size(transaction, owner, transaction.execute(size).scalar_one())
     return True
 
 
@@ -181,7 +181,7 @@ class SqlConversations:
         self._database = database
 
     async def create(self, record: ConversationRecord, items: Sequence[ItemRecord]) -> None:
-        await self._database.write(_create, (record, items, self._database.limits))
+        await self._database.write(_create, (record, items))
 
     async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:
         return await self._database.read(find, owner, conversation_id)
@@ -196,8 +196,7 @@ class SqlConversations:
         return await self._database.write(_delete, (owner, conversation_id))
 
     async def add(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
-        addition = (owner, conversation_id, items, self._database.limits)
-        if not await self._database.write(_add, addition):
+        if not await self._database.write(_add, (owner, conversation_id, items)):
             raise missing(conversation_id)
 
     async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:

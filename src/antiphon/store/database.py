@@ -25,7 +25,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from antiphon.core.errors import AntiphonError, StoreError, StoreFullError
 from antiphon.store.records import Limits
-from antiphon.store.transaction import Transaction
+from antiphon.store.room import Plenty, Room
+from antiphon.store.transaction import Driver, Transaction
 from antiphon.store.watch import Notifier
 
 A = TypeVar("A")
@@ -38,6 +39,8 @@ DISK_FULL = "53100"
 """PostgreSQL's code for it."""
 
 Read = Callable[[Connection], R]
+Work = Callable[[Connection, Driver], tuple[R, list[str]]]
+"""All that is to be written in one transaction; its result, and the topics to wake after the commit."""
 Write = Callable[[Transaction, Sequence[A]], Sequence[R]]
 """Does what all arguments ask for, in order, and returns a result for each."""
 
@@ -53,7 +56,7 @@ class Backend(Protocol):
         """Run a read."""
         ...
 
-    async def transact(self, work: Callable[[Transaction], R]) -> R:
+    async def transact(self, work: Work[R]) -> R:
         """Run a write in a transaction, commit it and wake its topics, here and elsewhere."""
         ...
 
@@ -116,6 +119,7 @@ class Database:
     def __init__(self, backend: Backend, limits: Limits) -> None:
         self.notifier = Notifier()
         self.limits = limits
+        self.plenty: Plenty = {}
         self._backend = backend
         self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue(limits.waiting)
         self._writer: asyncio.Task[None] | None = None
@@ -142,6 +146,10 @@ class Database:
         result: R = await waiting.result
         return result
 
+    def room(self, connection: Connection, now: float) -> Room:
+        """How much owners may still store, by the clock of the event loop."""
+        return Room(connection, self.limits, self.plenty, now)
+
     async def close(self) -> None:
         """Do the queued writes, then close the backend."""
         if self._writer is None:
@@ -167,13 +175,24 @@ class Database:
     async def _commit(self, batch: Sequence[_Waiting]) -> None:
         if not batch:
             return
+        now = asyncio.get_running_loop().time()  # a thread may write
         try:
-            results = await self._backend.transact(partial(_perform, batch))
+            results = await self._backend.transact(partial(self._perform, batch, now))
         except Exception as error:  # the callers get it; the writer goes on
             await self._refuse(batch, error)
         else:
             for waiting, result in zip(batch, results, strict=True):
                 waiting.settle(result)
+
+    def _perform(
+        self, batch: Sequence[_Waiting], now: float, connection: Connection, driver: Driver
+    ) -> tuple[list[Any], list[str]]:
+        transaction = Transaction(connection, driver, self.room(connection, now))
+        results: list[Any] = []
+        for work, group in groupby(batch, lambda waiting: waiting.work):
+            results += work(transaction, [waiting.argument for waiting in group])
+        transaction.settle()
+        return results, [*transaction.topics]
 
     async def _refuse(self, batch: Sequence[_Waiting], error: Exception) -> None:
         if len(batch) > 1 and self._is_of_one(error):
@@ -191,11 +210,3 @@ class Database:
         if isinstance(cause, DBAPIError):
             cause = cause.driver_exception
         return cause is not None and self._backend.refuses(cause)
-
-
-def _perform(batch: Sequence[_Waiting], transaction: Transaction) -> list[Any]:
-    results: list[Any] = []
-    for work, group in groupby(batch, lambda waiting: waiting.work):
-        results += work(transaction, [waiting.argument for waiting in group])
-    transaction.settle()
-    return results

@@ -27,12 +27,12 @@ def _record(row: Found) -> FileRecord:
 
 
 @one_by_one
-def _create(transaction: Transaction, creation: tuple[FileRecord, int]) -> None:
-    record, most = creation
+def _create(transaction: Transaction, record: FileRecord) -> None:
     if not hold(transaction, Holding(record.owner, record.digest, record.id, record.expires_at)):
         raise missing(record.digest)
     transaction.execute(insert(files).values(**{name: getattr(record, name) for name in files.c.keys()}))  # noqa: SIM118
     count = select(func.count()).select_from(files).where(files.c.owner == record.owner)
+    most = transaction.room.limits.files
     if transaction.execute(count).scalar_one() > most:
         message = f"You have {most} files, the limit 'files' of this server. Delete those not needed."
         raise RequestError(message, code=LIMIT_EXCEEDED)
@@ -68,7 +68,7 @@ class SqlFiles:
         self._database = database
 
     async def create(self, record: FileRecord) -> None:
-        await self._database.write(_create, (record, self._database.limits.files))
+        await self._database.write(_create, record)
 
     async def get(self, owner: str, file_id: str) -> FileRecord | None:
         return await self._database.read(find, owner, file_id)

@@ -12,11 +12,11 @@ from msgspec import Struct
 from sqlalchemy import Connection, Integer, LargeBinary, bindparam, func, literal_column, select, update
 
 from antiphon.store.database import Database
-from antiphon.store.records import Append, Limits, LogEntry, ResponseStatus, Tail, Verdict
+from antiphon.store.records import Append, LogEntry, ResponseStatus, Tail, Verdict
 from antiphon.store.schema import log, responses
 from antiphon.store.store import events_of
 from antiphon.store.transaction import Prepared, Rows, Transaction, insertion
-from antiphon.store.usage import Room, size_of
+from antiphon.store.usage import size_of
 
 _SEQ_MAX = 2**63 - 1
 
@@ -126,15 +126,12 @@ def add_entries(transaction: Transaction, rows: Rows) -> None:
     transaction.each(_ADD, rows)
 
 
-def append_all(
-    transaction: Transaction, calls: Sequence[tuple[Sequence[Append], Limits]]
-) -> list[list[Verdict]]:
+def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> list[list[Verdict]]:
     """The results of each call's appends."""
-    states = lock(transaction, {append.response_id for appends, _ in calls for append in appends})
+    states = lock(transaction, {append.response_id for appends in calls for append in appends})
     changes: list[tuple[Any, ...]] = []
     entries: list[tuple[Any, ...]] = []
-    _, limits = calls[0]
-    room = Room(transaction.connection, (at.owner for at in states.values()), limits, transaction.grown)
+    room = transaction.room
 
     def take(append: Append) -> Verdict:
         at = states.get(append.response_id)
@@ -146,10 +143,10 @@ def append_all(
             at.grow(len(append.prompt_ids) - at.prompt_bytes, transaction)
             at.prompt_bytes = len(append.prompt_ids)
         changes.append((at.last_seq, append.prompt_ids, append.calls_begun, at.size, at.id))
-        over = "response_bytes" if at.size > limits.response else room.exceeded(at.owner)
+        over = "response_bytes" if at.size > room.limits.response else room.exceeded(at.owner)
         return Verdict(over or verdict)
 
-    verdicts = [[take(append) for append in appends] for appends, _ in calls]
+    verdicts = [[take(append) for append in appends] for appends in calls]
     transaction.each(_ADVANCE, changes)
     add_entries(transaction, entries)
     transaction.wake(*(events_of(change[-1]) for change in changes))
@@ -185,7 +182,7 @@ class SqlLog:
         self._database = database
 
     async def append(self, *appends: Append) -> list[Verdict]:
-        return await self._database.write(append_all, (appends, self._database.limits))
+        return await self._database.write(append_all, appends)
 
     async def events_after(self, owner: str, response_id: str, seq: int) -> Tail | None:
         limit = self._database.limits.entries

@@ -6,7 +6,7 @@ that one has already woken its own watches.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -17,10 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.util import await_only
 
 from antiphon.core.errors import StoreAwayError, StoreError
-from antiphon.store.database import Read, as_store_errors
+from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.records import Limits
-from antiphon.store.transaction import Rows, Transaction
+from antiphon.store.transaction import Rows
 from antiphon.store.watch import Notifier
 
 R = TypeVar("R")
@@ -86,7 +86,7 @@ class Postgresql:
         if not reading.cancelled():
             reading.exception()  # marks it as retrieved
 
-    async def transact(self, work: Callable[[Transaction], R]) -> R:
+    async def transact(self, work: Work[R]) -> R:
         """Run a write, commit it and wake its topics, here and elsewhere."""
         with as_store_errors(*_FAILURES):
             writer = await self._begin()
@@ -164,12 +164,8 @@ class Postgresql:
         finally:
             await engine.dispose()
 
-    def _transact(
-        self, connection: Connection, writer: "_Writer", work: Callable[[Transaction], R]
-    ) -> tuple[R, list[str]]:
-        transaction = Transaction(connection, writer)
-        result = work(transaction)
-        topics = list(transaction.topics)
+    def _transact(self, connection: Connection, writer: "_Writer", work: Work[R]) -> tuple[R, list[str]]:
+        result, topics = work(connection, writer)
         if topics:
             writer.execute_many(_NOTIFY, [(CHANNEL, payload) for payload in _payloads(self._name, topics)])
         return result, topics

@@ -33,12 +33,13 @@ from antiphon.store.records import (
     ResponseSummary,
     Verdict,
 )
+from antiphon.store.room import Room, refusal
 from antiphon.store.schema import conversations as conversation_table
 from antiphon.store.schema import items as item_table
 from antiphon.store.schema import responses
 from antiphon.store.store import JOBS, events_of
 from antiphon.store.transaction import Prepared, Transaction, insertion
-from antiphon.store.usage import Room, refusal, size_of
+from antiphon.store.usage import size_of
 
 LOOKED_UP = 1000
 """So many ids go into one query: databases count parameters, and PostgreSQL takes 32767."""
@@ -92,7 +93,7 @@ _ITEMS = select(item_table.c.id, item_table.c.payload).where(
     item_table.c.id.in_(bindparam("item_ids", expanding=True)), _owned(responses) | _owned(conversation_table)
 )
 
-Creation = tuple[ResponseRecord, Sequence[ItemRecord], Limits]
+Creation = tuple[ResponseRecord, Sequence[ItemRecord]]
 Save = tuple[ResponseRecord, Sequence[ItemRecord], Sequence[ItemRecord]]
 
 
@@ -157,18 +158,15 @@ def _refusals(transaction: Transaction, records: Sequence[ResponseRecord]) -> li
 
 def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[Refusal]:
     """Store what there is room for."""
-    refusals = _refusals(transaction, [record for record, _, _ in creations])
-    _, _, limits = creations[0]
-    owners = [record.owner for record, _, _ in creations]
-    room = Room(transaction.connection, owners, limits, transaction.grown)
-    sizes = [_size(record, inputs) for record, inputs, _ in creations]
-    for index, (record, _, _) in enumerate(creations):
-        refusals[index] = refusals[index] or _too_large(room, record, sizes[index], limits)
+    refusals = _refusals(transaction, [record for record, _ in creations])
+    sizes = [_size(record, inputs) for record, inputs in creations]
+    for index, (record, _) in enumerate(creations):
+        refusals[index] = refusals[index] or _too_large(transaction.room, record, sizes[index])
         if refusals[index] is None:
             transaction.count(record.owner, sizes[index])
     stored = [
         (record, inputs, size)
-        for (record, inputs, _), size, refusal in zip(creations, sizes, refusals, strict=True)
+        for (record, inputs), size, refusal in zip(creations, sizes, refusals, strict=True)
         if refusal is None
     ]
     transaction.each(_CREATE, [_row(record, size) for record, _, size in stored])
@@ -181,10 +179,10 @@ def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[
     return refusals
 
 
-def _too_large(room: Room, record: ResponseRecord, size: int, limits: Limits) -> Refusal:
+def _too_large(room: Room, record: ResponseRecord, size: int) -> Refusal:
     """Why there is no room for a response."""
-    over = "response_bytes" if size > limits.response else room.exceeded(record.owner, size)
-    return refusal(over, limits, "store") if over else None
+    over = "response_bytes" if size > room.limits.response else room.exceeded(record.owner, size)
+    return refusal(over, room.limits, "store") if over else None
 
 
 def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[Refusal]:
@@ -319,8 +317,7 @@ class SqlResponses:
         self._database = database
 
     async def create(self, record: ResponseRecord, input_items: Sequence[ItemRecord]) -> None:
-        creation = (record, input_items, self._database.limits)
-        if refusal := await self._database.write(create_all, creation):
+        if refusal := await self._database.write(create_all, (record, input_items)):
             raise refusal
 
     async def save(

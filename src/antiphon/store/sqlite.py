@@ -27,10 +27,10 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, QueuePool, create_engine
 
 from antiphon.core.errors import StoreError
-from antiphon.store.database import Read, as_store_errors
+from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.records import Limits
-from antiphon.store.transaction import Rows, Transaction
+from antiphon.store.transaction import Rows
 from antiphon.store.watch import Notifier
 
 R = TypeVar("R")
@@ -86,7 +86,7 @@ class Sqlite:
         """Run a read."""
         return await _run(self._read_threads, lambda: self._read(work))
 
-    async def transact(self, work: Callable[[Transaction], R]) -> R:
+    async def transact(self, work: Work[R]) -> R:
         """Run a write, commit it and wake its topics."""
         result, topics = await _run(self._write_thread, lambda: self._transact(work))
         self._notifier.wake(
@@ -150,10 +150,10 @@ class Sqlite:
             with self._engine.connect() as connection:
                 return work(connection)
 
-    def _transact(self, work: Callable[[Transaction], R]) -> tuple[R, list[str]]:
+    def _transact(self, work: Work[R]) -> tuple[R, list[str]]:
         assert self._writer
-        with as_store_errors(sqlite3.Error), self._writer.transaction() as transaction:
-            return work(transaction), list(transaction.topics)
+        with as_store_errors(sqlite3.Error), self._writer.transaction():
+            return work(self._writer.connection, self._writer)
 
     async def _poll(self) -> None:
         seen: int | None = None
@@ -184,11 +184,11 @@ class _Writer:
         self.execute_many = driver.executemany
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[None]:
         """Commits unless it fails."""
         self._driver.execute(_BEGIN)
         try:
-            yield Transaction(self.connection, self)
+            yield
             # Within the `try`: a COMMIT that fails (the disk is full) leaves the transaction open.
             self._driver.execute("COMMIT")
         except BaseException:

@@ -1,6 +1,5 @@
 """A write transaction, statements that cost little in one, and what owners have stored in it."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ from sqlalchemy import (
     text,
 )
 
+from antiphon.store.room import Room, counted_with
 from antiphon.store.schema import Text, checked, usage
 
 Values = dict[str, Any]
@@ -64,11 +64,6 @@ class Prepared:
         return rows
 
 
-def counted_with(owner: str) -> str:
-    """The owner that an owner is counted with: of `KIND:OWNER` the second."""
-    return owner.rpartition(":")[2]
-
-
 def insertion(table: Table) -> Prepared:
     """Inserts rows: a value for each column."""
     return Prepared(insert(table), table.columns)
@@ -84,16 +79,13 @@ _COUNT = Prepared(
 
 
 class Transaction:
-    """A write transaction, and whom to wake once it is committed.
+    """A write transaction, what room there is in it, and whom to wake once it is committed."""
 
-    `grown` are the bytes by which what owners have stored grows in it, or shrinks.
-    """
-
-    def __init__(self, connection: Connection, driver: Driver) -> None:
+    def __init__(self, connection: Connection, driver: Driver, room: Room) -> None:
         self.connection = connection
+        self.room = room
         self._driver = driver
         self.topics: dict[str, None] = {}  # a set that keeps its order
-        self.grown = Counter[str]()
 
     def execute(self, statement: Executable, values: Values | None = None) -> CursorResult[Any]:
         """Run one statement, with values for what it leaves open."""
@@ -110,7 +102,7 @@ class Transaction:
 
     def count(self, owner: str, size: int) -> None:
         """An owner has so many more bytes stored. See `usage.py`."""
-        self.grown[counted_with(owner)] += size
+        self.room.grown[counted_with(owner)] += size
 
     def settle(self) -> None:
         """Add what was counted to the counters: once, and behind all other writes.
@@ -118,7 +110,7 @@ class Transaction:
         Each counter is locked until the commit, and always in the same order: so writers of several servers
         wait for each other for a moment only, and never in a circle.
         """
-        self.each(_COUNT, [(owner, size) for owner, size in sorted(self.grown.items()) if size])
+        self.each(_COUNT, [(owner, size) for owner, size in sorted(self.room.grown.items()) if size])
 
     def wake(self, *topics: str) -> None:
         """Tell who watches these topics, after the commit."""

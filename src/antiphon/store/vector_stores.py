@@ -35,7 +35,6 @@ from antiphon.store.records import (
     IndexEnd,
     IndexStatus,
     Lease,
-    Limits,
     NewChunk,
     Page,
     Paging,
@@ -53,7 +52,7 @@ from antiphon.store.schema import (
 )
 from antiphon.store.store import INDEXING
 from antiphon.store.transaction import Transaction
-from antiphon.store.usage import check_room, uncount
+from antiphon.store.usage import uncount
 
 _STORE = tuple(vector_stores.c)
 _FILE = (
@@ -140,13 +139,13 @@ def _list(connection: Connection, owner: str, paging: Paging) -> Page[VectorStor
 
 @one_by_one
 def _create(
-    transaction: Transaction, creation: tuple[VectorStoreRecord, Sequence[IndexedFile], int]
+    transaction: Transaction, creation: tuple[VectorStoreRecord, Sequence[IndexedFile]]
 ) -> VectorStoreRecord | None:
-    record, attached, most = creation
+    record, attached = creation
     values = {name: value for name, value in asdict(record).items() if name in vector_stores.c}
     transaction.execute(insert(vector_stores).values(values))
     count = select(func.count()).select_from(vector_stores).where(vector_stores.c.owner == record.owner)
-    if transaction.execute(count).scalar_one() > most:
+    if transaction.execute(count).scalar_one() > transaction.room.limits.vector_stores:
         message = "You have as many vector stores as the limit 'vector_stores' of this server allows."
         raise RequestError(message, code=LIMIT_EXCEEDED)
     _attach_all(transaction, attached, "file_ids")
@@ -344,8 +343,8 @@ def _renew(transaction: Transaction, holding: tuple[Lease, Collection[str]]) -> 
 
 
 @one_by_one
-def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk], Limits]) -> bool:
-    worker, key, chunks, limits = addition
+def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk]]) -> bool:
+    worker, key, chunks = addition
     mine = select(vector_store_files).where(_held(worker, [key])).with_for_update()
     row = transaction.execute(mine).first()
     if row is None:
@@ -354,7 +353,7 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk],
     grown = update(vector_store_files).where(vector_store_files.c.id == key)
     transaction.execute(grown.values(usage_bytes=row.usage_bytes + size))
     transaction.count(row.owner, size)
-    check_room(transaction, row.owner, limits)
+    transaction.room.check(row.owner)
     chunk_rows.add(transaction, key, row.vector_store_id, chunks)
     return True
 
@@ -381,8 +380,7 @@ class SqlVectorStores:
         self._database = database
 
     async def create(self, record: VectorStoreRecord, attached: Sequence[IndexedFile]) -> VectorStoreRecord:
-        limit = self._database.limits.vector_stores
-        made = await self._database.write(_create, (record, attached, limit))
+        made = await self._database.write(_create, (record, attached))
         assert made is not None  # it was made in the same transaction
         return made
 
@@ -453,7 +451,7 @@ class SqlVectorStores:
         await self._database.write(_renew, (Lease(worker, 0.0), keys))
 
     async def add_chunks(self, worker: str, key: str, chunks: Sequence[NewChunk]) -> bool:
-        return await self._database.write(_add, (worker, key, chunks, self._database.limits))
+        return await self._database.write(_add, (worker, key, chunks))
 
     async def finish(self, end: IndexEnd) -> bool:
         return await self._database.write(_finish, end)

@@ -7,10 +7,11 @@ import pytest
 
 from antiphon.core.errors import RequestError, StoreError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store import usage
+from antiphon.store import room
 from antiphon.store.records import NewBlob, Verdict
+from antiphon.store.room import PLENTY
 from antiphon.store.store import Store
-from antiphon.store.usage import PLENTY, ROW_BYTES
+from antiphon.store.usage import ROW_BYTES
 from tests.store.samples import (
     NOW,
     OWNER,
@@ -129,7 +130,7 @@ class UsageContract:
     async def test_where_there_is_plenty_of_room_it_is_not_looked_up_each_time(
         self, opened: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(usage, "LASTING", 3600.0)
+        monkeypatch.setattr(room, "LASTING", 3600.0)
         for stored, known in ((2 * PLENTY, True), (PLENTY, False)):
             store = await opened(stored=stored)
             await store.usage.check(OWNER, 100, "input")
@@ -138,6 +139,20 @@ class UsageContract:
                 await store.usage.check(OWNER, 100, "input")
             with pytest.raises(StoreError):
                 await store.usage.check("eve", 100, "input")
+
+    async def test_what_is_written_is_not_looked_up_each_time_either(
+        self, opened: Opener, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(room, "PLENTY", 10_000)
+        store = await opened(stored=25_000)
+        for lasting, known in ((3600.0, True), (0.0, False)):
+            monkeypatch.setattr(room, "LASTING", lasting)
+            name = owner = f"for_{lasting}"
+            await store.responses.create(leased(name, owner=owner), [LONG])
+            [verdict] = await store.log.append(append(entry(0, chunks=b"c" * 20_000), name=name))
+            assert verdict.limit == (None if known else "stored_bytes")
+            with nullcontext() if known else pytest.raises(RequestError):
+                await store.responses.create(job(f"{name}_2", owner=owner), ())
 
     async def test_a_conversation_has_an_end(self, opened: Opener) -> None:
         store = await opened(conversation=12_000)

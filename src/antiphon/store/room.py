@@ -1,0 +1,89 @@
+"""How much owners may still store, as far as that has to be looked up.
+
+What is new is refused where there is no room for it. What an answer adds at its end is always stored:
+nobody loses an answer because of what was stored while it was given.
+
+An owner `KIND:OWNER` is OWNER with a list of its own: what it has is counted with the rest.
+"""
+
+from collections import Counter
+
+from sqlalchemy import Connection, bindparam, case, func, select
+
+from antiphon.core.errors import RequestError
+from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.store.records import Limits
+from antiphon.store.schema import usage
+
+PLENTY = 1024**3
+"""Bytes: more than is stored within `LASTING` seconds."""
+LASTING = 1.0
+"""Seconds for which `PLENTY` is enough: to look up what is left costs each write as much as its storing."""
+
+Plenty = dict[str, float]
+"""Until when owners have room for certain, by the clock of the event loop."""
+
+_OWN = func.sum(case((usage.c.owner == bindparam("owner"), usage.c.bytes), else_=0))
+_BOTH = select(func.coalesce(_OWN, 0), func.coalesce(func.sum(usage.c.bytes), 0))  # as many rows as keys
+
+_REFUSALS = {
+    "response_bytes": ("This response", "Send less, or send it with 'store: false'."),
+    "conversation_bytes": ("This conversation", "Delete some of its items, or begin another."),
+    "stored_bytes": ("What you have stored", "Delete what you no longer need."),
+    "all_stored_bytes": ("What all clients have stored", "Tell whoever runs the server."),
+}
+
+
+def counted_with(owner: str) -> str:
+    """The owner that an owner is counted with: of `KIND:OWNER` the second."""
+    return owner.rpartition(":")[2]
+
+
+def refusal(limit: str, limits: Limits, param: str | None) -> RequestError:
+    """The error for what would be over a limit."""
+    what, remedy = _REFUSALS[limit]
+    most = getattr(limits, limit.removesuffix("_bytes"))
+    message = f"{what} would have more than {most} bytes, the limit '{limit}' of this server. {remedy}"
+    return RequestError(message, param=param, code=LIMIT_EXCEEDED)
+
+
+class Room:
+    """How much owners may still store, at the time `now`.
+
+    `grown` are the bytes by which what owners have stored grows in a transaction, or shrinks: no counter has
+    them yet. `plenty` lasts longer than a transaction, and is shared by all.
+    """
+
+    def __init__(self, connection: Connection, limits: Limits, plenty: Plenty, now: float) -> None:
+        self.limits = limits
+        self.grown = Counter[str]()
+        self._connection = connection
+        self._plenty = plenty
+        self._now = now
+        self._found: dict[str, tuple[int, int]] = {}
+
+    def exceeded(self, owner: str, adding: int = 0) -> str | None:
+        """The name of the limit that an owner is over with so many more bytes."""
+        owner = counted_with(owner)
+        if self._now < self._plenty.get(owner, 0.0):
+            return None
+        own, every = self._left(owner)
+        if own - self.grown[owner] < adding:
+            return "stored_bytes"
+        return "all_stored_bytes" if every - self.grown.total() < adding else None
+
+    def check(self, owner: str, adding: int = 0, param: str | None = None) -> None:
+        """Raise RequestError if an owner is over a limit."""
+        over = self.exceeded(owner, adding)
+        if over is not None:
+            raise refusal(over, self.limits, param)
+
+    def _left(self, owner: str) -> tuple[int, int]:
+        """What was left before the transaction: of the owner's own limit, and of that of all."""
+        if owner not in self._found:
+            own, every = self._connection.execute(_BOTH, {"owner": owner}).one()
+            left = self.limits.stored - int(own), self.limits.all_stored - int(every)
+            self._found[owner] = left
+            if min(left) > PLENTY:
+                self._plenty[owner] = self._now + LASTING
+        return self._found[owner]
