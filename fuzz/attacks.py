@@ -38,7 +38,7 @@ MAX_WAIT = 1.0
 """Seconds that another client may wait, beyond what it waits where nobody attacks."""
 MAX_HELD = 0.05
 """Seconds that the server may hold its event loop."""
-WAITS = {"readers-that-do-not-read": 3.0 + MAX_WAIT}
+WAITS = dict.fromkeys(("readers-that-do-not-read", "stored-answers-that-are-not-read"), 3.0 + MAX_WAIT)
 """When readers that do not read hold all slots, who comes has one as soon as the first is cut off: the
 `--stall-seconds` after its buffers are full, unless it has `unread_chunks` before."""
 MAX_KEPT = 50
@@ -270,6 +270,7 @@ OPTIONS = {
     "slow-header": ("--limit", "header_seconds=3"),
     "slow-body": ("--limit", "body_seconds=3"),
     "readers-that-do-not-read": ("--stall-seconds", "3"),
+    "stored-answers-that-are-not-read": ("--stall-seconds", "3"),
     "much-stored": ("--limit", "stored_bytes=20000000"),
 }
 """Less time and room than servers give, so that an attack takes seconds."""
@@ -554,10 +555,29 @@ def socket_fragments(server: Server) -> Answers:
 
 
 @attack
+def scored_responses(server: Server) -> Answers:
+    """One for each slot, all with the same end at the same time."""
+    scored = {"include": ["message.output_text.logprobs"], "top_logprobs": 20, "stream": True}
+    return server.posts("/v1/responses", *[respond("count", **scored)] * PARALLEL)
+
+
+@attack
 def readers_that_do_not_read(server: Server) -> Answers:
-    body = json.dumps(ask("count", stream=True, logprobs=True, top_logprobs=20)).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
-    connections = [server.connection() for _ in range(2 * PARALLEL)]
+    """For twice as many slots as there are."""
+    return _unread(server, 2 * PARALLEL, CHAT, ask("count", stream=True, logprobs=True, top_logprobs=20))
+
+
+@attack
+def stored_answers_that_are_not_read(server: Server) -> Answers:
+    scored = {"include": ["message.output_text.logprobs"], "top_logprobs": 20, "stream": True}
+    return _unread(server, PARALLEL, "/v1/responses", respond("count", **scored))
+
+
+def _unread(server: Server, readers: int, path: str, asked: Any) -> Answers:
+    """Readers of whom none reads what it asks for."""
+    body = json.dumps(asked).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    connections = [server.connection() for _ in range(readers)]
     for each in connections:
         each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         each.sendall(head + body)

@@ -129,6 +129,35 @@ async def test_an_answer_has_no_more_tokens_than_there_is_room_for() -> None:
         assert await refused(api, "/chat/completions/batch", batch, "answer_bytes") == "max_tokens"
 
 
+async def test_log_probabilities_count_as_often_as_an_answer_tells_them() -> None:
+    limits = Limits(answer_bytes=1_600)
+    scored = {"logprobs": True, "max_tokens": 5}
+    told = {"include": ["message.output_text.logprobs"], "max_output_tokens": 2}
+    async with serving(limits) as (_, api):
+        streamed = await api.http.post(
+            "/chat/completions", json=chat(stream=True, **scored | {"max_tokens": 6})
+        )
+        assert streamed.text.count('"logprob"') == 6
+        assert await refused(api, "/chat/completions", chat(**scored | {"max_tokens": 6}), "answer_bytes")
+        whole = await api.post("/chat/completions", chat(**scored))
+        assert len(whole["choices"][0]["logprobs"]["content"]) == 5
+        assert await refused(api, "/responses", ask("Hi", **told | {"max_output_tokens": 3}), "answer_bytes")
+        assert (await api.create("Hi", **told))["usage"]["output_tokens"] == 2
+
+
+async def test_a_prompt_spells_no_more_special_tokens_than_the_context_holds() -> None:
+    async with serving(Limits()) as (server, api):
+        context = server.engine.card.context
+        for path, body in (
+            ("/chat/completions", chat(messages=[user("<|a|>" * (context + 1))])),
+            ("/../tokenize", chat(messages=[user("<|a|>" * (context + 1))])),
+        ):
+            error = (await api.post(path, body, 400))["error"]
+            assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+        counted = await api.post("/../tokenize", chat(messages=[user("<|a|>" * (context // 16))]))
+        assert counted["count"] > context // 16
+
+
 async def test_echoes_of_a_prompt_are_of_an_answer() -> None:
     async with serving() as (_, api):
         echo = {"model": "scripted", "prompt": "x" * 400, "echo": True, "max_tokens": 1}

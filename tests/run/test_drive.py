@@ -19,7 +19,7 @@ from antiphon.core.errors import (
 from antiphon.core.events import Event, Finished, TextDelta
 from antiphon.core.turn import Sampling
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import CLIENT, Client, Driver
+from antiphon.run.drive import CLIENT, Client, Driver, in_turn, own_turn
 from antiphon.run.endings import (
     ENDINGS,
     CancelRequestedError,
@@ -252,6 +252,37 @@ async def test_what_was_held_back_comes_behind_the_beginning() -> None:
     driver.stop(CancelRequestedError())
     await running
     assert viewer.lines == notes.lines == [b"begin", b"held back", b"cancel"]
+
+
+async def test_what_is_much_is_done_one_after_the_other_and_others_have_their_turn_between() -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("one that fails")
+
+    async def other() -> None:
+        for _ in range(3):
+            done.append("other")
+            await asyncio.sleep(0)
+
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    in_turn(lambda: done.append("first"))
+    in_turn(fail)
+    in_turn(lambda: done.append("third"))
+    await asyncio.gather(other(), own_turn())
+    assert done == ["first", "other", "other", "third", "other"]
+    assert [str(failure) for failure in failures] == ["one that fails"]
+
+
+async def test_what_nobody_will_see_is_not_written() -> None:
+    viewer, words = Viewer(), Words()
+    driver = Driver(Steps("a", NEVER(), closing="held back"), words)
+    running = asyncio.create_task(driver.run(viewer))
+    await until(lambda: words.said)
+    driver.stop(ClientLeftError())
+    await running
+    assert (words.said, viewer.lines, viewer.body) == (["a"], [b"begin", b"a"], None)
 
 
 async def test_a_failure_in_the_middle_is_told_in_the_stream_and_stored() -> None:

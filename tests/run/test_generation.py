@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from antiphon.core.accumulator import Accumulator
@@ -23,7 +24,7 @@ from antiphon.engines.engine import Engine
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.endings import ClientStalledError
-from antiphon.run.generation import MAX_CLOSINGS, GenerationRun, Interceptors, ReasoningLimit
+from antiphon.run.generation import MAX_CLOSINGS, PIECE, GenerationRun, Interceptors, ReasoningLimit
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from tests.laws import merge
 from tests.run.support import (
@@ -317,6 +318,68 @@ async def test_what_is_held_back_comes_as_one_event_and_in_order() -> None:
     await running
     output = fold(heard.events)
     assert (output.text, output.usage.completion_tokens) == ("abcde", 5)
+
+
+async def test_much_that_was_held_back_comes_in_pieces_and_in_order() -> None:
+    engine, _, heard, running = await paused(most=3 * PIECE)
+    before = len(heard.batches)
+    for _ in range(3):
+        engine.receivers[0].push([chunk("b")] * (PIECE - 1))
+    heard.resume()
+    asyncio.get_running_loop().call_soon(engine.receivers[0].push, [chunk("c")])  # behind all of it
+    assert [len(event.tokens) for _, [event] in heard.batches[before:]] == [PIECE]
+    heard.paused = True  # it has enough for now
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(heard.batches) == before + 1
+    heard.resume()
+    await until(lambda: len(heard.batches) == before + 3)
+    engine.receivers[0].push([chunk("d", finish=STOP)])
+    await running
+    assert fold(heard.events).text == "a" + "b" * 3 * (PIECE - 1) + "cd"
+
+
+async def test_much_that_nobody_reads_on_ends_in_pieces() -> None:
+    engine, run, heard, running = await paused(most=PIECE)
+    engine.receivers[0].push([chunk("b")] * (2 * PIECE))
+    with pytest.raises(ClientStalledError):
+        await running
+    last = run.abandon()
+    assert [len(event.tokens) for event in last if isinstance(event, TextDelta)] == [PIECE, PIECE]
+    assert fold([*heard.events, *last]).text == "a" + "b" * 2 * PIECE
+
+
+async def test_the_ends_of_large_answers_do_not_come_all_at_once() -> None:
+    token = Token(1, "b", -0.1, tuple(Candidate(number, "c", -1.0) for number in range(20)))
+    scored = replace(request(), sampling=Sampling(logprobs=20))
+    engine, heard = Handheld(), [Heard() for _ in range(3)]
+    runs = [
+        GenerationRun(engine, scored, Decoder(TABLE), Interceptors(), Accumulator())
+        for _ in range(len(heard))
+    ]
+    running = [asyncio.create_task(run.run(each, 0)) for run, each in zip(runs, heard, strict=True)]
+    await until(lambda: len(engine.receivers) == len(heard))
+    for receiver in engine.receivers:
+        receiver.push([Chunk("b" * 300, (token,) * 300)])
+        receiver.push([chunk("c", finish=STOP)])
+    ended = [[isinstance(each.events[-1], Finished) for each in heard]]
+    while not all(ended[-1]):
+        await asyncio.sleep(0)
+        ended.append([isinstance(each.events[-1], Finished) for each in heard])
+    assert [sum(each) for each in ended] == [0, 1, 2, 3]
+    await asyncio.gather(*running)
+
+
+async def test_what_is_held_back_behind_a_stop_string_is_nothing() -> None:
+    engine, heard = Handheld(), Heard()
+    run = generation(engine, stop=("stop",))
+    running = asyncio.create_task(run.run(heard, 0))
+    await until(lambda: engine.receivers)
+    heard.paused = True
+    engine.receivers[0].push([chunk("a"), chunk("stop"), *[chunk("b")] * (3 * PIECE)])
+    heard.resume()
+    await running
+    assert fold(heard.events).text == "a"
 
 
 async def test_an_end_that_is_held_back_comes_last() -> None:

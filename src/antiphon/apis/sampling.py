@@ -34,6 +34,11 @@ def check(request: SamplingParams) -> None:
         raise RequestError("'prompt_logprobs' is not available in streams.", param="prompt_logprobs")
 
 
+def copies(request: SamplingParams) -> int:
+    """How often an answer of an API without items has each log probability: a whole one is built first."""
+    return 1 if isinstance(request, Request) and request.stream else 2
+
+
 def _check_remote(request: SamplingParams) -> None:
     """The answer has to tell what another vLLM needs: only the full ones of two APIs do."""
     if not isinstance(request, Request) or request.stream:

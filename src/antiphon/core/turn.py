@@ -187,7 +187,8 @@ class Turn(Struct, frozen=True):
     model does not take, `error` or `note`, None for what the server does. `parameters` is what the
     request calls what errors blame, where that has another name there:
     conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the
-    items that the client has approved: they are run before the model answers.
+    items that the client has approved: they are run before the model answers. `copies` is how often the
+    answer has each log probability: in all of its events, or while it is built.
     """
 
     model: str
@@ -214,6 +215,7 @@ class Turn(Struct, frozen=True):
     media_fallback: str | None = None
     parameters: Mapping[str, str] = {}
     approved: tuple[FunctionCall, ...] = ()
+    copies: int = 1
 
     def parameter(self, name: str) -> str:
         """What the request calls this."""

@@ -307,12 +307,12 @@ class UpstreamEngine:
         assert isinstance(server, BeamSearchingServer)
         return await server.search(self._post, request)
 
-    async def _post(self, path: str, body: Any) -> Any:
+    async def _post(self, path: str, body: Any, form: Any = Any) -> Any:
         """What the server answers when there is a slot for the request. Raises AntiphonError."""
         async with self._admission.slot():
             self._running()
             try:
-                return await ask(self._client, path, body)
+                return await ask(self._client, path, body, form)
             except AntiphonError as error:
                 if isinstance(error.__cause__, HttpError) and error.__cause__.status in NOT_THERE:
                     raise self._not_there() from error

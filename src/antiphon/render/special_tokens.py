@@ -12,6 +12,7 @@ tokens that the renderer knows. Tags that templates search for in message conten
 
 import re
 from collections.abc import Iterable
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -40,7 +41,17 @@ class SpecialTokenEscaper:
 
     def escape(self, text: str) -> str:
         """The text with separators."""
-        return self._pattern.sub(lambda found: found[0] + SEPARATOR, text.replace(SEPARATOR, ""))
+        text = text.replace(SEPARATOR, "")
+        if self._pattern.search(text) is None:
+            return text
+        # `sub` would keep all pieces until it joins them: a long text may have hundreds of thousands.
+        escaped, start = StringIO(newline=""), 0
+        for found in self._pattern.finditer(text):
+            escaped.write(text[start : found.end()])
+            escaped.write(SEPARATOR)
+            start = found.end()
+        escaped.write(text[start:])
+        return escaped.getvalue()
 
     def escape_json(self, value: Any) -> Any:
         """A JSON value with separators in all of its strings, keys included."""

@@ -15,10 +15,12 @@ back the engine's chunks, under a bound, and push them merged into one when it i
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from time import perf_counter
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, public_error
 from antiphon.core.observation import observed
@@ -27,8 +29,41 @@ from antiphon.log import log_failure
 from antiphon.run.endings import ClientResult, DeadlineError, Ending, Stored, ending_of
 
 JOURNAL = "journal"
+LARGE_EVENT = 256 * 1024
+"""Bytes of a last event from which on it is sent in a turn of its own."""
 CLIENT = "client"
 """What may pause an answer: a journal that is not open yet, a client that does not read."""
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Callable[[], None]]] = WeakKeyDictionary()
+
+
+def in_turn(call: Callable[[], None]) -> None:
+    """Have `call` called on the event loop, when it is its turn: one such call in each of its rounds.
+
+    What is much for many answers at the same time, as the end of each may be, keeps nobody waiting so.
+    """
+    loop = asyncio.get_running_loop()
+    turns = _turns.setdefault(loop, deque())
+    turns.append(call)
+    if len(turns) == 1:
+        loop.call_soon(_take_turn, loop, turns)
+
+
+async def own_turn() -> None:
+    """Wait until it is the turn of whoever waits."""
+    mine = asyncio.get_running_loop().create_future()
+    in_turn(lambda: None if mine.done() else mine.set_result(None))
+    await mine
+
+
+def _take_turn(loop: asyncio.AbstractEventLoop, turns: deque[Callable[[], None]]) -> None:
+    try:
+        turns[0]()
+    finally:
+        turns.popleft()
+        if turns:
+            loop.call_soon(_take_turn, loop, turns)
 
 
 class Source(Protocol):
@@ -336,6 +371,10 @@ class Driver:
     async def _close(self, ending: Ending, reason: BaseException | None) -> list[bytes]:
         """Store the end; the last wire events."""
         journal = self._journal
+        if journal is None and ending.client is ClientResult.NOTHING:
+            for _ in self._source.abandon():  # it is counted what was generated; nobody will see the rest
+                pass
+            return []
         if ending.stored is Stored.UNCHANGED:
             if journal is not None:
                 await journal.release()
@@ -343,22 +382,32 @@ class Driver:
         lines = [] if self._begun else self._begin()
         await self._opened()
         if reason is not None and not (journal is not None and journal.behind):
-            for choice, events in self._source.abandon():
-                if lines:  # held back until now: what begins the answer comes first
-                    lines, first = [], lines if journal is None else journal.record(choice, [], lines)
-                    if first:
-                        self._client.write(first)
-                self.push(choice, events)
+            lines = await self._abandon(lines)
         lines += self._last_lines(ending, reason)
         if journal is None:
             return lines
         # A client that has seen enough may leave now: what is whole is stored whole.
         closing = asyncio.ensure_future(journal.close(ending, reason, lines))
         try:
-            return await asyncio.shield(closing)
+            new = await asyncio.shield(closing)
         except asyncio.CancelledError:
             closing.add_done_callback(_log_unheard)
             raise
+        if new and len(new[-1]) > LARGE_EVENT:  # many answers may be stored in one transaction
+            await own_turn()
+        return new
+
+    async def _abandon(self, lines: list[bytes]) -> list[bytes]:
+        """Close what is open, behind the lines that begin the answer; what is left of these."""
+        for choice, events in self._source.abandon():
+            if lines:  # held back until now
+                lines, first = [], self._journal.record(choice, [], lines) if self._journal else lines
+                if first:
+                    self._client.write(first)
+            for event in events:  # with what a client did not read, each may be much
+                self.push(choice, [event])
+                await asyncio.sleep(0)
+        return lines
 
     def _unstored_lines(self, reason: BaseException | None) -> list[bytes]:
         """The last wire events for the client of an answer that stays stored as it is."""

@@ -26,7 +26,7 @@ from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
-from antiphon.run.drive import Driver
+from antiphon.run.drive import Driver, in_turn
 from antiphon.run.endings import ClientStalledError
 from antiphon.run.repetition import WINDOW, RepetitionDetector
 from antiphon.run.replay import ReplayLog, may_be_half, request_after
@@ -39,6 +39,10 @@ Emit = Callable[[int, list[Event]], None]
 
 REPETITION = "repetition"
 """What stopped an answer that said the same again and again; see `run/repetition.py`."""
+PIECE = 256
+"""Tokens, with every alternative to them, that are pushed at once of what a client did not read in time."""
+LARGE = 4096
+"""Log probabilities from which on an answer is large: its last events have all of them."""
 MAX_LOST = 3
 """Replicas that may fail in one generation. One that makes them all fail must not reach all of them."""
 MAX_CLOSINGS = 16
@@ -139,6 +143,7 @@ class GenerationRun:
         "_repetition",
         "_replay",
         "_request",
+        "_scored",
         "_started",
         "_told",
         "_unfinished",
@@ -184,6 +189,7 @@ class GenerationRun:
         self._choice: int
         self._emit: Emit
         self._held: list[Chunk] = []  # while the client does not read
+        self._scored = request.sampling.logprobs is not None
         self._unread = 0  # how many those are, each with every alternative to its tokens
         self._failure: AntiphonError | None = None  # behind them
         self._finished = False
@@ -250,6 +256,10 @@ class GenerationRun:
         self._work = self._engine.generate(request, self)
         try:
             await self._ended
+        except BaseException:
+            # The failure's traceback has this object: no cycle is left for the garbage collector.
+            self._ended = self._ended.get_loop().create_future()
+            raise
         finally:
             self._work.cancel()
             self._ended.cancel()
@@ -261,7 +271,13 @@ class GenerationRun:
         """See `Receiver`."""
         if self._output.paused or self._held:
             self._hold(chunks)
-            return
+        elif self._scored and chunks[-1].finish is not None and self._is_large():
+            self._held += chunks
+            in_turn(self._release)
+        else:
+            self._pass(chunks)
+
+    def _pass(self, chunks: list[Chunk]) -> None:
         try:
             if self._limit is None:
                 self._take(chunks)
@@ -274,6 +290,8 @@ class GenerationRun:
                 self._ended.set_exception(error)
             return
         if over and not self._ended.done():
+            self._held.clear()
+            self._unread = 0
             self._work.cancel()
             self._ended.set_result(None)
 
@@ -289,17 +307,28 @@ class GenerationRun:
         if not self._held:
             self._output.on_resume(self._release)
         self._held += chunks
-        self._unread += len(chunks) + sum(len(token.top) for chunk in chunks for token in chunk.tokens)
+        self._unread += sum(map(_weight, chunks))
         if self._unread > self._pool.limits.unread_chunks and not self._ended.done():
             self._ended.set_exception(ClientStalledError())
 
+    def _is_large(self) -> bool:
+        """Its end has so much in it that others at their ends may not have theirs at the same time."""
+        return self.tokens * (1 + (self._request.sampling.logprobs or 0)) > LARGE
+
     def _release(self) -> None:
-        """The client reads on: push what it missed, as one."""
-        if self._ended.done():
+        """The client reads on: push what it missed, a piece in each turn of the loop: others wait as well."""
+        if self._ended.done() or not self._held:
             return  # what is held is left for `abandon`
-        held, self._held, self._unread = self._held, [], 0
-        self.push(held if self._limit is not None else [merge_chunks(held)])
-        if self._failure is not None:
+        if self._output.paused:
+            self._output.on_resume(self._release)
+            return
+        piece = _first_piece(self._held)
+        del self._held[: len(piece)]
+        self._unread -= sum(map(_weight, piece))
+        if self._held:
+            in_turn(self._release)
+        self._pass(piece if self._limit is not None else [merge_chunks(piece)])
+        if self._failure is not None and not self._held:
             self.fail(self._failure)
 
     def abandon(self) -> list[Event]:
@@ -307,8 +336,11 @@ class GenerationRun:
         if self._finished:
             return [] if self._check is None else self._check.end()
         self._finished = True
-        decoder = self._decoder
-        held = decoder.feed(merge_chunks(self._held)) if self._held else []
+        decoder, held = self._decoder, list[Event]()
+        while self._held:
+            piece = _first_piece(self._held)
+            del self._held[: len(piece)]
+            held += decoder.feed(merge_chunks(piece))
         return self._last([*held, *decoder.finish(Finish(FinishReason.ERROR))])
 
     # Between engine and client
@@ -416,3 +448,18 @@ class GenerationRun:
         if self._closings > MAX_CLOSINGS or written + len(closing.tokens) > self._request.max_tokens:
             closing = Chunk("", finish=Finish(FinishReason.LENGTH))
         self._decode(self._replay.record([closing]))
+
+
+def _weight(chunk: Chunk) -> int:
+    """How much a chunk is: one, and the alternatives to its tokens."""
+    return 1 + sum(len(token.top) for token in chunk.tokens)
+
+
+def _first_piece(chunks: list[Chunk]) -> list[Chunk]:
+    """As many of these chunks as may be pushed at once: one at least."""
+    weight = 0
+    for count, chunk in enumerate(chunks):
+        weight += _weight(chunk)
+        if weight > PIECE:
+            return chunks[: max(1, count)]
+    return chunks[:]

@@ -184,7 +184,7 @@ def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
     No choice has more than `context`, if that is known. Raises RequestError if more of each is wanted.
     """
     logprobs = turn.sampling.logprobs
-    size = TOKEN_BYTES if logprobs is None else TOKEN_BYTES * (2 + logprobs)
+    size = TOKEN_BYTES if logprobs is None else TOKEN_BYTES * (1 + turn.copies * (1 + logprobs))
     most = max(1, limits.answer_bytes // (size * choices))
     wanted = min(turn.sampling.max_tokens or 0, context or sys.maxsize)
     if wanted > most:

@@ -30,7 +30,7 @@ from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, 
 from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
-from antiphon.render.special_tokens import split_at_separators
+from antiphon.render.special_tokens import SEPARATOR, split_at_separators
 from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import (
@@ -252,6 +252,9 @@ class TokenModel:
     async def _rendered(self, turn: Turn) -> Prompt:
         """The prompt of a conversation."""
         text, media = await self._render(turn), media_in(turn.items)
+        most = self.card.context
+        if most and (spelled := text.count(SEPARATOR)) > most:  # each is a text of its own to tokenize
+            raise _too_long(f"more than {spelled}", most)
         if not media:
             return await self._read(split_at_separators(text))
         shown: list[MediaPart] = []
@@ -439,7 +442,7 @@ def _spread(ids: Sequence[int], text: str) -> list[tuple[int, str]]:
     return [*((token, "") for token in ids[:-1]), *((token, text) for token in ids[-1:])]
 
 
-def _too_long(tokens: int, context: int) -> RequestError:
+def _too_long(tokens: int | str, context: int) -> RequestError:
     message = (
         f"The prompt is too long: it has {tokens} tokens, but the context of this model is "
         f"{context} tokens, answer included. Shorten the conversation."

@@ -196,13 +196,14 @@ def _send(group: int, what: signal.Signals) -> bool:
 
 
 def _begun_by(process: int) -> list[int]:
-    """The processes that one has begun, and those that they have, where the system has files that tell."""
-    parents: dict[int, list[int]] = {}
-    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
-        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # else it has ended
-            parent = file.read().rpartition(b")")[2].split()[1]
-            parents.setdefault(int(parent), []).append(int(name))
+    """The processes that one has begun, and those that they have, where the system has files that tell.
+
+    However many others there are on the machine: this is done on the event loop.
+    """
     found = [process]
     for each in found:
-        found += parents.get(each, [])
+        with suppress(OSError):  # else it has ended
+            for thread in os.listdir(f"/proc/{each}/task"):
+                with open(f"/proc/{each}/task/{thread}/children", "rb") as file:
+                    found += map(int, file.read().split())
     return found[1:]

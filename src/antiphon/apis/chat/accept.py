@@ -12,7 +12,7 @@ from antiphon.apis.chat.schema import BatchRequest, ChatOptions, ChatRequest, Re
 from antiphon.apis.chat.tools import NO_TOOLS, Tools, tools_of
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
-from antiphon.apis.sampling import check, sampling, stops, token_limit, variables
+from antiphon.apis.sampling import check, copies, sampling, stops, token_limit, variables
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.items import Item, Message, Role
@@ -91,6 +91,7 @@ def accept_messages(
         stop=stops(options),
         stop_shown=bool(options.include_stop_str_in_output),
         choices=options.n or 1,
+        copies=copies(options),
         variables={} if _template_options(options) == _UNSAID else _variables(options),
         template=options.chat_template,
         ending=ending,

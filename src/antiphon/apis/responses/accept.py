@@ -30,6 +30,9 @@ from antiphon.core.items import Item, Message, Role, Status, TextPart
 from antiphon.core.turn import Ending, Turn
 
 LOGPROBS = "message.output_text.logprobs"
+TOLD = 7
+"""How often a response has a log probability: in an event as it is written, at the end of its text, of its
+part, of its item and of the response; and as the item and the response are stored."""
 SEALED_REASONING = "reasoning.encrypted_content"
 INCLUDABLE = (
     LOGS,
@@ -136,6 +139,7 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
         stop_shown=bool(request.include_stop_str_in_output),
         reasoning_limit=request.thinking_token_budget,
         tool_limit=request.max_tool_calls,
+        copies=TOLD,
     )
     return Accepted(
         context.id,

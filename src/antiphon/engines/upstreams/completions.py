@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
@@ -160,18 +160,21 @@ class _InPlace(Struct, frozen=True, gc=False):
 
 
 class _ScoredChoice(Struct, frozen=True, gc=False):
-    prompt_logprobs: list[dict[int, _InPlace] | None]
+    prompt_logprobs: list[Raw]
 
 
 class _ScoredAnswer(Struct, frozen=True, gc=False):
     choices: list[_ScoredChoice]
 
 
-def _read_scored(answer: Any, ids: Sequence[int], most: int) -> list[Token]:
+_read_row = msgspec.json.Decoder(dict[int, _InPlace] | None, strict=False).decode
+
+
+def _read_scored(answer: _ScoredAnswer, ids: Sequence[int], most: int) -> list[Token]:
     """The tokens of an answer, but the first. Raises ValidationError, ValueError, KeyError."""
-    [choice] = msgspec.convert(answer, _ScoredAnswer, strict=False).choices
+    [choice] = answer.choices
     _, *rows = choice.prompt_logprobs
-    return [_scored_token(token, row, most) for token, row in zip(ids, rows, strict=True)]
+    return [_scored_token(token, _read_row(row), most) for token, row in zip(ids, rows, strict=True)]
 
 
 def _scored_token(token: int, row: dict[int, _InPlace] | None, most: int) -> Token:
@@ -244,7 +247,7 @@ class CompletionsServer:
         body = {"model": self._fixed["model"], "prompt": ids, "max_tokens": 1, "prompt_logprobs": most}
         if sampling.cache_salt is not None:
             body["cache_salt"] = sampling.cache_salt
-        answer = await post(self.path, body)
+        answer = await post(self.path, body, _ScoredAnswer)
         try:
             scored = await asyncio.to_thread(_read_scored, answer, ids[1:], most)
         except (msgspec.ValidationError, ValueError, KeyError) as error:

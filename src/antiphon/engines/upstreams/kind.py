@@ -47,8 +47,16 @@ WORD_JOINER = "\u2060"
 Answers = Mapping[str, Any]
 """What a server answers to the probes, as JSON: of those that it has."""
 
-Post = Callable[[str, Any], Awaitable[Any]]
-"""Asks the server at a path, with a body that is written as JSON; gives the answer, read."""
+
+class Post(Protocol):
+    """Asks the server at a path, with a body that is written as JSON; gives the answer, read as a `form`.
+
+    What may be large is a form with `msgspec.Raw` in it: one call reads no more than can be read at once.
+    Raises AntiphonError.
+    """
+
+    def __call__(self, path: str, body: Any, form: Any = Any) -> Awaitable[Any]: ...  # noqa: D102
+
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -246,8 +254,8 @@ def parted(prompt: Prompt, card: ModelCard) -> list[str]:
     return texts
 
 
-async def ask(client: HttpClient, path: str, body: Any) -> Any:
-    """The server's answer, as JSON. Raises AntiphonError."""
+async def ask(client: HttpClient, path: str, body: Any, form: Any = Any) -> Any:
+    """The server's answer, read as a `form`. Raises AntiphonError."""
     try:
         response = await client.request("POST", path, body)
     except HttpError as error:
@@ -255,7 +263,9 @@ async def ask(client: HttpClient, path: str, body: Any) -> Any:
     if response.status != 200:
         raise refusal(response.status, response.body)
     try:
-        return msgspec.json.decode(response.body)
+        return msgspec.json.decode(response.body, type=form, strict=False)
+    except msgspec.ValidationError as error:
+        raise unexpected() from error
     except msgspec.DecodeError as error:
         raise EngineError("The server of the model does not answer in JSON.") from error
 

@@ -6,6 +6,7 @@ does not have ends the server, so how many there are is found out first, and eve
 A prompt with images is sent as text: with tokens, not all of its models take any.
 """
 
+import asyncio
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from operator import add
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
@@ -84,12 +85,32 @@ class _Meta(Struct, frozen=True, gc=False):
 class _ScoredPrompt(Struct, frozen=True, gc=False):
     """Of each token of a prompt: its log probability (the first has none), id and text; and the likeliest."""
 
-    input_token_logprobs: list[tuple[float | None, int, str]]
-    input_top_logprobs: list[list[tuple[float, int, str]] | None] | None = None
+    input_token_logprobs: list[Raw]
+    input_top_logprobs: list[Raw] | None = None
 
 
 class _ScoredAnswer(Struct, frozen=True, gc=False):
     meta_info: _ScoredPrompt
+
+
+_read_scored = msgspec.json.Decoder(tuple[float | None, int, str]).decode
+_read_tops = msgspec.json.Decoder(list[tuple[float, int, str]] | None).decode
+
+
+def _scored_tokens(found: _ScoredPrompt, ids: Sequence[int]) -> tuple[Token, ...]:
+    """The tokens of a prompt. Raises ValidationError, ValueError."""
+    tops = found.input_top_logprobs or [Raw(b"null")] * len(ids)
+    return tuple(
+        _scored_token(token, _read_scored(scored), _read_tops(top) or ())
+        for token, scored, top in zip(ids, found.input_token_logprobs, tops, strict=True)
+    )
+
+
+def _scored_token(
+    token: int, scored: tuple[float | None, int, str], top: Sequence[tuple[float, int, str]]
+) -> Token:
+    logprob, _, text = scored
+    return Token(token, text, logprob, tuple(Candidate(each, its, score) for score, each, its in top))
 
 
 class _Event(Struct, frozen=True, gc=False):
@@ -172,17 +193,9 @@ class SglangServer:
         }
         if sampling.cache_salt is not None:
             body["extra_key"] = sampling.cache_salt
-        answer = await post(self.path, body)
+        answer = await post(self.path, body, _ScoredAnswer)
         try:
-            found = msgspec.convert(answer, _ScoredAnswer).meta_info
-            tops = found.input_top_logprobs or [None] * len(ids)
-            scored = zip(ids, found.input_token_logprobs, tops, strict=True)
-            return tuple(
-                Token(
-                    token, text, logprob, tuple(Candidate(each, its, score) for score, each, its in top or ())
-                )
-                for token, (logprob, _, text), top in scored
-            )
+            return await asyncio.to_thread(_scored_tokens, answer.meta_info, ids)
         except (msgspec.ValidationError, ValueError) as error:
             raise unexpected() from error
 

@@ -1,6 +1,7 @@
 """Messages: text, with or without the log probabilities of its tokens."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -85,7 +86,7 @@ class OpenMessage(OpenItem):
         self._annotations: Sequence[Struct] = ()
         self.frame = frame(TextDelta, *position, 0)
         self._phase: str | UnsetType = UNSET if phase is None else phase
-        self._logprobs: list[Raw] = []
+        self._logprobs = bytearray()  # encoded, with a comma before each: an object for each would weigh more
 
     def item(self, status: str) -> OutputMessage:
         """The message; one that has only begun has no part yet."""
@@ -106,12 +107,16 @@ class OpenMessage(OpenItem):
                 self.numbers.encode(AnnotationAdded, *self.position, 0, index, annotation)
                 for index, annotation in enumerate(self._annotations)
             ),
-            self.numbers.encode(TextDone, *self.position, 0, self.text, self._logprobs),
+            self.numbers.encode(TextDone, *self.position, 0, self.text, self._scored()),
             self.numbers.encode(ContentPartDone, *self.position, 0, self._part()),
         ]
 
     def _part(self) -> OutputText:
-        return OutputText(self.text, self._annotations, self._logprobs)
+        return OutputText(self.text, self._annotations, self._scored())
+
+    def _scored(self) -> Sequence[Raw]:
+        encoded = Raw(b"".join((b"[", memoryview(self._logprobs)[1:], b"]")))
+        return cast("Sequence[Raw]", encoded)
 
 
 class OpenScoredMessage(OpenMessage):
@@ -126,7 +131,9 @@ class OpenScoredMessage(OpenMessage):
     def add(self, event: Delta, out: list[bytes]) -> None:
         """Append a delta with the tokens that begin in it."""
         logprobs = to_logprobs(event.tokens)
-        self._logprobs += logprobs
+        for each in logprobs:
+            self._logprobs += b","
+            self._logprobs += each
         out.append(self.numbers.encode(TextDelta, *self.position, 0, event.text, logprobs))
 
 
