@@ -367,6 +367,10 @@ def test_an_empty_variable_is_refused(
         ("version = 1\n", '"version"'),  # also the name of a command
         ("[serve]\nport = 1\n", '"serve"'),
         ('config = "other.toml"\n', '"config"'),
+        (
+            'model = "http://a"\ngpu-layers = 3\n',
+            "is an option of the engine llama_cpp, which is not chosen.",
+        ),
         ("port = [1, 2]\n", "[port]"),
         ('port = "x"\n', "[port]"),
         ("port = 70000\n", "70000"),

@@ -129,6 +129,10 @@ replicas = ["http://a", { model = "http://b", parallel = 2 }]
             "[[models]]\nname = 'a'\nname-s = 3\nx = 1",
             "line 3: name_s: there is no such key. Did you mean name?",
         ),
+        (
+            "[[models]]\nname = 'a'\nmodel = 'http://a'\ngpu-layers = 3",
+            "line 4: gpu_layers: is an option of the engine llama_cpp, and this is upstream. Leave it out.",
+        ),
         ("[[models]]\nname = 'a'\n\ncontext = 'x'", "line 4: context: Invalid value"),
         ("[[models]]\nname = ''", "line 2: name: Expected `str` of length >= 1."),
         ("[[models]]\nname = 'a'\naliases = 'b'", "line 3: aliases: Expected `array`, got `str`."),

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from antiphon.core.located import file, file_or_name, placed
 from antiphon.engines.engine import EngineOptions
-from antiphon.engines.registry import engine_for, options_of
+from antiphon.engines.registry import engine_for, options_of, owners_of
 
 PARSING: dict[str, Any] = {
     "default_parameter": Parameter(negative=()),
@@ -150,14 +150,15 @@ class _Table:
         model = given.get("model")
         if isinstance(model, str):
             model = file_or_name(model, self._folder)
+        engine = name or engine_for(model if isinstance(model, str) else None)
         try:
-            options = options_of(name or engine_for(model if isinstance(model, str) else None))
+            options = options_of(engine)
         except ValueError as error:
             raise self._places.error(self._number, "engine" if name else "model", str(error)) from error
         known = {each.replace("-", "_") for each in options.__dataclass_fields__} - {"_"}  # type: ignore[attr-defined]
         for key in given:
             if key not in known:
-                raise self._unknown(key, known)
+                raise self._unknown(key, known, engine)
         found: list[EngineOptions] = []
         app = App(
             config=(Dict(placed(given, options, self._folder), source=self._places.path),),
@@ -182,7 +183,10 @@ class _Table:
             raise self._places.error(self._number, blamed[0] if blamed else "model", why) from error
         return found[0]
 
-    def _unknown(self, key: str, known: Iterable[str]) -> CycloptsError:
+    def _unknown(self, key: str, known: Iterable[str], engine: str) -> CycloptsError:
+        if owners := owners_of(key):
+            why = f"is an option of the engine {owners[0]}, and this is {engine}. Leave it out."
+            return self._places.error(self._number, key, why)
         close = difflib.get_close_matches(key, [*known, *ModelTable.__struct_fields__], n=1)
         hint = f" Did you mean {close[0]}?" if close else " docs/models.md lists them."
         return self._places.error(self._number, key, f"there is no such key.{hint}")

@@ -33,7 +33,7 @@ from antiphon.config import MCP_SERVERS, Settings, is_url, why_of
 from antiphon.core.located import placed
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
-from antiphon.engines.registry import engine_for, names, options_of
+from antiphon.engines.registry import engine_for, names, options_of, owners_of
 from antiphon.model_tables import PARSING, read_tables
 from antiphon.tools.mcp.tables import read_servers
 
@@ -72,7 +72,7 @@ class ConfigFile:
             known = _keys(arguments) - {"config"}
             for key in () if self._partial else data:
                 if key.replace("-", "_") not in known:
-                    raise CycloptsError(msg=_unknown(key, known, path))
+                    raise CycloptsError(msg=_unknown(key.replace("-", "_"), known, path))
             for table in (Settings, self._options):
                 data = placed(data, table, Path(path).absolute().parent)  # noqa: PLW2901
             fill = Dict(data, source=path, use_commands_as_keys=False, allow_unknown=self._partial)
@@ -127,7 +127,7 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
     """An error of the command, which says what is known of it beyond what cyclopts knows."""
     if isinstance(error, UnknownOptionError):
         option = error.token.keyword or error.token.value
-        owners = _owners(f"ANTIPHON_{option.removeprefix('--').replace('-', '_').upper()}")
+        owners = owners_of(option.removeprefix("--").replace("-", "_"))
         if owners:
             why = f"{option} is an option of the engine {owners[0]}, and this is {_engine_of(tokens)}."
             return CycloptsError(msg=f"{why} Leave it out, or choose the other: --engine {owners[0]}.")
@@ -208,6 +208,8 @@ def _with_servers(settings: Settings) -> Settings:
 
 
 def _unknown(key: str, known: set[str], path: str) -> str:
+    if owners := owners_of(key):
+        return f'"{key}" in {path} is an option of the engine {owners[0]}, which is not chosen. Leave it out.'
     return f'unknown option "{key}" in {path}.{_nearest(key, known)}'
 
 
@@ -226,14 +228,9 @@ def unread_variables(settings: Settings) -> Iterator[str]:
     read = {*_variables(Settings), *_variables(type(settings.engine)), "ANTIPHON_ENGINE"}
     for name in sorted(os.environ):
         if name.startswith("ANTIPHON_") and name not in read and not _OTHERS.match(name):
-            owners = _owners(name)
+            owners = owners_of(name.removeprefix("ANTIPHON_").lower())
             why = f"is an option of the engine {owners[0]}" if owners else "is the variable of no option"
             yield f"{name} {why}: it is not read.{'' if owners else _nearest(name, read)}"
-
-
-def _owners(variable: str) -> list[str]:
-    """The engines that have an option of this variable."""
-    return [each for each in names() if variable in _variables(options_of(each))]
 
 
 def _variables(table: type) -> set[str]:

@@ -9,7 +9,10 @@ from types import SimpleNamespace
 import httpx2 as httpx
 import pytest
 import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
+from tokenizers import decoders
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
@@ -587,6 +590,38 @@ def test_the_tokens_of_a_character_come_together(tokenizer):
     assert [chunk.text for chunk in chunks] == ["a", "é", "🎉", "b"]
     assert [token.id for token in tokens_of(chunks)] == ids
     assert [token.text for token in chunks[2].tokens] == ["", "", "", "🎉"]
+
+
+class WritingTokenizer(FakeTokenizer):
+    """One with these decoders, and tokens of any names."""
+
+    def __init__(self, decoder):
+        super().__init__()
+        self._tokenizer.decoder = decoder
+
+    def ids(self, names):
+        self._tokenizer.add_tokens(names)
+        return [self._tokenizer.token_to_id(name) for name in names]
+
+
+def llama_decoder():
+    """What writes the text of Llama 2, Mistral and Gemma, where "▁" is a space, of which the first is none."""
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    return decoders.Sequence(parts)
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [decoders.ByteLevel, llama_decoder, decoders.Metaspace, decoders.WordPiece, decoders.BPEDecoder],
+)
+@given(st.lists(st.sampled_from(["a", "▁b", "Ġc", "##d", "e</w>", "'s", ".", "<0x41>", "fĠ", "▁"])))
+def test_one_by_one_tokens_write_what_they_write_together(decoder, names):
+    tokenizer = WritingTokenizer(decoder())
+    first, *ids = tokenizer.ids(["x", *names])
+    reader = OutputReader(Vocabulary(tokenizer), GenerationRequest(Prompt("", (first,)), 9))
+    chunks = [chunk for token in ids if (chunk := reader.read(output(token)))]
+    whole, before = (tokenizer.decode(each, skip_special_tokens=False) for each in ([first, *ids], [first]))
+    assert before + text_of(chunks) == whole
 
 
 def test_several_tokens_of_a_step_are_one_chunk():

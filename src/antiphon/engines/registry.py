@@ -33,6 +33,11 @@ def options_of(name: str) -> type[EngineOptions]:
     return found
 
 
+def owners_of(option: str) -> Sequence[str]:
+    """The engines of this package that have an option, by its name as it is in a file. Imports all."""
+    return [name for name in names() if option in getattr(options_of(name), "__dataclass_fields__", ())]
+
+
 DEFAULT = "llama_cpp"
 """The engine for files, and for the small model."""
 UPSTREAM = "upstream"

@@ -1,12 +1,14 @@
 """The outputs of vLLM's engine core, read as chunks: it yields ids, the text is made of them here.
 
-Text comes from the tokenizer's own incremental decoding, with a few tokens of the prompt before it: some
-tokenizers write a space only behind other text. Special tokens never get there: each is either shown
+Most tokenizers write a whole character the same behind any other text: of these the text of a token is
+looked up. What is left comes from the tokenizer's own incremental decoding, with a few tokens of the prompt
+before it: some write a space only behind other text. Special tokens never get there: each is either shown
 or hidden, whatever stands beside it. A token that only begins a character waits for the rest.
 """
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -24,8 +26,8 @@ PRIMING = 5
 MOST_OF_A_CHARACTER = 8
 """Tokens that are waited with. A character has four bytes at most: these will never be one."""
 
-REMEMBERED = 4096
-"""Tokens whose text is remembered: those that are listed beside others are mostly the same."""
+_APART = frozenset({"ByteLevel", "ByteFallback", "Metaspace", "Replace"})
+"""The decoders of Hugging Face's tokenizers that write a whole character the same behind any other text."""
 
 _BROKEN = "\ufffd"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -38,6 +40,37 @@ class Stream(Protocol):
     def step(self, token: int) -> str | None:
         """The text that this token completes."""
         ...
+
+
+class _Texts(dict[int, str]):
+    """The texts of tokens, made of each when it is first asked for."""
+
+    def __init__(self, text: Callable[[int], str], size: int) -> None:
+        self._text = text
+        self._size = size
+
+    def __missing__(self, token: int) -> str:
+        text = self._text(token)
+        if 0 <= token < self._size:  # else it is no token: of those there is no end
+            self[token] = text
+        return text
+
+
+class _Seen(dict[int, str | None]):
+    """What is seen of a token, whatever stands before it; None where that cannot be told.
+
+    It can for special tokens, and, `apart`, for those whose text has whole characters.
+    """
+
+    def __init__(self, shown: Mapping[int, str], texts: _Texts, *, apart: bool) -> None:
+        super().__init__(shown)
+        self._texts = texts
+        self._apart = apart
+
+    def __missing__(self, token: int) -> str | None:
+        text = self._texts[token] if self._apart else _BROKEN
+        self[token] = seen = None if _BROKEN in text else text
+        return seen
 
 
 class Vocabulary:
@@ -53,8 +86,11 @@ class Vocabulary:
         self._special = _special_tokens(tokenizer)
         anchor = self.encode("a")
         self._anchor = anchor, self._decode(anchor)
-        self.text = lru_cache(REMEMBERED)(self._text)
+        self._texts = _Texts(self._text, self._size)
+        self._apart = self._fast is not None and _writes_apart(self._fast)
+        self.text: Callable[[int], str] = self._texts.__getitem__
         self.shown = lru_cache(8)(self._shown)
+        self.seen = lru_cache(8)(self._seen)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text. Special ones become their ids, and none are added."""
@@ -110,6 +146,10 @@ class Vocabulary:
     def _shown(self, preserve: frozenset[str]) -> Mapping[int, str]:
         """What is seen of each special token, where only these are."""
         return {token: text if text in preserve else "" for token, text in self._special.items()}
+
+    def _seen(self, preserve: frozenset[str]) -> Mapping[int, str | None]:
+        """What is seen of each token, where only these special ones are. None: ask a stream."""
+        return _Seen(self.shown(preserve), self._texts, apart=self._apart)
 
     def stream(self, before: Sequence[int] = ()) -> Stream:
         """Makes text of the tokens that follow these."""
@@ -167,6 +207,7 @@ class OutputReader:
         sampling: Sampling = request.sampling
         self._vocabulary = vocabulary
         self._shown = vocabulary.shown(request.preserve)
+        self._seen = vocabulary.seen(request.preserve)
         self._step = vocabulary.stream(request.prompt.ids).step
         self._stops = frozenset(sampling.stop_token_ids)
         self._scored = sampling.logprobs is not None
@@ -182,7 +223,9 @@ class OutputReader:
             cached = output.prefill_stats.num_cached_tokens
         if len(ids) == 1 and output.finish_reason is None and not self._begun and not self._scored:
             token = ids[0]
-            text = self._shown[token] if token in self._shown else self._step(token)
+            text = self._seen[token]
+            if text is None:
+                text = self._step(token)
             if text is not None:
                 return Chunk(text, (Token(token, text),), None, cached)
             self._begun.append(Token(token, ""))
@@ -288,6 +331,22 @@ def prompt_tokens(vocabulary: Vocabulary, ids: Sequence[int], output: Any) -> tu
         top = vocabulary.candidates(found[1:], logprobs[1:])
         tokens[place] = structs.replace(tokens[place], logprob=logprobs[0], top=top)
     return tuple(tokens)
+
+
+def _writes_apart(tokenizer: Any) -> bool:
+    """Whether a tokenizer of Hugging Face's writes each whole character the same behind any other text."""
+    if tokenizer.decoder is None:  # it writes a space between any two tokens
+        return False
+    decoder = json.loads(tokenizer.decoder.__getstate__())
+    kinds = [each["type"] for each in decoder.get("decoders", (decoder,)) if not _strips_start(each)]
+    if "Fuse" in kinds[-1:]:  # what stands behind it would see the whole text
+        kinds.pop()
+    return bool(kinds) and {*kinds} <= _APART
+
+
+def _strips_start(decoder: Mapping[str, Any]) -> bool:
+    """Whether all it does is to strip the beginning of the whole text."""
+    return decoder["type"] == "Strip" and not decoder["stop"]
 
 
 def _special_tokens(tokenizer: Any) -> Mapping[int, str]:

@@ -54,6 +54,8 @@ ARENAS = 2
 UNSENT = 128 * 1024
 """Bytes that the system takes for a connection beyond what its client has room for. By itself it takes
 megabytes: who does not read would be noticed, and the answer held back, long after the last read."""
+TICK_SECONDS = 1
+"""How long headers tell the same second. A server that has little to do is woken up for it."""
 SIGNAL_SECONDS = 0.1
 """How long a second Ctrl-C may go unnoticed."""
 _PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
@@ -132,7 +134,7 @@ async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) 
             say(*greeting(_url(listener, server.config.is_ssl)))
         await serving
     finally:
-        server.should_exit = True
+        server.stop()
         loading.cancel()
         await asyncio.gather(serving, loading, return_exceptions=True)
         # Leases first, so that other servers go on at once; then the engines, which ends what still runs with
@@ -151,6 +153,7 @@ class Server(uvicorn.Server):
         self.runtime = runtime
         self._drain = drain
         self.received: signal.Signals | None = None
+        self._stopping = asyncio.Event()
 
     @contextmanager
     def taking_signals(self) -> Iterator[None]:
@@ -175,8 +178,22 @@ class Server(uvicorn.Server):
         self.runtime.worker.drain()
         self.received = signal.Signals(sig)
         self.force_exit = self.should_exit
-        self.should_exit = True
+        self.stop()
         say("stopping" if self.force_exit else self._waiting_for())
+
+    def stop(self) -> None:
+        """Begin to stop. Safe in a handler of signals, too: the event loop may be asleep, or not run yet."""
+        self.should_exit = True
+        try:
+            asyncio.get_running_loop().call_soon_threadsafe(self._stopping.set)
+        except RuntimeError:
+            self._stopping.set()
+
+    async def main_loop(self) -> None:
+        """Wait until it has to stop. uvicorn's own wakes up ten times a second, to look."""
+        while not await self.on_tick(0):  # which sets the date of headers
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), TICK_SECONDS)
 
     def _waiting_for(self) -> str:
         """What is still to be done after the first signal."""
