@@ -129,6 +129,11 @@ def test_inspect_reads_models(capsys: pytest.CaptureFixture[str], tmp_path: Path
         assert capsys.readouterr().err.startswith("antiphon: ")
 
 
+def test_inspect_refuses_a_kind_of_server_that_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "http://127.0.0.1:1", "--upstream-kind", "vlm"]) != 0
+    assert "The kinds of servers are openrouter, " in capsys.readouterr().err
+
+
 async def test_inspect_reports_on_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     async with running([{"output": "hi"}]) as server:
         assert await asyncio.to_thread(main, ["inspect", server.url, "--upstream-kind", "vllm"]) == 0

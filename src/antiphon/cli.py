@@ -105,6 +105,13 @@ def chat(
         converse(client, system)
 
 
+def _is_kind(given: object, value: str | None) -> None:
+    """Raise ValueError if there is no such kind of server."""
+    from antiphon.engines.upstream import is_kind  # noqa: PLC0415
+
+    is_kind(given, value)
+
+
 @app.command
 def inspect(  # noqa: PLR0913 - each is an option
     model_or_template: str | None = None,
@@ -112,7 +119,7 @@ def inspect(  # noqa: PLR0913 - each is an option
     *,
     json: bool = False,
     template: bool = False,
-    upstream_kind: str | None = None,
+    upstream_kind: Annotated[str | None, Parameter(validator=_is_kind)] = None,
     upstream_model: str | None = None,
     upstream_key: Annotated[str | None, Parameter(env_var="ANTIPHON_UPSTREAM_KEY")] = None,
     tokenizer: str | None = None,
