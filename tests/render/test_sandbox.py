@@ -23,6 +23,7 @@ def render(source: str, **variables: object) -> str:
          "1/3False 2/3False 3/3True "),
         ("a{% generation %}b{{ 'c' }}{% endgeneration %}d", "abcd"),
         ("{% set ns = namespace(n=1) %}{% for i in [1, 2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "4"),
+        ("{% set ns = namespace(encode=1) %}{{ ns.encode }}{{ ns.n is defined }}", "1False"),
         ("{{ {'a': '<é>', 'b': [1, none, true]} | tojson }}", '{"a": "<é>", "b": [1, null, true]}'),
         ("{{ 'é' | tojson(ensure_ascii=true) }}", '"\\u00e9"'),
         ("{{ {'b': 1, 'a': 2} | tojson(indent=2, sort_keys=true) }}", '{\n  "a": 2,\n  "b": 1\n}'),
@@ -92,6 +93,7 @@ def test_a_failing_template_shows_no_internals(source: str) -> None:
     "source",
     [
         "{{ ''.__class__.__mro__ }}",
+        "{{ namespace()._Namespace__attrs.items }}",
         "{{ x.append(1) }}",
         "{{ raise_exception.__globals__.json }}",
         "{{ x.clear() }}",

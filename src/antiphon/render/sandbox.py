@@ -90,7 +90,8 @@ class Template:
         except RefusedError as error:
             raise RequestError(error.message, param="messages") from error
         except (LimitError, MemoryError, RecursionError, OverflowError) as error:
-            message = "The model's chat template needs too much time or memory for this conversation."
+            message = "The model's chat template needs too much time or memory for this conversation. "
+            message += "Send fewer or shorter messages."
             raise RequestError(message, param="messages") from error
         except Exception as error:
             message = "The model's chat template cannot render this conversation."
@@ -135,6 +136,13 @@ class _Environment(ImmutableSandboxedEnvironment):
         # Templates look up keys of messages above all: this way jinja2 need not catch an error first.
         if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute]
+        # Some templates look back over all messages for each of them. What a namespace holds has passed the
+        # sandbox, but for the attributes of its own, whose names have an underscore.
+        if type(obj) is _Namespace and not attribute.startswith("_"):
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                pass
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
