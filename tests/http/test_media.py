@@ -438,6 +438,7 @@ async def test_the_servers_own_network_is_not_asked(url: str) -> None:
 
     assert error["param"] == "messages[0].content[1]"
     assert "no public web server" in error["message"] or "password" in error["message"]
+    assert error["message"].endswith("Or send a data URL.")
 
 
 async def test_without_the_extra_nothing_is_fetched(seeing: Apis) -> None:
@@ -681,7 +682,7 @@ async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) ->
         assert said in error["message"]
     assert (await seeing.responses.refused(in_responses("Look", bomb())))["param"] == "input[0].content[1]"
     empty = await seeing.messages.refused(in_messages("Look", b""))
-    assert empty["message"] == "messages[0].content[1]: This is no image that can be read."
+    assert empty["message"].startswith("messages[0].content[1]: This is no image that can be read. Send a")
     assert (
         "messages[0].content[1]" in (await seeing.messages.refused(in_messages("Look", RED[:40])))["message"]
     )

@@ -157,7 +157,7 @@ def _inputs(given: str | list[str | int | list[int]]) -> tuple[str | tuple[int, 
     for place, each in enumerate(found):
         if not each:
             where = f"input[{place}]" if isinstance(given, list) and len(found) > 1 else "input"
-            raise RequestError(f"'{where}' is empty. Leave it out.", param=where)
+            raise RequestError(f"'{where}' is empty. Send a text, or token ids.", param=where)
     return found
 
 
@@ -180,7 +180,7 @@ def accept_ranking(request: RerankRequest, limits: Limits) -> tuple[tuple[str, s
     """The pairs to be scored. Raises RequestError."""
     query, documents = _text(request.query), tuple(map(_text, request.documents))
     if not query:
-        raise RequestError("'query' is empty.", param="query")
+        raise RequestError("'query' is empty. Send a text.", param="query")
     _check(limits, "documents", documents, len(documents) * _size(query))
     return tuple((query, document) for document in documents)
 

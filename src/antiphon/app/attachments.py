@@ -152,7 +152,8 @@ class AttachmentReader:
         try:
             return await self._downloader.download(url, most)
         except ToolError as error:
-            raise RequestError(error.message, param=param) from error
+            message = f"{error.message.rstrip('.')}. Or send a data URL."
+            raise RequestError(message, param=param) from error
 
     async def close(self) -> None:
         """Close what fetches."""
@@ -335,7 +336,8 @@ class _Reading:
         if part.kind is MediaKind.FILE and found.kind is MediaKind.FILE:
             return await self._document(data, part)
         if part.kind not in (MediaKind.FILE, found.kind):
-            raise RequestError(f"This is no {part.kind} that can be read.", param=part.param)
+            message = f"This is no {part.kind} that can be read. Send a whole file of a common format."
+            raise RequestError(message, param=part.param)
         if found.kind not in self._takes:
             return [self._untaken(found.kind, part.param, notes=notes)]
         return await read_media(self._reader.pool, data, self._reader.limits, part.param, low=part.low)
@@ -431,4 +433,4 @@ async def _from_base64(data: str, param: str) -> bytes:
     try:
         return await beside(len(data), partial(base64.b64decode, validate=True), data)
     except (binascii.Error, ValueError) as error:
-        raise RequestError("This is no base64.", param=param) from error
+        raise RequestError("This is no base64. Encode it once, without line breaks.", param=param) from error
