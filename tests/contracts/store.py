@@ -5,7 +5,7 @@ One whose database several servers can share inherits `SharedStoreContract`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from random import Random
 from typing import Any
@@ -17,9 +17,11 @@ from antiphon.store.open import open_store
 from antiphon.store.records import (
     Limits,
     LogEntry,
+    Paging,
     Verdict,
 )
 from antiphon.store.store import JOBS, Store, cancel_of, events_of
+from tests.store.interleaving import interleaved
 from tests.store.parts.approvals import ApprovalsContract
 from tests.store.parts.blobs import BlobsContract
 from tests.store.parts.completions import CompletionsContract, SweepContract
@@ -37,6 +39,7 @@ from tests.store.samples import (
     TIMEOUT,
     Opener,
     append,
+    completion,
     conversation,
     entry,
     items,
@@ -160,6 +163,53 @@ class SharedStoreContract(StoreContract):
                 for index, each in enumerate((store, other))
             ]
             assert sorted(await asyncio.gather(*claims)) == [False, True]
+
+    async def test_what_is_deleted_while_it_is_read_is_whole_or_not_there(
+        self, store: Store, other: Store
+    ) -> None:
+        numbers, listed = count(), Paging("asc")
+        name = ""
+
+        async def prepare() -> None:
+            nonlocal name
+            name = f"{next(numbers)}"
+            await store.conversations.create(conversation(f"conv_{name}"), items(f"{name} a", f"{name} b"))
+            await store.responses.create(response(f"resp_{name}"), items(f"{name} c", f"{name} d"))
+            await store.completions.save(completion(f"chat_{name}"), items(f"{name} e", f"{name} f"))
+
+        reads: list[tuple[str, Callable[[str], Awaitable[Any]], Any, str]] = [
+            ("conv", lambda name: store.conversations.history(OWNER, name), other.conversations, "ab"),
+            ("conv", lambda name: store.conversations.items(OWNER, name, listed), other.conversations, "ab"),
+            ("resp", lambda name: store.responses.history(OWNER, name), other.responses, "cd"),
+            ("resp", lambda name: store.responses.input_items(OWNER, name, listed), other.responses, "cd"),
+            ("chat", lambda name: store.completions.messages(OWNER, name, listed), other.completions, "ef"),
+        ]
+        found = []
+        for kind, read, parents, whole in reads:
+            async for each in interleaved(
+                prepare,
+                lambda kind=kind, read=read: read(f"{kind}_{name}"),  # type: ignore[misc]
+                lambda kind=kind, parents=parents: parents.delete(OWNER, f"{kind}_{name}"),  # type: ignore[misc]
+            ):
+                seen = None if each is None else [item[-1] for item in names(getattr(each, "data", each))]
+                assert seen in (None, [*whole])
+                found.append(seen)
+        assert None in found
+        assert ["a", "b"] in found
+
+    async def test_a_log_that_is_read_while_it_grows_has_no_hole(self, store: Store, other: Store) -> None:
+        async def prepare() -> None:
+            await store.responses.delete(OWNER, "resp_1")
+            await store.responses.create(leased(), ())
+            await store.log.append(append(entry(0)))
+
+        async for tail in interleaved(
+            prepare,
+            lambda: store.log.events_after(OWNER, "resp_1", -1),
+            lambda: other.log.append(append(entry(1))),
+        ):
+            assert tail.last_seq <= tail.entries[-1].last
+            assert [each.first for each in tail.entries] == [*range(len(tail.entries))]
 
     async def test_each_is_woken_by_the_other(self, store: Store, other: Store) -> None:
         await store.responses.create(leased(), ())

@@ -10,7 +10,7 @@ from antiphon.core.errors import NotFoundError
 from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_completions
-from antiphon.store.pages import page
+from antiphon.store.pages import page, there
 from antiphon.store.records import CompletionFilter, CompletionRecord, ItemRecord, Page, Paging
 from antiphon.store.schema import checked, completions
 from antiphon.store.schema import completion_metadata as pairs
@@ -120,9 +120,13 @@ def _list(
 
 
 def _messages(connection: Connection, owner: str, completion_id: str, paging: Paging) -> Page[ItemRecord]:
+    with there(lambda: _require(connection, owner, completion_id)):
+        return items.input_page(connection, completion_id, paging)
+
+
+def _require(connection: Connection, owner: str, completion_id: str) -> None:
     if connection.execute(select(completions.c.id).where(_owned(owner, completion_id))).first() is None:
         raise missing(completion_id)
-    return items.input_page(connection, completion_id, paging)
 
 
 class SqlCompletions:

@@ -11,7 +11,7 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import Holding, hold, missing
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_container_files, delete_containers
-from antiphon.store.pages import page
+from antiphon.store.pages import page, there
 from antiphon.store.records import ContainerFileRecord, ContainerRecord, Page, Paging
 from antiphon.store.schema import container_files, containers
 from antiphon.store.transaction import Transaction
@@ -128,9 +128,13 @@ def _list(connection: Connection, owner: str, name: str | None, paging: Paging) 
     return Page([_container(row) for row in found.data], found.has_more)
 
 
+def _require(connection: Connection, owner: str, container_id: str) -> None:
+    if _find(connection, owner, container_id) is None:
+        raise missing_container(container_id)
+
+
 def _find_file(connection: Connection, named: _Named) -> ContainerFileRecord | None:
-    if _find(connection, named.owner, named.container_id) is None:
-        raise missing_container(named.container_id)
+    _require(connection, named.owner, named.container_id)
     its = (container_files.c.id == named.file_id) & (container_files.c.container_id == named.container_id)
     row = connection.execute(select(container_files).where(its)).first()
     return _file(row) if row else None
@@ -139,10 +143,9 @@ def _find_file(connection: Connection, named: _Named) -> ContainerFileRecord | N
 def _files(
     connection: Connection, owner: str, container_id: str, paging: Paging
 ) -> Page[ContainerFileRecord]:
-    if _find(connection, owner, container_id) is None:
-        raise missing_container(container_id)
     wanted = select(container_files).where(container_files.c.container_id == container_id)
-    found = page(connection, wanted, (container_files.c.created_at, container_files.c.id), paging)
+    with there(lambda: _require(connection, owner, container_id)):
+        found = page(connection, wanted, (container_files.c.created_at, container_files.c.id), paging)
     return Page([_file(row) for row in found.data], found.has_more)
 
 

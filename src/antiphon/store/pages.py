@@ -1,6 +1,7 @@
 """Pages of lists that are ordered by columns, with ids as cursors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, tuple_
@@ -8,6 +9,17 @@ from sqlalchemy import ColumnElement, Connection, Select, tuple_
 from antiphon.core.errors import NotFoundError
 from antiphon.store.database import Found
 from antiphon.store.records import Page, Paging
+
+
+@contextmanager
+def there(require: Callable[[], object]) -> Iterator[None]:
+    """Read in the block what something has. `require` raises if that is not there.
+
+    Between two statements of a read others commit: what is deleted meanwhile would seem to have nothing.
+    """
+    require()
+    yield
+    require()
 
 
 def page(

@@ -20,7 +20,7 @@ from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.store import blobs, conversations, items, log
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_responses
-from antiphon.store.pages import page
+from antiphon.store.pages import page, there
 from antiphon.store.records import (
     ItemRecord,
     Lease,
@@ -275,9 +275,13 @@ def _summaries(
 
 
 def _input_items(connection: Connection, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
+    with there(lambda: _require(connection, owner, response_id)):
+        return items.input_page(connection, response_id, paging)
+
+
+def _require(connection: Connection, owner: str, response_id: str) -> None:
     if connection.execute(_EXISTS, {"owner": owner, "response_id": response_id}).first() is None:
         raise missing(response_id)
-    return items.input_page(connection, response_id, paging)
 
 
 def _items(connection: Connection, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:

@@ -264,7 +264,9 @@ def _files(  # noqa: PLR0913, PLR0917 - what a list is filtered by
 def _texts(connection: Connection, owner: str, vector_store_id: str, file_id: str) -> list[str]:
     key = _require_file(connection, owner, vector_store_id, file_id).key
     its = select(vector_chunks.c.text).where(vector_chunks.c.parent == key)
-    return list(connection.scalars(its.order_by(vector_chunks.c.position)))
+    texts = list(connection.scalars(its.order_by(vector_chunks.c.position)))
+    _require_file(connection, owner, vector_store_id, file_id)  # else it was taken out meanwhile
+    return texts
 
 
 # Batches
