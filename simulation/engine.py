@@ -168,7 +168,7 @@ class SimulatedEngine(ScriptedEngine):
         if not self._ready:
             raise EngineNotReadyError
 
-    def _find(self, prompt: str) -> ScriptedAnswer | None:
+    def answer_to(self, prompt: str) -> ScriptedAnswer | None:
         if (effect := asked_to_act(prompt)) is not None:
             return _said(said_after(effect) if is_told(prompt, effect) else call_of(effect))
         kind, name, _ = _WISH.findall(prompt)[-1]

@@ -126,5 +126,5 @@ class TakingTurns(ScriptedEngine):
         super().__init__([{"output": answer, "split": "chars"} for answer in answers], **options)
         self._turns = turns
 
-    def _find(self, prompt: str) -> ScriptedAnswer:
-        return self._answers[self._turns(prompt)]
+    def answer_to(self, prompt: str) -> ScriptedAnswer:
+        return self.answers[self._turns(prompt)]

@@ -5,10 +5,11 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from msgspec import Struct
 
@@ -25,12 +26,12 @@ from antiphon.app.worker import Worker
 from antiphon.compose import Runtime
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import NoTracing, Tracing
-from antiphon.dialects.dialect import Dialect
-from antiphon.engines.engine import Engine, ModelCard
+from antiphon.engines.engine import Engine
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.http.app import build
 from antiphon.http.protocol import protocols
-from antiphon.render.renderer import Renderer
+from antiphon.render.renderer import ChatTemplateRenderer
+from antiphon.run import loading
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.store.open import open_store
@@ -43,18 +44,8 @@ JOBS = 8
 NO_TRACING = NoTracing()
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that speak plain HTTP: without one, each reads all certificates of the system first."""
-_RENDERERS: dict[tuple[object, ...], Renderer] = {}
-
-
-class SharingModel(ServedModel):
-    """Renders with what another server made of the same template: compiling one is most of a start."""
-
-    def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
-        template = self._chat_template, card.chat_template
-        key = (dialect.names[0], *template, card.bos, card.eos, self._date)
-        if key not in _RENDERERS:
-            _RENDERERS[key] = super()._renderer(dialect, card)
-        return _RENDERERS[key]
+compiled_once = cache(ChatTemplateRenderer)
+"""Renders with what another server made of the same template: compiling one is most of a start."""
 
 
 class PromptServer(uvicorn.Server):
@@ -141,7 +132,7 @@ async def running(
     interpreters = programs(storage) if programs else None
     own = [*tools, *([PythonInterpreter(interpreters)] if interpreters else [])]
     engine = ScriptedEngine(script, parallel=parallel, limits=limits) if isinstance(script, list) else script
-    model = SharingModel(
+    model = ServedModel(
         engine,
         names=names,
         dialect=dialect,
@@ -179,6 +170,8 @@ async def running(
         **protocols(limits) | ({"http": http} if http else {}),
     )
     server = PromptServer(config)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(loading, "ChatTemplateRenderer", compiled_once)
     await server.start(listener)
     await runtime.start()
     try:
@@ -189,3 +182,4 @@ async def running(
         await models.stop()
         await runtime.stop()
         listener.close()
+        patch.undo()

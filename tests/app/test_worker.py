@@ -74,14 +74,19 @@ async def queued(store: Store, given: Any = "Hi", name: str = "resp_1", **fields
         return await queue(front.app, given, name, **fields)
 
 
+_uninterrupted: dict[str, list[bytes]] = {}
+
+
 async def uninterrupted(given: str) -> list[bytes]:
-    store = await open_store("memory")
-    async with working(store):
-        await queued(store, given)
-        await ended(store)
-    lines = timeless(await log_of(store))
-    await store.close()
-    return lines
+    """The log of an answer that nothing happened to."""
+    if given not in _uninterrupted:
+        store = await open_store("memory")
+        async with working(store):
+            await queued(store, given)
+            await ended(store)
+        _uninterrupted[given] = timeless(await log_of(store))
+        await store.close()
+    return _uninterrupted[given]
 
 
 def prepared(*servers: Server) -> int:
@@ -437,7 +442,7 @@ async def test_an_interrupted_log_is_that_of_one_that_was_not(steps: list[int], 
                 async with working(store, lease=0.05) as server:
                     async with asyncio.timeout(20):
                         while server.engine.steps < until_step and not (await found(store)).status.terminal:
-                            await asyncio.sleep(0.001)
+                            await asyncio.sleep(0.004)  # as long as a step
                     await (server.worker.stop() if politely else server.die())
             async with working(store, lease=0.05):
                 record = await ended(store)
@@ -457,8 +462,8 @@ async def test_an_answer_with_tools_is_taken_over_between_its_generations(store:
     tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
 
     class Slow(TakingTurns):
-        def _find(self, prompt: str) -> Any:
-            answer = super()._find(prompt)
+        def answer_to(self, prompt: str) -> Any:
+            answer = super().answer_to(prompt)
             return msgspec.structs.replace(answer, line=msgspec.structs.replace(answer.line, delay_ms=2))
 
     def options() -> dict[str, Any]:

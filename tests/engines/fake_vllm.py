@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from math import hypot
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from tokenizers import AddedToken, Tokenizer
@@ -181,7 +181,11 @@ class AsyncEngineArgs:
 
 
 class AsyncLLM:
+    last: ClassVar["AsyncLLM"]
+    """The one that was begun last."""
+
     def __init__(self, args: AsyncEngineArgs) -> None:
+        AsyncLLM.last = self
         if args.model == "org/broken":  # type: ignore[attr-defined]
             raise RuntimeError("Engine core initialization failed. See root cause above.")
         self.args = args

@@ -23,6 +23,7 @@ from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import Options
+from antiphon.engines.vllm_core import engine_args
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
 from tests.contracts.engine import (
     Collected,
@@ -63,7 +64,10 @@ async def engine():
 
 
 def llm_of(engine):
-    return engine._core._llm
+    """What the engine has begun, after which no other was."""
+    llm = fake_vllm.AsyncLLM.last
+    assert llm.args.model == engine.card.name
+    return llm
 
 
 class TestContract(EngineContract):
@@ -80,17 +84,24 @@ class TestContract(EngineContract):
 # Arguments
 
 
-def test_arguments_are_read_by_vllms_own_parser():
+def arguments(*given):
+    return engine_args("org/model", given, {})
+
+
+async def test_arguments_are_read_by_vllms_own_parser():
     engine = made("tensor-parallel-size=2", "allowed_media_domains=a.org,b.org", context=99, parallel=5)
-    args = engine._args
+    await engine.start()
+    args = llm_of(engine).args
+    await engine.stop()
     assert (args.model, args.dtype, args.tensor_parallel_size) == ("org/model", "bfloat16", 2)
     assert (args.max_model_len, args.max_num_seqs) == (99, 5)
     assert args.allowed_media_domains == ["a.org", "b.org"]
     assert (args.enforce_eager, args.disable_log_stats) == (True, True)
-    assert made('allowed_media_domains=["c,d"]', "enforce_eager=false")._args.allowed_media_domains == ["c,d"]
-    assert made("enforce_eager=false")._args.enforce_eager is False
-    assert made("enforce_eager")._args.enforce_eager is True
-    assert made('structured_outputs_config={"backend": "xgrammar"}')._args.dtype == "bfloat16"
+    assert arguments('allowed_media_domains=["c,d"]', "enforce_eager=false").allowed_media_domains == ["c,d"]
+    assert arguments("enforce_eager=false").enforce_eager is False
+    assert arguments("enforce_eager").enforce_eager is True
+    read = arguments('structured_outputs_config={"backend": "xgrammar"}')
+    assert read.structured_outputs_config.backend == "xgrammar"
     assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
 
 

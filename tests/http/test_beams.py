@@ -114,7 +114,7 @@ async def test_what_changes_nothing_may_stand_beside_a_beam_search(api: ChatApi)
 
 
 async def test_a_search_that_vllm_gives_up_is_an_error(api: ChatApi) -> None:
-    core = api.server.engine._core._llm.engine_core
+    core = fake_vllm.AsyncLLM.last.engine_core
     core.script = [fake_vllm.EngineCoreOutput(new_token_ids=[], finish_reason="error")]
 
     await api.post(CHAT, chat("a", **SEARCHED), 500)

@@ -598,7 +598,7 @@ async def test_a_failure_in_the_second_generation_keeps_what_the_first_has_said(
         def __init__(self, *answers: str) -> None:
             super().__init__(*answers)
             failing = [{"output": answers[1], "split": "chars", "fail_after": 3}]
-            self._answers[1] = ScriptedEngine(failing)._answers[0]
+            self.answers[1] = ScriptedEngine(failing).answers[0]
 
     heard = Heard()
     served = ServedModel(Failing(RUN, "It is 42."), dialect="hermes", tools=by_type([ActingTool()]))

@@ -156,8 +156,8 @@ class ScriptedEngine:
         limits: Limits = DEFAULTS,
     ) -> None:
         lines = read_script(script) if isinstance(script, Path) else check_lines(script)
-        self._answers = [answer_of(line) for line in lines]
-        self._pieces = _Pieces(chunk.text for answer in self._answers for chunk in answer.chunks)
+        self.answers = [answer_of(line) for line in lines]
+        self._pieces = _Pieces(chunk.text for answer in self.answers for chunk in answer.chunks)
         self._admission = Admission(parallel, limits)
         self._clocks: dict[float, _Clock] = {}
         self._generations: dict[_Generation, None] = {}
@@ -214,7 +214,7 @@ class ScriptedEngine:
         if not self._ready:
             return loop.call_soon(receiver.fail, EngineNotReadyError())
         self.seen.append(request)
-        answer = self._find(request.prompt.text)
+        answer = self.answer_to(request.prompt.text)
         if answer is None:
             return loop.call_soon(receiver.fail, EngineError(_NO_LINE))
         chunks = answer.play(request)
@@ -275,8 +275,9 @@ class ScriptedEngine:
                 raise EngineNotReadyError
             yield
 
-    def _find(self, prompt: str) -> ScriptedAnswer | None:
-        for answer in self._answers:
+    def answer_to(self, prompt: str) -> ScriptedAnswer | None:
+        """What is played after this prompt; None if no line fits it."""
+        for answer in self.answers:
             if answer.line.fits(prompt):
                 return answer
         return None
