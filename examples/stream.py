@@ -23,8 +23,8 @@ for chunk in client.chat.completions.create(
     model=model, messages=[{"role": "user", "content": question}], stream=True
 ):
     delta = chunk.choices[0].delta
-    thought = getattr(delta, "reasoning_content", None)
-    if thought:
-        print(thought, end="", file=sys.stderr, flush=True)
+    reasoning = getattr(delta, "reasoning_content", None)
+    if reasoning:
+        print(reasoning, end="", file=sys.stderr, flush=True)
     print(delta.content or "", end="", flush=True)
 print()

@@ -81,7 +81,7 @@ def text(said: str) -> Piece:
     return Piece(PieceKind.TEXT, said)
 
 
-def thought(said: str) -> Piece:
+def reasoning(said: str) -> Piece:
     return Piece(PieceKind.REASONING, said)
 
 
@@ -460,7 +460,7 @@ class TestWhatItSays:
             },
             DONE,
         )
-        assert said(chunks) == [thought("Hm."), thought("Hm."), text("Hi")]
+        assert said(chunks) == [reasoning("Hm."), reasoning("Hm."), text("Hi")]
         assert finish_of(chunks) == Finish(FinishReason.STOP, None, 4, 0, 9)
 
     async def test_mistral(self) -> None:
@@ -473,7 +473,7 @@ class TestWhatItSays:
         chunks, _ = await heard(
             "mistral", delta(content=content), delta("model_length") | {"usage": usage}, DONE
         )
-        assert said(chunks) == [thought("Hm."), text("Hi")]
+        assert said(chunks) == [reasoning("Hm."), text("Hi")]
         assert finish_of(chunks) == Finish(FinishReason.LENGTH, None, 4, 0, 9)
 
     async def test_fragments_that_are_not_numbered(self) -> None:
@@ -711,7 +711,7 @@ class TestAnthropic:
             END,
         )
         assert said(chunks) == [
-            thought("Hm."),
+            reasoning("Hm."),
             text("Okay"),
             Piece(PieceKind.CALL, "", (), "2", "toolu_1", "f"),
             Piece(PieceKind.CALL, '{"x": 1}', (), "2"),

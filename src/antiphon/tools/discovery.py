@@ -161,8 +161,8 @@ async def discover(
         elif not functions:
             notes.append(_not_offered(name, where, types, asking.optional))
         notes += offer.notes
-        settled = settings if offer.settings is None else offer.settings
-        found[where] = tuple(_placed(function, where, settled) for function in functions)
+        chosen = settings if offer.settings is None else offer.settings
+        found[where] = tuple(_placed(function, where, chosen) for function in functions)
     return Hosts(_labelled(found, asking.names), types, tuple(notes), tuple(listings))
 
 

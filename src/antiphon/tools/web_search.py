@@ -37,7 +37,7 @@ from antiphon.tools.web.history import History, Visit
 from antiphon.tools.web.markup import html_page
 from antiphon.tools.web.page import UNREAD, Link, Page, Result, matches_page, results_page, text_page
 from antiphon.tools.web.search import SearchProvider
-from antiphon.tools.web.settings import READ, Settings, parse_web_settings
+from antiphon.tools.web.settings import READ, SearchSettings, parse_web_settings
 
 TYPE = "web_search"
 
@@ -151,7 +151,7 @@ class Browser:
     """
 
     def __init__(
-        self, provider: SearchProvider, fetcher: PageSource, reading: Executor, settings: Settings
+        self, provider: SearchProvider, fetcher: PageSource, reading: Executor, settings: SearchSettings
     ) -> None:
         self._provider = provider
         self._fetcher = fetcher

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from antiphon.core.errors import RequestError
-from antiphon.tools.web.settings import EXTENTS, Domains, Settings, parse_web_settings
+from antiphon.tools.web.settings import EXTENTS, Domains, SearchSettings, parse_web_settings
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from antiphon.tools.web.settings import EXTENTS, Domains, Settings, parse_web_se
     ],
 )
 def test_a_tool_without_wishes_is_the_default(tool: dict[str, Any]) -> None:
-    assert parse_web_settings(tool, "tools[0]") == Settings()
+    assert parse_web_settings(tool, "tools[0]") == SearchSettings()
 
 
 def test_everything_that_is_acted_on_is_read() -> None:
@@ -40,7 +40,7 @@ def test_everything_that_is_acted_on_is_read() -> None:
         "external_web_access": True,
     }
     domains = Domains(("example.org", "b.org"), ("xn--mnchen-3ya.de",))
-    assert parse_web_settings(tool, "tools[0]") == Settings(
+    assert parse_web_settings(tool, "tools[0]") == SearchSettings(
         domains, EXTENTS["high"], "Milan, IT (time zone Europe/Rome)"
     )
 

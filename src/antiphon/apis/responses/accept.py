@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from antiphon.apis.formats import answer_format
 from antiphon.apis.given import Given
-from antiphon.apis.responses.approvals import Answered, Approvals, approvals
+from antiphon.apis.responses.approvals import AnsweredApproval, Approvals, approvals
 from antiphon.apis.responses.conversation import Unseal, check_outputs, to_core
 from antiphon.apis.responses.echo import settings, summary_of
 from antiphon.apis.responses.formats import text_format
@@ -18,7 +18,7 @@ from antiphon.apis.responses.presenters.code_interpreter import LOGS
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.presenters.web_search import RESULTS, SOURCES
 from antiphon.apis.responses.previous import PARAMETER, previous_items
-from antiphon.apis.responses.resource import Settings
+from antiphon.apis.responses.resource import ResponseSettings
 from antiphon.apis.responses.schema import CreateResponse, Prompting
 from antiphon.apis.responses.sealing import Signer
 from antiphon.apis.responses.stored import StoredItem
@@ -111,7 +111,7 @@ class Accepted(Struct, frozen=True):
     id: str
     turn: Turn
     items: tuple[StoredItem, ...]
-    settings: Settings
+    settings: ResponseSettings
     tools: Toolbox
     presenters: Presenters
     include: frozenset[str]
@@ -119,7 +119,7 @@ class Accepted(Struct, frozen=True):
     messages: bool = False
     compacts: bool = False
     signer: Signer = NO_SIGNER
-    answered: tuple[Answered, ...] = ()
+    answered: tuple[AnsweredApproval, ...] = ()
     compact_from: int | None = None
 
 

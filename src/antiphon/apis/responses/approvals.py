@@ -2,7 +2,7 @@
 
 The id of an `mcp_approval_request` is signed: it proves that this server asked this owner about this very
 call, of this tool, with these arguments, on this server. Clients may keep the item themselves, so nothing in
-it is believed otherwise. That a request is answered once only is for the store to see (`Answered`).
+it is believed otherwise. That a request is answered once only is for the store to see (`AnsweredApproval`).
 """
 
 import time
@@ -34,7 +34,7 @@ _OPEN = "The user has not decided about this call. It was not run."
 _LOST = "The user approved this call, but it is not known whether it was run."
 
 
-class Answered(Struct, frozen=True):
+class AnsweredApproval(Struct, frozen=True):
     """A request that a client answers now, where the answer stands, and until when it could be."""
 
     id: str
@@ -47,7 +47,7 @@ class Approvals(Struct, frozen=True):
 
     shown: Mapping[str, tuple[Item, ...]] = {}
     approved: tuple[FunctionCall, ...] = ()
-    answered: tuple[Answered, ...] = ()
+    answered: tuple[AnsweredApproval, ...] = ()
 
 
 class ApprovalRequestItem(Struct, tag_field="type", tag=REQUEST):
@@ -122,7 +122,7 @@ def approvals(history: Iterable[Given], given: Iterable[Given], tools: Toolbox, 
             raise item.wrong("approval_request_id", "The conversation has no such request. Send it, too.")
         decided[id_] = item
         function = _checked(requests[id_], item, tools, signer)
-        answered.append(Answered(id_, item.place("approval_request_id"), _asked_at(id_) + LIFETIME))
+        answered.append(AnsweredApproval(id_, item.place("approval_request_id"), _asked_at(id_) + LIFETIME))
         call = _call(requests[id_], function.name)
         if item.flag_or_none("approve"):
             approved.append(call)

@@ -6,7 +6,12 @@ from typing import TypeVar
 from msgspec import UNSET
 
 from antiphon.apis.responses.formats import echo_format
-from antiphon.apis.responses.resource import ConversationSettings, ReasoningSettings, Settings, TextSettings
+from antiphon.apis.responses.resource import (
+    ConversationSettings,
+    ReasoningSettings,
+    ResponseSettings,
+    TextSettings,
+)
 from antiphon.apis.responses.schema import CreateResponse, Reasoning
 from antiphon.apis.responses.tools import echo
 from antiphon.apis.sampling import token_limit
@@ -15,12 +20,12 @@ from antiphon.core.turn import Calling
 T = TypeVar("T")
 
 
-def settings(request: CreateResponse, defaults: Mapping[str, float]) -> Settings:
+def settings(request: CreateResponse, defaults: Mapping[str, float]) -> ResponseSettings:
     """The settings of the request's response. `defaults` are the model's own; see `ModelCard`."""
     text, reasoning = request.text, request.reasoning or Reasoning()
     conversation = request.conversation_id
     choice = request.tool_choice
-    return Settings(
+    return ResponseSettings(
         model=request.model,
         instructions=request.instructions,
         previous_response_id=request.previous_response_id,

@@ -212,7 +212,7 @@ class ConversationSettings(Struct, frozen=True):
     id: str
 
 
-class Settings(Struct):
+class ResponseSettings(Struct):
     """The settings of the request, returned. A number that was not given is OpenAI's default."""
 
     model: str
@@ -242,7 +242,7 @@ class Settings(Struct):
     user: str | UnsetType = UNSET
 
 
-class Response(Settings, kw_only=True, tag_field="object", tag="response"):
+class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response"):
     """The response object. `unmet` lists the demands that the answer does not meet, if there are any.
 
     `notes` are on what was taken of the request and has no effect, if there is anything. The messages are

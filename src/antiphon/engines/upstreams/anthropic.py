@@ -1,8 +1,8 @@
 """Servers with Anthropic's Messages, which take conversations only. See `chat.py` for the others.
 
-Thinking is sent back with the signature that only its server makes, without which it is worth nothing. The
-signatures are remembered here, by what was thought. The server wants them before calls, if it shall think; so
-where they are not known any more, it is not asked to think behind the results of tools.
+Reasoning is sent back with the signature that only its server makes, without which it is worth nothing. The
+signatures are remembered here, by the reasoning that they sign. The server wants them before calls, if it is
+to reason; so where they are not known any more, it is not asked to reason behind the results of tools.
 """
 
 import re
@@ -76,14 +76,14 @@ class MessagesServer(ChatServer):
     def __init__(self, card: ModelCard, slots: int, most: int) -> None:
         super().__init__(NAME, card, slots, _PASSED)
         self._most = most
-        self._thoughts: Thoughts = Remembered(SIGNATURES)
+        self._signatures: Signatures = Remembered(SIGNATURES)
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `Server`. Stop strings are not sent: the decoder above looks for them."""
         conversation, sampling = request.conversation, request.sampling
         assert conversation is not None
         turn = conversation.turn
-        system, messages = _messages(conversation.messages, iter(request.prompt.media), self._thoughts)
+        system, messages = _messages(conversation.messages, iter(request.prompt.media), self._signatures)
         thinking = _thinking(turn)
         if not thinking or _unsigned(messages):
             thinking = {}
@@ -103,11 +103,11 @@ class MessagesServer(ChatServer):
 
     def reader(self, request: GenerationRequest) -> "MessagesReader":
         """See `Server`."""
-        return MessagesReader(self._thoughts)
+        return MessagesReader(self._signatures)
 
 
 def _messages(
-    messages: Sequence[Mapping[str, Any]], media: Iterator[MediaPart], thoughts: "Thoughts"
+    messages: Sequence[Mapping[str, Any]], media: Iterator[MediaPart], signatures: "Signatures"
 ) -> tuple[str, list[dict[str, Any]]]:
     """The instructions before the first message, and the messages, whose roles take turns."""
     system: list[str] = []
@@ -120,15 +120,15 @@ def _messages(
         role = "assistant" if message["role"] == "assistant" else "user"
         if not sent or sent[-1]["role"] != role:
             sent.append({"role": role, "content": []})
-        sent[-1]["content"] += _thought(message, thoughts)
+        sent[-1]["content"] += _signed_reasoning(message, signatures)
         sent[-1]["content"] += _blocks(message, media)
     return "\n\n".join(system), [message for message in sent if message["content"]]
 
 
-def _thought(message: Mapping[str, Any], thoughts: "Thoughts") -> Iterator[dict[str, Any]]:
+def _signed_reasoning(message: Mapping[str, Any], signatures: "Signatures") -> Iterator[dict[str, Any]]:
     """The blocks of thinking that a message begins with, as they came."""
     text = message.get("reasoning_content", "")
-    for size, signature in thoughts.get(_key(text), ()):
+    for size, signature in signatures.get(_key(text), ()):
         if size is None:
             yield {"type": "redacted_thinking", "data": signature}
         else:
@@ -136,8 +136,8 @@ def _thought(message: Mapping[str, Any], thoughts: "Thoughts") -> Iterator[dict[
             text = text[size:]
 
 
-def _key(thought: str) -> bytes:
-    return sha256(thought.encode()).digest()
+def _key(reasoning: str) -> bytes:
+    return sha256(reasoning.encode()).digest()
 
 
 _THOUGHTS = ("thinking", "redacted_thinking")
@@ -287,18 +287,18 @@ _decode = msgspec.json.Decoder(_Event).decode
 Signature = tuple[int | None, str]
 """Of a block of thinking: how many characters it has, None if they are hidden, and what signs it."""
 
-Thoughts = Remembered[bytes, tuple[Signature, ...]]
+Signatures = Remembered[bytes, tuple[Signature, ...]]
 """What signs a piece of reasoning, block by block, by its hash."""
 
 
 class MessagesReader:
-    """Reads the events of a stream. What signs a piece of reasoning is put into `thoughts`."""
+    """Reads the events of a stream. What signs a piece of reasoning is put into `signatures`."""
 
     complete = False
 
-    def __init__(self, thoughts: Thoughts) -> None:
-        self._thoughts = thoughts
-        self._thought: list[str] = []  # since something else was written
+    def __init__(self, signatures: Signatures) -> None:
+        self._signatures = signatures
+        self._reasoning: list[str] = []  # since something else was written
         self._signed: list[Signature] = []
         self._size = 0  # of the block
         self._reason: FinishReason | None = None
@@ -327,14 +327,14 @@ class MessagesReader:
         return None if piece is None else ChatChunk(pieces=(piece,))
 
     def _remember(self, event: _Event, piece: Piece | None) -> None:
-        """Note what is thought, and what signs it. Behind a block of another type begins another thought."""
+        """Note reasoning, and what signs it. Behind a block of another type begins another piece."""
         block, delta = event.content_block, event.delta
         if block is not None:
             self._size = 0
             if block.type not in _THOUGHTS:
-                self._thought, self._signed = [], []
+                self._reasoning, self._signed = [], []
         if piece is not None and piece.kind is PieceKind.REASONING:
-            self._thought.append(piece.text)
+            self._reasoning.append(piece.text)
             self._size += len(piece.text)
         if delta is not None and delta.signature:
             self._signed.append((self._size, delta.signature))
@@ -342,12 +342,12 @@ class MessagesReader:
             self._signed.append((None, block.data))
         else:
             return
-        if self._thought:
-            self._thoughts.put(_key("".join(self._thought)), (*self._signed,))
+        if self._reasoning:
+            self._signatures.put(_key("".join(self._reasoning)), (*self._signed,))
 
     def _count(self, usage: _Usage) -> None:
-        thought = usage.output_tokens_details and usage.output_tokens_details.thinking_tokens
-        counts = {**msgspec.structs.asdict(usage), "output_tokens_details": thought}
+        reasoning = usage.output_tokens_details and usage.output_tokens_details.thinking_tokens
+        counts = {**msgspec.structs.asdict(usage), "output_tokens_details": reasoning}
         self._usage |= {name: count for name, count in counts.items() if count is not None}
 
     def _last(self) -> Chunk | None:
@@ -356,8 +356,8 @@ class MessagesReader:
         used, self.complete = self._usage, True
         cached = used.get("cache_read_input_tokens", 0)
         prompt = used.get("input_tokens", 0) + used.get("cache_creation_input_tokens", 0) + cached
-        output, thought = used.get("output_tokens"), used.get("output_tokens_details", 0)
-        return ChatChunk(finish=Finish(self._reason, None, output, thought, prompt), cached_tokens=cached)
+        output, reasoning = used.get("output_tokens"), used.get("output_tokens_details", 0)
+        return ChatChunk(finish=Finish(self._reason, None, output, reasoning, prompt), cached_tokens=cached)
 
     def end(self) -> Chunk | None:
         """See `Reader`: there is an event for the end."""

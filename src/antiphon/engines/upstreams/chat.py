@@ -440,8 +440,8 @@ class ChatReader(OpenAIReader):
         return ChatChunk(pieces=pieces) if pieces else None
 
     def _pieces(self, delta: _Delta, logprobs: Logprobs | None) -> Iterator[Piece]:
-        if thought := delta.reasoning_content or delta.reasoning or _details(delta.reasoning_details):
-            yield Piece(PieceKind.REASONING, thought)
+        if reasoning := delta.reasoning_content or delta.reasoning or _details(delta.reasoning_details):
+            yield Piece(PieceKind.REASONING, reasoning)
         tokens = () if logprobs is None else scored_tokens(logprobs)
         if isinstance(delta.content, list):
             yield from _parts(delta.content)
@@ -502,8 +502,8 @@ def _parts(content: list[Any]) -> Iterator[Piece]:
         if not isinstance(part, dict):
             continue
         if part.get("type") == "thinking":
-            thought = "".join(piece.text for piece in _parts(part.get("thinking") or []))
-            yield Piece(PieceKind.REASONING, thought)
+            reasoning = "".join(piece.text for piece in _parts(part.get("thinking") or []))
+            yield Piece(PieceKind.REASONING, reasoning)
         elif text := part.get("text"):
             yield Piece(PieceKind.TEXT, str(text))
 

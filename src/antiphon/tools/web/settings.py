@@ -36,7 +36,7 @@ class Domains(Struct, frozen=True):
         )
 
 
-class Settings(Struct, frozen=True):
+class SearchSettings(Struct, frozen=True):
     """A tool as the request gave it. `user_location` is text for the model."""
 
     domains: Domains = Domains()
@@ -72,7 +72,7 @@ READ = ("type", *_Given.__struct_fields__)
 """The members of the tool that are acted on."""
 
 
-def parse_web_settings(settings: Mapping[str, Any], where: str) -> Settings:
+def parse_web_settings(settings: Mapping[str, Any], where: str) -> SearchSettings:
     """The settings at `where` in a request. Raises RequestError."""
     given = parse_settings(settings, _Given, where)
     filters = given.filters or _Filters()
@@ -83,7 +83,7 @@ def parse_web_settings(settings: Mapping[str, Any], where: str) -> Settings:
         _domains(filters.allowed_domains, f"{where}.filters.allowed_domains"),
         _domains(filters.blocked_domains, f"{where}.filters.blocked_domains"),
     )
-    return Settings(domains, EXTENTS[size], _location_text(given.user_location))
+    return SearchSettings(domains, EXTENTS[size], _location_text(given.user_location))
 
 
 def host_of(url: str) -> str:
