@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 START_SECONDS = 60
-EXIT_SECONDS = 30
+EXIT_SECONDS = 60
 """Bounds for a busy machine, not what it takes; an idle connection would be kept longer, and an endless answer too."""
 
 _FORKS = multiprocessing.get_context("forkserver")

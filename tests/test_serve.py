@@ -58,7 +58,7 @@ def ask(content: str, model: str = "scripted", **more: Any) -> dict[str, Any]:
 
 
 def chat(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
-    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=30)
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=START_SECONDS)
 
 
 def said(response: httpx.Response) -> str:
@@ -110,7 +110,7 @@ def test_events_of_thoughts_have_the_names_that_were_chosen(
     options = ("--script", str(script), "--store", "memory", "--reasoning-events", "open-responses")
     with serving(tmp_path, *scripted[:-2], *options) as server:
         body = {"model": "scripted", "input": "Hi", "stream": True}
-        stream = httpx.post(f"{server.url}/v1/responses", json=body, timeout=30).text
+        stream = httpx.post(f"{server.url}/v1/responses", json=body, timeout=START_SECONDS).text
         assert "event: response.reasoning.delta" in stream
         assert "reasoning_text.delta" not in stream
 
@@ -294,7 +294,7 @@ def test_a_chat_template_that_is_wrong(tmp_path: Path, scripted: tuple[str, ...]
 def streaming(url: str, content: str) -> Iterator[Iterator[str]]:
     """The payloads of a stream that has begun."""
     body = ask(content, stream=True)
-    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as response:
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=START_SECONDS) as response:
         assert response.status_code == 200
         lines = (line.removeprefix("data: ") for line in response.iter_lines() if line)
         assert "assistant" in next(lines)
@@ -428,7 +428,7 @@ def test_the_command_to_try_is_one_that_the_model_answers(tmp_path: Path) -> Non
         found = re.search(rf"^try: curl {url}(/\S+) .* -d '(.*)'$", server.stdout, re.MULTILINE)
         assert found, server.stdout
         assert found[1] == "/v1/embeddings"
-        [vector] = httpx.post(url + found[1], json=json.loads(found[2]), timeout=30).json()["data"]
+        [vector] = httpx.post(url + found[1], json=json.loads(found[2]), timeout=START_SECONDS).json()["data"]
         assert len(vector["embedding"]) > 100
 
 
@@ -595,7 +595,7 @@ def test_the_bundled_model_is_stopped_in_the_middle(tmp_path: Path) -> None:
         url = server.url
         [model] = httpx.get(f"{url}/v1/models").json()["data"]
         body = ask("Tell a very long story.", model["id"], stream=True, temperature=0, presence_penalty=2)
-        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as response:
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=START_SECONDS) as response:
             lines = response.iter_lines()  # to forget it would be to leave
             assert next(lines)
             server.send(signal.SIGINT)

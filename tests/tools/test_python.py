@@ -22,7 +22,8 @@ from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.python.tool import TYPE, Interpreters, PythonInterpreter
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool, Session, Wanted
-from tests.contracts.tool import ToolContract, failure, opened, successful
+from tests.contracts.tool import Told, ToolContract, failure, opened, successful
+from tests.run.support import until
 from tests.tools.processes import PATIENCE, processes
 from tests.tools.sandboxes import ATTEMPTS, needs_bubblewrap, python_in_bubblewrap
 from tests.tools.test_shell import BWRAP
@@ -263,8 +264,9 @@ async def test_those_that_idle_make_room(storage: Storage) -> None:
     await said(first, "x = 1")
     await said(second, "x = 2")
     assert "begun anew" in await said(first, "'x' in globals()")
-    busy = asyncio.create_task(first.run(*code("import time; time.sleep(60)")))
-    await asyncio.sleep(0.1)
+    told = Told()
+    busy = asyncio.create_task(first.run(*code("print('begun'); import time; time.sleep(60)"), told))
+    await until(lambda: "begun" in told.stdout)
     assert "Too many programs" in failure(await second.run(*code("1")))
     busy.cancel()
     await asyncio.gather(busy, return_exceptions=True)
