@@ -58,8 +58,6 @@ class Citations:
 
     def find(self, text: str) -> list[Cited]:
         """The citations in a text, in their order."""
-        if not (self._pages or self._files or self._written):
-            return []
         found = [*self._pages_in(text)] if self._pages else []
         found += self._files_in(text) if self._files else ()
         found += self._written_in(text) if self._written else ()

@@ -94,7 +94,10 @@ class Message(Struct, frozen=True, tag="message"):
     @property
     def text(self) -> str:
         """All text parts, joined."""
-        return text_in(self.parts)
+        parts = self.parts
+        if len(parts) == 1 and isinstance(parts[0], TextPart):
+            return parts[0].text
+        return text_in(parts)
 
 
 class Reasoning(Struct, frozen=True, tag="reasoning"):

@@ -72,10 +72,14 @@ class AnswerSource:
         else:
             prompts = await _each(prepared, partial(_scored, choices=choices))
             await asyncio.to_thread(output.prompted, prompts)  # much is made of them
+        if prepared[0].request.sampling.beam_width is None:
+            contexts = [[self._context] * each.turn.choices for each in prepared]
+        else:
+            contexts = await _each(prepared, _searched)
         choosing = [
             _choice(each, index, context)
-            for each, contexts in zip(prepared, await _each(prepared, self._contexts), strict=True)
-            for index, context in enumerate(contexts)
+            for each, begun in zip(prepared, contexts, strict=True)
+            for index, context in enumerate(begun)
         ]
         self._choices = choosing
         if len(choosing) == 1:
@@ -95,14 +99,6 @@ class AnswerSource:
         if len(failures) == len(tasks):
             raise failures[0]
         self._tell(output, failures)
-
-    async def _contexts(self, prepared: Prepared) -> list[ReplayContext]:
-        """What the choices of a turn begin with: what a beam search has found is played."""
-        if prepared.request.sampling.beam_width is None:
-            return [self._context] * prepared.turn.choices
-        _check_searched(prepared)
-        assert isinstance(prepared.engine, BeamSearcher)
-        return [ReplayContext(ReplayLog(answer)) for answer in await prepared.engine.search(prepared.request)]
 
     async def _run_approved(self, output: Driver) -> None:
         """Run what the client has approved, then answer. There is one turn, with one choice."""
@@ -149,6 +145,13 @@ async def _scored(prepared: Prepared, choices: int) -> Prompt:
         prepared.model.limits.refuse("answer_bytes", "prompt_logprobs", what)
     assert isinstance(prepared.engine, PromptScorer)
     return replace(prepared.prompt, tokens=await prepared.engine.score_prompt(prepared.request))
+
+
+async def _searched(prepared: Prepared) -> list[ReplayContext]:
+    """What a beam search has found for a turn, to be played."""
+    _check_searched(prepared)
+    assert isinstance(prepared.engine, BeamSearcher)
+    return [ReplayContext(ReplayLog(answer)) for answer in await prepared.engine.search(prepared.request)]
 
 
 def _check_searched(prepared: Prepared) -> None:

@@ -56,4 +56,5 @@ def turn(**more: Any) -> Turn:
 
 def asked(model: str = "m", items: tuple[Message, ...] = HI, where: str = "messages", **more: Any) -> Turn:
     """The turn of a request whose messages, the parameter `where`, say this."""
-    return Turn(model, items, owner="me", parameters=PARAMETERS | {"conversation": where}, **more)
+    shared = {"owner": "me", "copies": 2, "parameters": PARAMETERS | {"conversation": where}}
+    return Turn(model, items, **{**shared, **more})

@@ -36,18 +36,21 @@ class Annotations:
     """
 
     def __init__(self, before: int) -> None:
-        self._citations = Citations()
+        self._citations: Citations | None = None  # without tools of the server there are none
         self._length = before
         self._messages = 0
 
     def push(self, event: Event) -> tuple[Annotation, ...]:
         """The annotations that an event completes: each message is a paragraph of the content."""
         if isinstance(event, ToolResultReceived):
+            self._citations = self._citations or Citations()
             self._citations.add(event.result)
         if not isinstance(event, TextEnded) or event.item is None:
             return ()
         text, start = event.item.text, self._length + len(PARAGRAPH) * bool(self._messages)
         self._length, self._messages = start + len(text), self._messages + 1
+        if self._citations is None:
+            return ()
         return tuple(
             Annotation(UrlCitation(start + cited.start, start + cited.end, cited.url, cited.title))
             for cited in self._citations.find(text)
