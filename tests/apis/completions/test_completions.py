@@ -51,7 +51,7 @@ def accepted(**more: Any) -> Accepted:
 def turn(prompt: Any = "Hi", format_source: str = "response_format", **more: Any) -> Turn:
     more.setdefault("sampling", Sampling(max_tokens=16))
     parameters = {"conversation": "prompt", "format": format_source}
-    return Turn("m", prompt=prompt, owner="me", parameters=parameters, **more)
+    return Turn("m", prompt=prompt, owner="me", copies=2, parameters=parameters, **more)
 
 
 def said(
