@@ -57,7 +57,7 @@ def test_a_request_becomes_a_turn() -> None:
         (Message(Role.USER, (TextPart("Hello"),)),),
         owner=OWNER,
         id="resp_1",
-        copies=2,
+        copies=7,
         parameters=PARAMETERS | {"format": "response_format"},
     )
 
