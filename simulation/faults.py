@@ -137,8 +137,8 @@ FAULTS = {
     ),
     "nobody looks at deadlines": Fault(
         "run/drive.py",
-        "limit = asyncio.timeout(self._deadline)",
-        "limit = asyncio.timeout(None)",
+        "asyncio.timeout(self._deadline)",
+        "asyncio.timeout(None)",
         "after its deadline",
         first=28,
     ),
@@ -152,8 +152,8 @@ FAULTS = {
     ),
     "a deadline passes too early": Fault(
         "run/drive.py",
-        "limit = asyncio.timeout(self._deadline)",
-        "limit = asyncio.timeout(self._deadline and self._deadline / 2)",
+        "asyncio.timeout(self._deadline)",
+        "asyncio.timeout(self._deadline / 2)",
         "is not late",
         first=82,
     ),
