@@ -37,6 +37,8 @@ STORE_TIMEOUT = 30.0
 """Seconds that what shall be written, or read on, waits for a database that is away."""
 RETRY = 0.5
 """Seconds between tries to write them."""
+MUCH = 1 << 20
+"""Bytes of one journal after which the event loop gets its turn before the next is asked for its own."""
 
 log = structlog.get_logger(__name__)
 
@@ -139,7 +141,12 @@ class LogWriter:
         ready, self._ready = self._ready, {}
         self._any_ready.clear()
         self._background_ready.clear()
-        appends = {journal: append for journal in ready if (append := journal.take())}
+        appends: dict[Writable, Append] = {}
+        for journal in ready:
+            if append := journal.take():
+                appends[journal] = append
+                if sum(len(entry.events) for entry in append.entries) > MUCH:
+                    await asyncio.sleep(0)  # to join it took its time, and others may have as much
         if not appends:
             return
         try:
