@@ -138,15 +138,7 @@ class LogWriter:
             await self._write()
 
     async def _write(self) -> None:
-        ready, self._ready = self._ready, {}
-        self._any_ready.clear()
-        self._background_ready.clear()
-        appends: dict[Writable, Append] = {}
-        for journal in ready:
-            if append := journal.take():
-                appends[journal] = append
-                if sum(len(entry.events) for entry in append.entries) > MUCH:
-                    await asyncio.sleep(0)  # to join it took its time, and others may have as much
+        appends = await self._taken()
         if not appends:
             return
         try:
@@ -165,6 +157,19 @@ class LogWriter:
                 journal.stop(OverLimitError(verdict.limit))
             elif not verdict.accepted:
                 journal.stop(LostError(verdict))
+
+    async def _taken(self) -> dict[Writable, Append]:
+        """What journals have collected, to be written now."""
+        ready, self._ready = self._ready, {}
+        self._any_ready.clear()
+        self._background_ready.clear()
+        appends: dict[Writable, Append] = {}
+        for journal in ready:
+            if append := journal.take():
+                appends[journal] = append
+                if sum(len(entry.events) for entry in append.entries) > MUCH:
+                    await asyncio.sleep(0)  # to join it took its time, and others may have as much
+        return appends
 
     async def retried(
         self, call: Callable[[], Awaitable[T]], made: Callable[[], Awaitable[T | None]] | None = None
