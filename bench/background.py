@@ -49,7 +49,7 @@ STARTED = b'"type":"response.in_progress"'
 class Size(Struct, frozen=True):
     """How much is measured: rounds with so many streams and answers each, starts, and jobs at once."""
 
-    rounds: int = 3
+    rounds: int = 8
     streams: int = 128
     answers: int = 2048
     starts: int = 200
@@ -184,14 +184,14 @@ def _answers(count: int) -> Load:
 
 
 async def _cost(server: Server, rounds: int, load: Load, units: int) -> Cost:
-    """Stored and not stored take turns. An answer has so many `units`."""
+    """Stored and not stored take turns; the first is for warming up. An answer has so many `units`."""
     samples: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         for store, of in samples.items():
             before = cpu_seconds(server.pid)
             tally = await drive(_asking(load, store=store), server.port)
             of.append((cpu_seconds(server.pid) - before) * 1e6 / (tally.answers * units))
-    return Cost(figure(samples[True]), figure(samples[False]))
+    return Cost(figure(samples[True][1:]), figure(samples[False][1:]))
 
 
 def _asking(load: Load, **fields: object) -> Load:

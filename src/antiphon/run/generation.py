@@ -132,6 +132,7 @@ class GenerationRun:
         "_first",
         "_held",
         "_hosted",
+        "_intercepted",
         "_items",
         "_limit",
         "_lost",
@@ -180,6 +181,7 @@ class GenerationRun:
         self._told = interceptors.ended
         times = self._pool.limits.repetitions
         self._repetition = RepetitionDetector(times) if times < WINDOW else None
+        self._intercepted = self._continues or self._replay is not None or self._repetition is not None
         self._items = items
         self._pieces = items.pieces
         self._before = 0  # tokens that were written before the engine began its part
@@ -249,7 +251,7 @@ class GenerationRun:
     async def _generate(self, request: GenerationRequest) -> None:
         """Have the engine work until the generation is over, or has to continue in another way."""
         if self._before and request.max_tokens < 1:
-            self._take([Chunk("", finish=Finish(FinishReason.LENGTH))])
+            self._decode(self._taken([Chunk("", finish=Finish(FinishReason.LENGTH))]))
             return
         self._ended = asyncio.get_running_loop().create_future()
         self._failure = None
@@ -280,7 +282,7 @@ class GenerationRun:
     def _pass(self, chunks: list[Chunk]) -> None:
         try:
             if self._limit is None:
-                self._take(chunks)
+                self._decode(self._taken(chunks) if self._intercepted else chunks)
                 over = self._finished
             else:  # the reasoning may have to be closed behind any of the chunks
                 over = any(self._is_last([chunk]) for chunk in chunks)
@@ -347,11 +349,11 @@ class GenerationRun:
 
     def _is_last(self, chunks: list[Chunk]) -> bool:
         """Decode these chunks; whether the engine's part is over behind them."""
-        self._take(chunks)
+        self._decode(self._taken(chunks))
         return self._finished or self._exceeds_reasoning_limit()
 
-    def _take(self, chunks: list[Chunk]) -> None:
-        """Decode these chunks of the engine's."""
+    def _taken(self, chunks: list[Chunk]) -> list[Chunk]:
+        """What there is to decode of these chunks of the engine's; it is recorded."""
         if self._continues:
             chunks = self._whole(chunks)
         if self._repetition is not None and self._repetition.push("".join(chunk.text for chunk in chunks)):
@@ -359,7 +361,7 @@ class GenerationRun:
             chunks = [*chunks, Chunk("", finish=Finish(FinishReason.LENGTH, REPETITION))]
         if self._replay is not None:
             chunks = self._replay.record(chunks, self._before)
-        self._decode(chunks)
+        return chunks
 
     def _whole(self, chunks: list[Chunk]) -> list[Chunk]:
         """The chunks up to the last with text: tokens behind it may have begun a character."""
