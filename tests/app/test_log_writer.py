@@ -38,8 +38,7 @@ async def writing(store: Any) -> AsyncIterator[LogWriter]:
 
 
 @pytest_asyncio.fixture
-async def writer(store: Outage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LogWriter]:
-    monkeypatch.setattr(module, "FOREGROUND_TICK", module.TICK)
+async def writer(store: Outage) -> AsyncIterator[LogWriter]:
     async with writing(store) as writer:
         yield writer
 
@@ -211,6 +210,7 @@ async def test_an_answer_that_was_given_up_does_not_wait_for_the_store_again(
     store: Outage, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STORE_TIMEOUT", 0.02)
+    monkeypatch.setattr(module, "FOREGROUND_TICK", module.TICK)
     answer = await begun(writer)
     store.away = True
     answer.say("ab")

@@ -2,8 +2,8 @@
 
 A journal collects the wire events of one response. The writer takes what all
 journals have collected, and appends it in one transaction: some forty times a second
-where a background response is among them, whose clients read the log, and else
-once. So a stored stream costs little more than one that is not, and a reader of the
+where a background response is among them, whose clients read the log, and else four
+times. So a stored stream costs little more than one that is not, and a reader of the
 log is a moment behind.
 
 When the database is away, what was collected waits and is written when it is
@@ -30,9 +30,8 @@ LEASE = 3.0
 """Seconds after which the responses of a server that did not renew its leases are taken over."""
 TICK = 0.025
 """Seconds in which the server collects events before it writes them."""
-FOREGROUND_TICK = 1.0
-"""The same for streams that are being sent: their clients do not wait for the log, and its rows cost less
-the fewer they are. A server that is killed loses as much of it."""
+FOREGROUND_TICK = 0.25
+"""The same for streams that are being sent: their clients do not wait for the log."""
 STORE_TIMEOUT = 30.0
 """Seconds that what shall be written, or read on, waits for a database that is away."""
 RETRY = 0.5
