@@ -67,6 +67,20 @@ def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(type_)
 
 
+@cache
+def prepare_types() -> None:
+    """Have msgspec read the annotations of all types that there are, before there are other threads.
+
+    It reads those of a type when something is first decoded as one, and remembers the type before it has
+    read all: if another thread decodes then, the process ends (a segmentation fault of msgspec 0.22).
+    """
+    kinds = [msgspec.Struct]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        with suppress(TypeError, NameError):  # one that cannot be read, as it is never decoded
+            msgspec.json.Decoder(kind)
+
+
 def decode(body: bytes, type_: type[T], limits: Limits = DEFAULTS) -> T:
     """The body as `type_`, within the limits. Raises RequestError."""
     try:

@@ -20,6 +20,7 @@ from antiphon.apis.containers.schema import CreateContainer
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.files.schema import CompleteUpload, CreateUpload
 from antiphon.apis.vector_stores import schema as vectors
+from antiphon.apis.wire import prepare_types
 from antiphon.app import containers as programs
 from antiphon.app import conversations, debug, stored_completions, uploads, vector_stores
 from antiphon.app import files as uploaded
@@ -281,6 +282,7 @@ def build(app: App, *, root_path: str = "", proxies: Sequence[str] = ()) -> ASGI
     Clients find it below `root_path`, and what `proxies` say of them is believed. What is not asked for
     has no layer here: it costs nothing.
     """
+    prepare_types()
     asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(_Routes(), app), app)
     if app.options.origins:
         # Around all that answers: a page may read why it was refused, and its preflights have no key.
