@@ -26,6 +26,8 @@ from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
 
 STREAM = "antiphon.stream"
 """The ASGI extension."""
+LARGE_PART = 256 * 1024
+"""Bytes of a part of a body from which on it is written as it is, and not copied into its frame."""
 SLICE = 4096
 """Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
 
@@ -216,7 +218,10 @@ class StreamProtocol(HttpToolsProtocol):
 
     def write(self, body: bytes) -> None:
         """Write a part of the body of the response that is under way."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        if len(body) < LARGE_PART:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        else:
+            self.transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
 
     def abort(self) -> None:
         """Close the connection, whatever was not read yet."""
