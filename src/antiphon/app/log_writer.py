@@ -36,8 +36,6 @@ STORE_TIMEOUT = 30.0
 """Seconds that what shall be written, or read on, waits for a database that is away."""
 RETRY = 0.5
 """Seconds between tries to write them."""
-MUCH = 1 << 20
-"""Bytes of one journal after which the event loop gets its turn before the next is asked for its own."""
 
 log = structlog.get_logger(__name__)
 
@@ -137,7 +135,11 @@ class LogWriter:
             await self._write()
 
     async def _write(self) -> None:
-        appends = await self._taken()
+        ready, self._ready = self._ready, {}
+        self._any_ready.clear()
+        self._background_ready.clear()
+        # All at once: whoever flushes may be cancelled wherever this waits, and what is taken would be lost.
+        appends = {journal: append for journal in ready if (append := journal.take())}
         if not appends:
             return
         try:
@@ -156,19 +158,6 @@ class LogWriter:
                 journal.stop(OverLimitError(verdict.limit))
             elif not verdict.accepted:
                 journal.stop(LostError(verdict))
-
-    async def _taken(self) -> dict[Writable, Append]:
-        """What journals have collected, to be written now."""
-        ready, self._ready = self._ready, {}
-        self._any_ready.clear()
-        self._background_ready.clear()
-        appends: dict[Writable, Append] = {}
-        for journal in ready:
-            if append := journal.take():
-                appends[journal] = append
-                if sum(len(entry.events) for entry in append.entries) > MUCH:
-                    await asyncio.sleep(0)  # to join it took its time, and others may have as much
-        return appends
 
     async def retried(
         self, call: Callable[[], Awaitable[T]], made: Callable[[], Awaitable[T | None]] | None = None

@@ -29,11 +29,10 @@ from antiphon.log import log_failure
 from antiphon.run.endings import ClientResult, DeadlineError, Ending, Stored, ending_of
 
 JOURNAL = "journal"
-LARGE_EVENT = 256 * 1024
-"""Bytes of a last event from which on it is sent in a turn of its own."""
 CLIENT = "client"
 """What may pause an answer: a journal that is not open yet, a client that does not read."""
-
+LARGE_EVENT = 256 * 1024
+"""Bytes of a last event from which on it is sent in a turn of its own."""
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Callable[[], None]]] = WeakKeyDictionary()
 

@@ -275,6 +275,7 @@ class GenerationRun:
             self._hold(chunks)
         elif self._scored and chunks[-1].finish is not None and self._is_large():
             self._held += chunks
+            self._unread += sum(map(_weight, chunks))
             in_turn(self._release)
         else:
             self._pass(chunks)
