@@ -112,6 +112,8 @@ def compose(settings: Settings) -> Runtime:
         embedder=embedder,
         keys=keys,
     )
+    if name is not None:
+        app.models.require(name, "find texts by what they mean, as --search-embeddings says")
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds), mcp)
 
 

@@ -112,6 +112,7 @@ class Models:
         self._freed = asyncio.Event()
         self._clock = count(1)
         self.default = default
+        self._needed = {} if default is None else {default: "answer by default"}
         self.health = Health.LOADING
         self._check_names()
 
@@ -122,9 +123,14 @@ class Models:
                 raise EngineError(f"Two models are called '{name}'. Rename one.")
             seen.add(name)
         named = all(served.names for served in self._served)  # others are known when they are loaded
-        if self.default is not None and named and self._lookup(self.default) is None:
-            message = f"There is no model '{self.default}' to answer by default. Use one of: {self._known()}."
-            raise EngineError(message)
+        for name, purpose in self._needed.items():
+            if named and self._lookup(name) is None:
+                raise EngineError(f"There is no model '{name}' to {purpose}. Use one of: {self._known()}.")
+
+    def require(self, name: str, purpose: str) -> None:
+        """There has to be a model of this name. Raises EngineError, or `start` does, if there is none."""
+        self._needed[name] = purpose
+        self._check_names()
 
     async def start(self) -> None:
         """Load the models, as many as may be. Raises AntiphonError if one, or a tool, cannot be used."""
