@@ -20,7 +20,7 @@ from antiphon.apis.chat.answer import ChatCompletionBuilder
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.envelope import Envelope
-from antiphon.apis.messages.accept import Context
+from antiphon.apis.messages.accept import MessageContext
 from antiphon.apis.messages.accept import accept as accept_message
 from antiphon.apis.messages.schema import CreateMessage, RequestMessage, Thinking
 from antiphon.apis.messages.stream import MessageStream
@@ -115,7 +115,7 @@ def answer(request: ChatRequest, chunks: list[Chunk]) -> bytes:
 
 def messages(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
     """What a stream of Anthropic's API sends for the same request."""
-    accepted = accept_message(_message(request), Context("bench"))
+    accepted = accept_message(_message(request), MessageContext("bench"))
     stream = MessageStream(_envelope(request), accepted.presentation, str)
     return _drive(accepted.turn, stream, chunks, _Client(b"".join)).sent
 

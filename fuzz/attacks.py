@@ -6,7 +6,7 @@ Starts `antiphon serve` with the scripted engine, as a user would. While an atta
 sends a small request again and again; it sends the same to a server that nobody attacks. The table says for
 each attack how long that client had to wait at most, and at the other server; how long the event loop was
 held at most by what the server computed, and in all; how much the server's memory grew meanwhile and after
-it, and the answers that the attacker got. So a machine that is busy with others is told apart. Exits with 1
+it, and the answers that the attacker got. So a machine that is busy with others is recognised. Exits with 1
 if the other client ever waited for longer than `MAX_WAIT`, beyond what it waited where nobody attacks; if
 the server held its loop for longer than `MAX_HELD`, if memory did not come back, or if anything was
 answered with 500 or above. What stops each attack: `README.md`.

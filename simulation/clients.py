@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 PATIENCE = 120.0
-"""Seconds after which a request counts as one that hangs: more than a database may be away."""
+"""Seconds after which a request counts as one that hangs: more than a database may be unavailable."""
 TROUBLE = {"store_error", "response_lost", "engine_not_ready", "not_found_error", "engine_busy"}
 """Errors that clients may get only if something was wrong with a server or the database."""
 LATE = "deadline_exceeded"
@@ -261,7 +261,7 @@ class Client:
             asked.sees = (*self._last.sees, self._last.number)
 
     async def compact(self) -> None:
-        """Have a conversation summed up, and go on from the summary."""
+        """Have a conversation summarised, and go on from the summary."""
         first = self._asked(background=False, kind="short")
         if not await self._ask(first) or not first.completed:
             return
@@ -272,7 +272,7 @@ class Client:
             return
         output = msgspec.json.decode(exchange.body)["output"]
         kinds = [item["type"] for item in output]
-        law(kinds == ["message", "compaction"], f"a conversation is summed up as {kinds}")
+        law(kinds == ["message", "compaction"], f"a conversation is summarised as {kinds}")
         self._world.compacted.append((self._name, output))
         second = self._asked(background=self._rng.random() < 0.4, kind=RECALL)
         second.given = [*output, {"role": "user", "content": second.given}]

@@ -170,10 +170,10 @@ class _Connection:
         """There is nothing to close."""
 
     async def _trip(self) -> None:
-        """One way. Raises StoreError while the database is away."""
+        """One way. Raises StoreError while the database is unavailable."""
         rng, now = self._shared.rng, self._shared.loop.time()
         slow = 100 if self._weather.slow > now else 1
         await asyncio.sleep(rng.random() * TRIP * slow)
         if self._weather.away > now:
             await asyncio.sleep(rng.random() * rng.choice((0, 5)))  # refused at once, or not answered
-            raise StoreError("The database is away.") from OSError()
+            raise StoreError("The database is unavailable.") from OSError()

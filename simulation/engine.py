@@ -125,12 +125,12 @@ class EngineLaws:
         if history is None or not self._histories.is_held(history, process):
             return
         if SUMMARY_REQUEST in prompt:
-            law(not history.compacted, f"number {number} is summed up again, though its summary is stored")
+            law(not history.compacted, f"number {number} is summarised again, though its summary is stored")
         else:
             stored = len(history.text)
             law(
                 len(request.begun) >= stored,
-                f"number {number} is begun anew, though {stored} characters are stored",
+                f"number {number} is started again, though {stored} characters are stored",
             )
 
     def _watch_deadline(self, process: Process, number: str, work: Generation) -> None:

@@ -117,17 +117,17 @@ FAULTS = {
         "        self._left = iter([request for request in [*requests][:3] if",
         "has results of",
     ),
-    "an answer is begun anew at a takeover": Fault(
+    "an answer is started again at a takeover": Fault(
         "app/responses/create.py",
         "ReplayLog(read_entries([entry.chunks for entry in entries]))",
         "ReplayLog()",
-        "is begun anew",
+        "is started again",
     ),
-    "an answer is begun anew when a replica fails": Fault(
+    "an answer is started again when a replica fails": Fault(
         "run/generation.py",
         "        if self._replay is None or not self._replay.chunks:\n            return self._request\n",
         "        if True:\n            return self._request\n",
-        "is begun anew|reads|says",
+        "is started again|reads|says",
     ),
     "clients hear that a replica failed": Fault(
         "engines/pool.py",
@@ -142,7 +142,7 @@ FAULTS = {
         "after its deadline",
         first=28,
     ),
-    "a deadline begins anew at a takeover": Fault(
+    "a deadline starts again at a takeover": Fault(
         "app/responses/create.py",
         "wire.deadline_seconds, record.created_at)",
         "wire.deadline_seconds)",
@@ -181,10 +181,10 @@ FAULTS = {
         "app/responses/create.py",
         "    if accepted.compact_from is not None:\n",
         "    if False:\n",
-        "is summed up again",
+        "is summarised again",
     ),
     "the model is not shown a summary": Fault(
-        "apis/responses/conversation.py",
+        "apis/responses/history.py",
         "*(item for item in items[:place] if _is_to_model(item)), summarizing, *items[place:]",
         "*(item for item in items[:place] if _is_to_model(item)), *items[place:]",
         "forgot",

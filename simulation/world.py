@@ -118,7 +118,7 @@ class World:
         self.asked: list[Asked] = []
         self.batches: list[Batch] = []
         self.compacted: list[tuple[str, list[Any]]] = []
-        """Conversations that were summed up: whose they are, and what stands for them."""
+        """Conversations that were summarised: whose they are, and what stands for them."""
         self.effects = Effects(self.rng, self.loop)
         self.engine_laws = EngineLaws(self.database.histories, self.loop, self.asked)
         self.deadlines = self.engine_laws.deadlines
@@ -249,7 +249,7 @@ class World:
         await stopping
 
     async def _fail_replica(self, server: Server, seconds: float) -> None:
-        """A replica of its engine is away for a while. The first of them never is."""
+        """A replica of its engine is unavailable for a while. The first of them never is."""
         if len(server.replicas) > 1 and server.ready:
             replica = self.rng.choice(server.replicas[1:])
             server.run(replica.stop)

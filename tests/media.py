@@ -1,4 +1,4 @@
-"""Images, sounds and documents for tests, made in memory."""
+"""Images, audio and documents for tests, made in memory."""
 
 import base64
 import struct
@@ -47,7 +47,7 @@ def bomb(width: int = 60_000, height: int = 60_000) -> bytes:
 
 
 def wav(samples: int = 80) -> bytes:
-    """A silent sound at 8 kHz."""
+    """Silent audio at 8 kHz."""
     out = BytesIO()
     with wave.open(out, "wb") as sound:
         sound.setnchannels(1)

@@ -476,7 +476,7 @@ async def stops(case: Case) -> str:
     return told
 
 
-@ending("the store is away from the beginning")
+@ending("the store is unavailable from the beginning")
 async def store_is_away(case: Case) -> str:
     case.store.away = True
     told = await case.answered("Hi")
@@ -484,7 +484,7 @@ async def store_is_away(case: Case) -> str:
     return told
 
 
-@ending("the store is away for a moment")
+@ending("the store is unavailable for a moment")
 async def store_comes_back(case: Case) -> str:
     async def take_away() -> None:
         case.store.away = True
@@ -496,7 +496,7 @@ async def store_comes_back(case: Case) -> str:
     return await case.interrupted("steady", take_away)
 
 
-@ending("the store stays away")
+@ending("the store stays unavailable")
 async def store_stays_away(case: Case) -> str:
     async def take_away() -> None:
         case.store.away = True
@@ -604,7 +604,7 @@ CHAT_WAYS = [
 CHAT_CASES = [(row, way) for row in table() for way in CHAT_WAYS if applies(row, way)]
 GOES_ON = (
     "the server stops in the middle",
-    "the store stays away",
+    "the store stays unavailable",
     "the disk of the store is full in the middle",
 )
 """Where an answer goes on from what was written. A server of chats cannot do that: the answer fails."""
@@ -622,7 +622,7 @@ async def test_one_from_a_server_of_chats_does_too(
 
 
 async def _ends(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch, *, chats: bool) -> None:
-    if row.ending in ("the store is away from the beginning", "the store stays away"):
+    if row.ending in ("the store is unavailable from the beginning", "the store stays unavailable"):
         monkeypatch.setattr(log_writer, "STORE_TIMEOUT", 0.05)
     deadline = DEADLINE if "deadline" in row.ending else None
     world = World(chats=chats, limits=ROOM.get(row.ending, DEFAULT_LIMITS), deadline=deadline)

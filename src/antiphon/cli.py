@@ -1,6 +1,6 @@
 """The command line: `antiphon serve`, `demo`, `chat`, `inspect`, `replay`, `completion`, `version`.
 
-Each command does nothing but gather options and hand over; engines and the web
+Each command only collects options and passes them on; engines and the web
 server are imported inside the commands, so that `antiphon --help` stays quick.
 
 Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 130

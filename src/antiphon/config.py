@@ -282,7 +282,7 @@ class Settings:
     it. {workspace} in it stands for a folder that is made for each answer."""
 
     media_fallback: Literal["error", "note"] = "error"
-    """What becomes of images, sounds and films that the model does not take: an error, or a note in their
+    """What becomes of images, audio and video that the model does not take: an error, or a note in their
     place, so that long conversations go on. A request may say otherwise."""
 
     media_domain: Annotated[tuple[str, ...], Parameter(validator=are_domains, show_default=False)] = ()

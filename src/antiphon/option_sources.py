@@ -236,8 +236,8 @@ def unread_variables(settings: Settings) -> Iterator[str]:
 def _variables(table: type) -> set[str]:
     """The variables of the options of a table."""
     hints = get_type_hints(table, include_extras=True)
-    told = [name for name, hint in hints.items() if not any(map(_is_unparsed, get_args(hint)))]
-    return {f"ANTIPHON_{name.upper()}" for name in told}
+    listed = [name for name, hint in hints.items() if not any(map(_is_unparsed, get_args(hint)))]
+    return {f"ANTIPHON_{name.upper()}" for name in listed}
 
 
 def _is_unparsed(mark: Any) -> bool:

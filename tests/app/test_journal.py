@@ -11,10 +11,10 @@ import pytest
 from antiphon.app import log_writer
 from antiphon.app.journal import (
     BackgroundJournal,
+    FullAnswerJournal,
     StoredInput,
     StreamedCompletionJournal,
     StreamJournal,
-    WholeJournal,
     packed,
     unpacked,
 )
@@ -77,7 +77,7 @@ async def gone_on_with(writer: LogWriter, source: Says, log: ReplayLog | None = 
 # Whole, and streamed
 
 
-@pytest.mark.parametrize("kind", [WholeJournal, StreamJournal])
+@pytest.mark.parametrize("kind", [FullAnswerJournal, StreamJournal])
 async def test_the_end_comes_with_everything(store: Outage, writer: LogWriter, kind: Any) -> None:
     conversation = ConversationRecord(id="conv_1", owner=OWNER, created_at=0.0, metadata=b"{}")
     await store.conversations.create(conversation, ())
@@ -98,7 +98,7 @@ async def test_the_end_comes_with_everything(store: Outage, writer: LogWriter, k
     assert [each.id for each in await store.responses.history(OWNER, "resp_1")] == ["in_1", "item"]
 
 
-@pytest.mark.parametrize("kind", [WholeJournal, StreamJournal])
+@pytest.mark.parametrize("kind", [FullAnswerJournal, StreamJournal])
 @pytest.mark.parametrize(
     ("failure", "status"),
     [
@@ -120,7 +120,7 @@ async def test_what_was_said_before_a_failure_is_stored(
     assert record.lease is None
 
 
-@pytest.mark.parametrize("kind", [WholeJournal, StreamJournal])
+@pytest.mark.parametrize("kind", [FullAnswerJournal, StreamJournal])
 async def test_nothing_is_stored_of_an_answer_that_never_began(
     store: Outage, writer: LogWriter, kind: Any
 ) -> None:
@@ -130,7 +130,7 @@ async def test_nothing_is_stored_of_an_answer_that_never_began(
     assert await store.responses.get(OWNER, "resp_1") is None
 
 
-@pytest.mark.parametrize("kind", [WholeJournal, StreamJournal])
+@pytest.mark.parametrize("kind", [FullAnswerJournal, StreamJournal])
 async def test_a_store_that_stays_away_is_an_error(
     store: Outage, writer: LogWriter, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +171,7 @@ async def test_what_is_not_in_the_log_has_no_end(store: Outage, writer: LogWrite
 async def test_a_full_answer_waits_for_the_store(store: Outage, writer: LogWriter) -> None:
     store.away = True
     diary, reader = Diary(), Reader()
-    driver = Driver(Says("ab"), diary, WholeJournal(writer, diary, stored_input(writer)))
+    driver = Driver(Says("ab"), diary, FullAnswerJournal(writer, diary, stored_input(writer)))
     answering = asyncio.create_task(driver.run(reader))
     await until(lambda: len(store.calls) > 2)
     store.away = False
@@ -179,7 +179,7 @@ async def test_a_full_answer_waits_for_the_store(store: Outage, writer: LogWrite
     assert (await found(store)).status is ResponseStatus.COMPLETED
 
 
-@pytest.mark.parametrize("kind", [WholeJournal, StreamJournal])
+@pytest.mark.parametrize("kind", [FullAnswerJournal, StreamJournal])
 async def test_an_end_whose_success_was_not_told_counts_once(
     store: Outage, writer: LogWriter, kind: Any
 ) -> None:

@@ -358,7 +358,7 @@ async def test_a_worker_that_lost_its_lease_stops(store: Outage) -> None:
 
 
 async def test_a_worker_does_not_take_over_from_itself(store: Outage) -> None:
-    """After the database was away for longer than a lease, its own responses look abandoned to it."""
+    """After the database was unavailable for longer than a lease, its own responses look abandoned to it."""
     async with working(store) as server:
         await queued(store, "slow")
         await until_written(store, 3)

@@ -1,4 +1,4 @@
-"""An environment whose installation did not come to its end is made anew."""
+"""An environment whose installation did not come to its end is made again."""
 
 import subprocess
 import sys

@@ -113,7 +113,7 @@ class Sampler:
     def _finish(
         self, found: AhoCorasick, state: int, way: tuple[str, Expr], depth: int, out: list[str]
     ) -> None:
-        """Write the marker, after a space if what stands there cannot be gone on with."""
+        """Write the marker, after a space if what stands there cannot be continued."""
         marker, then = way
         for written in (marker.removeprefix(found.begun[state]), " " + marker):
             if _completes(found, state, written) == marker:

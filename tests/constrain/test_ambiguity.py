@@ -229,7 +229,7 @@ def test_a_machine_is_made_of_rules_that_are_no_circle() -> None:
 
 
 def sums(*, first: bool) -> dict[str, Any]:
-    """Two kinds of sums, told apart by a constant that comes first or last."""
+    """Two kinds of sums, distinguished by a constant that comes first or last."""
 
     def one(name: str) -> dict[str, Any]:
         ends = {"left": {"$ref": "#/$defs/sum"}, "right": {"$ref": "#/$defs/sum"}}
@@ -261,10 +261,10 @@ def test_alternatives_that_hold_themselves_are_enforced_if_they_begin_apart() ->
 
 def test_alternatives_that_hold_themselves_and_begin_alike_are_not_enforced() -> None:
     hard = sums(first=False)
-    with pytest.raises(RequestError, match=r"/\$defs/sum: recursive alternatives begin alike"):
+    with pytest.raises(RequestError, match=r"/\$defs/sum: recursive alternatives begin with the same text"):
         compile_constraint(OutputRequirements(format=JsonSchema(hard, strict=True)), find("plain").grammar)
     holding = {"type": "object", "properties": {"a": {"$ref": "#/$defs/sum"}}, "$defs": hard["$defs"]}
-    with pytest.raises(RequestError, match="begin alike") as refused:
+    with pytest.raises(RequestError, match="begin with the same text") as refused:
         compile_constraint(
             OutputRequirements((Function("f", None, holding, True, "tools[3]"),)), find("hermes").grammar
         )

@@ -47,7 +47,7 @@ STORY = "Ünce upon a time, 🎉 in 日本, there was a fox. "
 
 
 class Dying(ScriptedEngine):
-    """A scripted engine whose next generations fail after so many chunks each, and one that is away.
+    """A scripted engine whose next generations fail after so many chunks each, and one that is unavailable.
 
     `probes` counts.
     """
@@ -61,18 +61,18 @@ class Dying(ScriptedEngine):
 
     async def start(self) -> None:
         if self.away:
-            raise EngineError("It is away.")
+            raise EngineError("It is unavailable.")
         await super().start()
 
     async def probe(self) -> None:
         self.probes += 1
         if self.away:
-            raise EngineError("It is away.")
+            raise EngineError("It is unavailable.")
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         self.asked.append(request)
         if self.away:
-            return asyncio.get_running_loop().call_soon(receiver.fail, EngineError("It is away."))
+            return asyncio.get_running_loop().call_soon(receiver.fail, EngineError("It is unavailable."))
         cut = next(self.cuts, None)
         if cut is None:
             return super().generate(request, receiver)
@@ -393,7 +393,7 @@ async def test_a_pool_starts_with_those_that_are_there_and_finds_the_others() ->
 async def test_a_pool_without_any_does_not_start() -> None:
     away = Dying([{"output": STORY}])
     away.away = True
-    with pytest.raises(EngineError, match="It is away"):
+    with pytest.raises(EngineError, match="It is unavailable"):
         await pool_of(away, away)
 
 

@@ -222,7 +222,7 @@ async def test_instructions_are_those_of_the_turn(client: httpx.AsyncClient, eng
     assert "Be brief." not in engine.prompt
 
 
-# Answers that are gone on with
+# Answers that are continued
 
 
 async def test_a_cut_message_goes_on(client: httpx.AsyncClient, engine: Said) -> None:

@@ -491,7 +491,7 @@ async def test_a_model_is_shown_the_media_and_files_that_it_takes(
     assert [part.kind for part in prompt.media] == [*takes]
     assert "All about cats." in prompt.text
     assert ("(An image, which this model cannot see.)" in prompt.text) == (MediaKind.IMAGE not in takes)
-    assert ("(A sound, which this model cannot hear.)" in prompt.text) == (MediaKind.AUDIO not in takes)
+    assert ("(Audio, which this model cannot hear.)" in prompt.text) == (MediaKind.AUDIO not in takes)
     assert "tool result" not in prompt.text
 
 

@@ -669,7 +669,7 @@ async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) ->
         ({"type": "image_url", "image_url": {"url": "data:image/png"}}, "comma"),
         ({"type": "input_audio", "input_audio": {"data": encoded(RED), "format": "wav"}}, "no audio"),
         ({"type": "input_audio", "input_audio": {"data": encoded(WAV[:12]), "format": "wav"}}, "damaged"),
-        ({"type": "input_audio", "input_audio": {"data": encoded(wav(0)), "format": "wav"}}, "nothing to be"),
+        ({"type": "input_audio", "input_audio": {"data": encoded(wav(0)), "format": "wav"}}, "or silent"),
         ({"type": "audio_url", "audio_url": data_url(b"fLaC")}, "damaged"),
         ({"type": "audio_url", "audio_url": data_url(b"OggS")}, "damaged"),
         ({"type": "file", "file": {"file_data": encoded(b"\0\1\2")}}, "text"),

@@ -117,7 +117,7 @@ async def test_a_response_that_has_ended(api: Api, server: Running, status: str)
     assert await api.get(f"/responses/{response['id']}") == response
     assert check_stream(await api.events(response["id"])) == response
 
-    # What was said can be gone on with, whole or not.
+    # What was said can be continued, whole or not.
     await api.create("more", previous_response_id=response["id"])
     prompt = prompt_of(server)
     assert text_of(response).strip() in prompt

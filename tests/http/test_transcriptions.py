@@ -1,4 +1,4 @@
-"""What is said in sounds: passed on to a server that writes it down, with OpenAI's own client."""
+"""Transcriptions: passed on to a server that makes them, with OpenAI's own client."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -173,7 +173,7 @@ def test_where_a_template_has_only_text_in_results_media_follow_them() -> None:
 
 
 def test_the_results_of_parallel_calls_keep_their_media() -> None:
-    """Where calls are told apart, results move to their calls, and media with them."""
+    """Where calls are distinguished, results move to their calls, and media with them."""
     calls = [FunctionCall(name, "look", "{}") for name in "12"]
     results = [FunctionOutput("2", (A,)), FunctionOutput("1", (B,))]
     text = renderer(CHATML).render(Turn("m", (user("Look"), *calls, *results)))

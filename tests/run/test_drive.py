@@ -471,7 +471,7 @@ async def test_in_the_background_a_failure_is_stored_also_before_the_first_event
 
 
 async def test_what_was_not_made_again_is_not_closed() -> None:
-    """The log of an answer that is gone on with holds more than was made again: nothing fits behind it."""
+    """The log of an answer that is continued holds more than was made again: nothing fits behind it."""
     notes = Notes(background=True, behind=True)
     with pytest.raises(EngineError):
         await Driver(Steps("a", EngineError(), closing="open items"), Words(), notes).run()

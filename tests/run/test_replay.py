@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.apis.responses.accept import Context, accept
+from antiphon.apis.responses.accept import ResponseContext, accept
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.wire import decode
@@ -288,7 +288,7 @@ async def test_the_wire_events_of_a_replayed_log_are_the_same_bytes(cut: int, fi
         "input": "Hi",
         "tools": [{"type": "function", "name": "f", "parameters": {}}],
     }
-    accepted = accept(decode(json.dumps(wire).encode(), CreateResponse), Context("resp_1", "alice"))
+    accepted = accept(decode(json.dumps(wire).encode(), CreateResponse), ResponseContext("resp_1", "alice"))
 
     async def lines(log: ReplayLog, leave_after: float = float("inf")) -> list[bytes]:
         model = await scripted({"output": output, "split": "chars", "finish": finish})

@@ -80,7 +80,7 @@ def server(told: Told | None = None) -> MCPServer:  # noqa: C901 - a list of too
 
     @made.tool(name="look.at")
     def look() -> list[Any]:
-        """Shows a picture, a sound, a page and what is none of it."""
+        """Shows a picture, audio, a page and what is none of it."""
         return [
             TextContent(text="A cat:"),
             ImageContent(data=encoded(PIXEL), mime_type="image/png"),

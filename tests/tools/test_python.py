@@ -172,7 +172,7 @@ async def test_an_interpreter_that_is_lost_is_told_and_begun_anew(
     assert "variables are gone" in result.text
     assert result.text.startswith("begun\n")
     after = await said(session, "print('x' in globals(), open('a').read())")
-    assert after == "[The interpreter was begun anew: variables are gone, files are there.]\nFalse kept\n"
+    assert after == "[The interpreter was restarted: variables are gone, files are there.]\nFalse kept\n"
     assert await said(session, "6 * 7") == "42\n"
     await tool.close()
 
@@ -241,10 +241,10 @@ async def test_a_container_outlasts_its_answer_and_its_server(storage: Storage) 
     second = PythonInterpreter(interpreters(storage))
     other = own(second, "resp_3", container=named)
     assert await said(other, "open('a').read()") == (
-        "[The interpreter was begun anew: variables are gone, files are there.]\n'kept'\n"
+        "[The interpreter was restarted: variables are gone, files are there.]\n'kept'\n"
     )
     # The first server has been overtaken: what its interpreter knows is old.
-    assert "begun anew" in await said(later, "1")
+    assert "was restarted" in await said(later, "1")
     await first.close()
     await second.close()
 
@@ -263,14 +263,14 @@ async def test_those_that_idle_make_room(storage: Storage) -> None:
     first, second = own(tool), own(tool, "resp_2")
     await said(first, "x = 1")
     await said(second, "x = 2")
-    assert "begun anew" in await said(first, "'x' in globals()")
+    assert "was restarted" in await said(first, "'x' in globals()")
     told = Told()
     busy = asyncio.create_task(first.run(*code("print('begun'); import time; time.sleep(60)"), told))
     await until(lambda: "begun" in told.stdout)
     assert "Too many programs" in failure(await second.run(*code("1")))
     busy.cancel()
     await asyncio.gather(busy, return_exceptions=True)
-    assert "begun anew" in await said(second, "1")
+    assert "was restarted" in await said(second, "1")
     await tool.close()
     assert not workers()
 
@@ -284,7 +284,7 @@ async def test_an_interpreter_that_idles_too_long_is_ended(storage: Storage) -> 
     async with asyncio.timeout(PATIENCE):
         while pool.containers:
             await asyncio.sleep(0.01)
-    assert "begun anew" in await said(session, "1")
+    assert "was restarted" in await said(session, "1")
     await tool.close()
 
 

@@ -296,7 +296,7 @@ def test_a_command_that_is_none_is_an_error_at_once(command: str) -> None:
 async def test_the_model_is_told_that_earlier_files_are_lost(session: Session) -> None:
     await session.recall(*commands("touch a"), ToolResult("[exit code 0]", Executed("", "", 0)))
     first = await session.run(*commands("ls"))
-    assert first.text.splitlines()[0] == "The files of earlier commands are lost: the sandbox was made anew."
+    assert first.text.splitlines()[0] == "The files of earlier commands are lost: the sandbox was made again."
     assert (await session.run(*commands("ls"))).text == "[exit code 0]"
 
 

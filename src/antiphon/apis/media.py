@@ -75,7 +75,7 @@ def is_web(source: str) -> bool:
 
 
 def may_have_media(payload: bytes) -> bool:
-    """Whether an item may have sources of media, as far as its JSON tells at a glance."""
+    """Whether an item may have sources of media, as far as its raw JSON shows."""
     return any(mark in payload for mark in (b'_image"', b'_file"', b'_screenshot"', b'_url"', b'_data"'))
 
 

@@ -1,4 +1,4 @@
-"""Reads what clients attach: images, sounds, films and files become media that the model takes, or text.
+"""Reads what clients attach: images, audio, video and files become media that the model takes, or text.
 
 This happens before an answer begins, so that what is wrong with an attachment is an error that names it.
 A model that does not take a kind of media refuses it, or is shown a note in its place: where the server or

@@ -37,11 +37,11 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
         )
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
-    shape, presentation = accepted.shape, accepted.presentation
+    layout, presentation = accepted.layout, accepted.presentation
     projection: Projection = (
-        CompletionStream(envelope, shape, presentation)
+        CompletionStream(envelope, layout, presentation)
         if request.stream
-        else CompletionBuilder(envelope, shape, presentation)
+        else CompletionBuilder(envelope, layout, presentation)
     )
     model = await app.models.model(request.model)
     return app.driver(AnswerSource(accepted.turns, model), projection, wanted=request.deadline_seconds)
@@ -51,7 +51,7 @@ def _echoed(accepted: Accepted) -> int:
     """Bytes of the prompts in all choices that show them, about: four for a token, where they are tokens."""
     prompts = [turn.prompt or "" for turn in accepted.turns]
     sizes = (len(prompt) if isinstance(prompt, str) else BYTES_PER_TOKEN * len(prompt) for prompt in prompts)
-    return accepted.shape.shown * sum(sizes)
+    return accepted.layout.n * sum(sizes)
 
 
 async def infill(app: App, request: InfillRequest, owner: str, header_id: str | None) -> Driver:

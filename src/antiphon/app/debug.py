@@ -109,7 +109,7 @@ class ShownStep(Struct, kw_only=True):
 
 
 class ShownGeneration(Struct, kw_only=True):
-    """One generation: what the engine was asked for, how it is read, and what came of it."""
+    """One generation: what the engine was asked for, how it is read, and its result."""
 
     choice: int
     prompt: ShownPrompt

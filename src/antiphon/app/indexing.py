@@ -1,7 +1,7 @@
 """Indexes the files of vector stores: their text is read, cut, and written as chunks.
 
 A job is a row, claimed under a lease that is renewed while it is worked on. If this server dies,
-another claims it when the lease has run out, deletes the chunks that were written, and begins anew.
+another claims it when the lease has run out, deletes the chunks that were written, and starts again.
 """
 
 import asyncio

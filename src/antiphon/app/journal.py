@@ -80,7 +80,7 @@ class ResponseJournal(Journal):
         )
 
 
-class WholeJournal(ResponseJournal):
+class FullAnswerJournal(ResponseJournal):
     """Stores a response that is not streamed, when it has ended: in one transaction."""
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:

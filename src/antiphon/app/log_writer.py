@@ -6,7 +6,7 @@ where a background response is among them, whose clients read the log, and else 
 times. So a stored stream costs little more than one that is not, and a reader of the
 log is a moment behind.
 
-When the database is away, what was collected waits and is written when it is
+When the database is unavailable, what was collected waits and is written when it is
 back; if that takes too long, or its disk is full, its answer is stopped. So it is when a
 response turns out to be another server's, or ended, or deleted, or with it more is stored than may be.
 """
@@ -33,7 +33,7 @@ TICK = 0.025
 FOREGROUND_TICK = 0.25
 """The same for streams that are being sent: their clients do not wait for the log."""
 STORE_TIMEOUT = 30.0
-"""Seconds that what shall be written, or read on, waits for a database that is away."""
+"""Seconds that what shall be written, or read on, waits for a database that is unavailable."""
 RETRY = 0.5
 """Seconds between tries to write them."""
 

@@ -1,7 +1,7 @@
 """Message batches without HTTP. A batch is a background job of the store: its log has the results.
 
 A worker answers its requests, some at a time. Another that takes the batch over begins with the
-results in the log, and answers the other requests anew; but of calls of the server's tools that they had
+results in the log, and answers the other requests again; but of calls of the server's tools that they had
 begun, as the log says, it runs none again that may not be. Batches are stored under an owner of their own, so
 that they are no responses. Media of their requests are blobs of whoever sent them, as long as requests of the
 batch may be answered.

@@ -6,7 +6,7 @@ from time import time
 from msgspec import UNSET
 
 from antiphon.apis.envelope import Envelope
-from antiphon.apis.messages.accept import Context, accept, prompting
+from antiphon.apis.messages.accept import MessageContext, accept, prompting
 from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.citations import FileText
 from antiphon.apis.messages.history import cited_files
@@ -61,7 +61,9 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     return TokenCount(size.tokens, size.estimated or UNSET)
 
 
-async def _context(app: App, model: Model, request: CountTokens, owner: str, contents: Contents) -> Context:
+async def _context(
+    app: App, model: Model, request: CountTokens, owner: str, contents: Contents
+) -> MessageContext:
     """What the server brings to a request. Raises RequestError, ToolError."""
     requested = requested_tools(request.tools, request.mcp_servers, model.tools)
     try:
@@ -74,4 +76,4 @@ async def _context(app: App, model: Model, request: CountTokens, owner: str, con
         file.param: FileText(document.pages, document.media_type == PDF)
         for file, document in zip(cited, read, strict=True)
     }
-    return Context(owner, hosts, partial(app.sealer.unseal, owner), files)
+    return MessageContext(owner, hosts, partial(app.sealer.unseal, owner), files)

@@ -36,7 +36,7 @@ def begin(app: App, request_id: str, name: str, trace: Mapping[str, str] = NO_TR
 
 
 def end(app: App, observation: Observation, event: str, *, quiet: bool = False, **known: object) -> None:
-    """Write what came of it, and what is `known` of it besides; `quiet`, with --log-level debug only."""
+    """Write how it ended, and what is `known` of it besides; `quiet`, with --log-level debug only."""
     observation.account.settle(observation.reserved, observation.used)
     app.metrics.answer(observation)
     app.tracing.end(observation, known)

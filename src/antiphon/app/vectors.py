@@ -1,4 +1,4 @@
-"""Embeddings, rankings, scores and what is said in sounds, without HTTP."""
+"""Embeddings, rankings, scores and transcriptions, without HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ from antiphon.core.errors import naming
 from antiphon.core.observation import observed
 from antiphon.core.vectors import Embeddings, Scores
 from antiphon.decode.ids import random_id
-from antiphon.engines.engine import Sound
+from antiphon.engines.engine import TranscriptionRequest
 
 T = TypeVar("T", Embeddings, Scores)
 
@@ -56,12 +56,12 @@ async def scores(app: App, request: ScoreRequest) -> bytes:
     return scores_body(random_id("score-", 24), int(time()), request.model, found)
 
 
-async def transcribed(app: App, name: str, sound: Sound) -> AsyncIterator[bytes]:
-    """The body with what is said in a sound, in pieces. Raises RequestError, EngineError."""
+async def transcribed(app: App, name: str, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    """The body of a transcription, in pieces. Raises RequestError, EngineError."""
     model = await app.models.model(name)
     account = observed().account
     with account.answering():
-        async for piece in model.transcribe(sound):
+        async for piece in model.transcribe(audio):
             yield piece
 
 

@@ -4,7 +4,7 @@ Every server has one worker. What it has claimed is its own as long as it renews
 lease in time; what a dead one has left behind is taken over by another, which
 replays what was recorded and continues in the middle of the sentence.
 
-A response that cannot be worked on now, since the store is away or the engine
+A response that cannot be worked on now, since the store is unavailable or the engine
 is busy or stopping, is left alone: its lease runs out, and another server continues.
 """
 
@@ -242,7 +242,7 @@ def _is_batch(record: ResponseRecord) -> bool:
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], sooner: Signal, pause: float) -> None:
-    """Do the work every `pause` seconds, or `sooner`. A database that is away comes back."""
+    """Do the work every `pause` seconds, or `sooner`. A database that is unavailable comes back."""
     while True:
         try:
             await work()

@@ -5,7 +5,7 @@ llama.cpp tries each token of its vocabulary along every possible parse:
 beam search looks for the text of a token's length with the most derivations.
 Expressions with more than `MAX_DERIVATIONS` become DFAs, which have one.
 
-Recursive rules whose alternatives begin alike double their parser states at
+Recursive rules whose alternatives begin with the same text double their parser states at
 every level: these are reported.
 """
 

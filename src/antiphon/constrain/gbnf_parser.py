@@ -55,7 +55,7 @@ def _unambiguous(rules: Mapping[str, Expr], budget: Budget) -> dict[str, Expr]:
     """The same rules, with few ways to read a text."""
     for name in ambiguous_recursion(rules, budget):
         rule = name.removeprefix(_PREFIX)
-        _refuse(f"alternatives of its recursive rule '{rule}' begin alike")
+        _refuse(f"alternatives of its recursive rule '{rule}' begin with the same text")
     try:
         return {name: disambiguated(expr, rules, budget) for name, expr in rules.items()}
     except AmbiguousError as why:

@@ -395,7 +395,7 @@ def compile_schema(schema: Schema | bool, budget: Budget) -> tuple[SchemaIR, lis
     schema_ir = compiler.compile()
     for reference in _ambiguous_references(schema_ir, budget):
         schema_ir = SchemaIR(schema_ir.node, {**schema_ir.definitions, reference: ANY_VALUE})
-        what = "recursive alternatives begin alike: let a constant that differs come first"
+        what = "recursive alternatives begin with the same text: let a constant that differs come first"
         compiler.unenforced.append((reference.removeprefix("#"), what))
     return schema_ir, list(dict.fromkeys(compiler.unenforced))
 

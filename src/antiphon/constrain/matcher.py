@@ -24,7 +24,7 @@ from antiphon.constrain.grammar_ir import (
 )
 
 MAX_REMEMBERED = 20_000
-"""Stacks that are remembered to be told apart, beyond which they are made anew."""
+"""Stacks that are kept, so that equal ones are one object; beyond so many they are made again."""
 
 
 class Stack:

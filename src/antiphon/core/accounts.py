@@ -27,7 +27,7 @@ LIMIT_HEADERS = ("limit", "remaining", "reset")
 """What the headers say of each limit."""
 MINUTE = 60
 LONGEST_WAIT = 60
-"""Seconds that a client is told to wait at most: OpenAI's give up above 120, Anthropic's wait for as long."""
+"""The longest `Retry-After`, in seconds: OpenAI's give up above 120, Anthropic's wait for as long."""
 
 _PerMinute = Annotated[int, Meta(ge=1)]
 

@@ -60,7 +60,7 @@ class Attachment(Struct, frozen=True, tag="attachment"):
 
 
 class MediaPart(Struct, frozen=True, tag="media"):
-    """An image, a sound or a film that was looked at, by reference: `digest` is the SHA-256 of `data`.
+    """An image, audio or a video that was looked at, by reference: `digest` is the SHA-256 of `data`.
 
     `width` and `height` are pixels, 0 for what is not seen. `param` is where the request has it, for errors.
     """

@@ -181,7 +181,7 @@ _SCALAR_TYPES = (
     inspect.LiteralType,
 )
 
-_Place = tuple[Any, str | int] | None
+_ValuePath = tuple[Any, str | int] | None
 """A value in a body: where what holds it is, and its name or index there."""
 
 
@@ -210,31 +210,29 @@ class _Counter:
         self._name = name
         self._left = left
 
-    def visit(self, value: Any, place: _Place, counted: str | None, depth: int) -> None:
+    def visit(self, value: Any, path: _ValuePath, counted: str | None, depth: int) -> None:
         """Visit a value that is counted by a limit of its own, or None."""
         limits = self._limits
         if depth > limits.depth:
-            limits.refuse("depth", _written(place), f"'{_written(place)}' is nested too deeply")
+            limits.refuse("depth", _written(path), f"'{_written(path)}' is nested too deeply")
         if not isinstance(value, Struct):
             if counted is not None:
-                limits.check(counted, len(value), _written(place))
+                limits.check(counted, len(value), _written(path))
             if isinstance(value, list) and set(map(type, value)) <= _NUMBERS:
                 return
             self._left -= len(value)
             if self._left < 0:
-                limits.refuse(
-                    self._name, _written(place), f"There are too many values in '{_written(place)}'"
-                )
+                limits.refuse(self._name, _written(path), f"There are too many values in '{_written(path)}'")
         for key, each in _members(value):
             if not isinstance(each, _HOLDERS):
                 continue
             inner = _COUNTED.get(key) if isinstance(key, str) else counted  # a list of lists
             if key in _SCHEMAS and self._name == "values":
                 schema = _Counter(limits, "schema_values", limits.schema_values)
-                schema.visit(each, (place, key), inner, depth + 1)
+                schema.visit(each, (path, key), inner, depth + 1)
                 self._left -= limits.schema_values - schema._left
             else:
-                self.visit(each, (place, key), inner, depth + 1)
+                self.visit(each, (path, key), inner, depth + 1)
 
 
 def _members(value: Any) -> Iterable[tuple[str | int, Any]]:
@@ -259,9 +257,9 @@ def _is_scalar(type_: inspect.Type) -> bool:
     return isinstance(type_, _SCALAR_TYPES)
 
 
-def _written(place: _Place) -> str:
-    """A place as errors name it: `tools[0].function.name`."""
-    if place is None:
+def _written(path: _ValuePath) -> str:
+    """A path as errors name it: `tools[0].function.name`."""
+    if path is None:
         return ""
-    outer, key = _written(place[0]), place[1]
+    outer, key = _written(path[0]), path[1]
     return f"{outer}[{key}]" if isinstance(key, int) else f"{outer}.{key}".lstrip(".")

@@ -23,7 +23,7 @@ class ShellCommands(Struct, frozen=True):
     """Command lines for one shell, and behind them the `words` of a last command; neither if there is none.
 
     Of the limits, in milliseconds and characters, those that were not given are None. `ignored` are the
-    names of arguments that cannot be honoured, or not wholly.
+    names of arguments that are not supported, or not wholly.
     """
 
     lines: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """The result of a call that the server ran: text for the model, and details for the client.
 
-Of a program, what it prints is told while it runs, too.
+What a program prints is streamed while it runs, too.
 """
 
 from typing import Any, Literal, Protocol
@@ -107,7 +107,7 @@ class Shown(Struct, frozen=True):
 class ToolResult(Struct, frozen=True):
     """The text is for the model, the details are for presenters. `failed`: the tool could not do it.
 
-    `shown` is what of it can be cited. `media` are images, sounds and files, as they came: the model is shown
+    `shown` is what of it can be cited. `media` are images, audio and files, as they came: the model is shown
     those that it takes, behind the text, which says what there is.
     """
 
@@ -121,7 +121,7 @@ class ToolResult(Struct, frozen=True):
 class Tell(Protocol):
     """Hears what a program prints, while it runs: more of its standard output, or of that for errors.
 
-    All that is told of a call is how the text begins that its details have in the end.
+    All that is streamed of a call is how the text begins that its details have in the end.
     """
 
     def __call__(self, stdout: str = "", stderr: str = "") -> None:

@@ -301,8 +301,8 @@ class EventBuilder:
         reason, stop = finish.reason, finish.stop
         if self.stopped is not None:
             reason, stop = FinishReason.STOP, self.stopped
-        told = finish.kv_transfer_params
-        self._events.append(Finished(reason, usage, stop, "", rest, kv_transfer_params=told))
+        transfer = finish.kv_transfer_params
+        self._events.append(Finished(reason, usage, stop, "", rest, kv_transfer_params=transfer))
 
     def drain(self) -> list[Event]:
         """The events since this was last called."""

@@ -1,6 +1,6 @@
 """What Antiphon asks of an engine: tokenize a prompt, and push chunks of raw model text to a receiver.
 
-An engine knows nothing of chat, tools or HTTP. It gets a prompt and hands over
+An engine knows nothing of chat, tools or HTTP. It gets a prompt and delivers
 what the model wrote, unparsed, always as a stream. It is driven from one event
 loop. Once per step it hands each generation what it has, by a plain call on
 that loop: nothing is awaited and no task is switched for a token.
@@ -8,7 +8,7 @@ that loop: nothing is awaited and no task is switched for a token.
 Contract, held by the suite in `tests/contracts/engine.py` for every engine:
 
 * `generate` returns before it calls the receiver, and never raises: what goes
-  wrong is told to `Receiver.fail`, an `EngineError`, or a `RequestError` before the
+  wrong is reported to `Receiver.fail`, an `EngineError`, or a `RequestError` before the
   first chunk if what was asked for cannot be done;
 * `push` gets the chunks since the last call, never none; the last chunk, and only
   the last, has `finish`; after it, or after `fail`, the receiver is not called again;
@@ -71,7 +71,7 @@ class Task(StrEnum):
     RANK = "rank"
     """It says how well a text answers a query."""
     TRANSCRIBE = "transcribe"
-    """It writes down what is said in a sound."""
+    """It transcribes audio."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -92,7 +92,7 @@ class Capabilities(Struct, frozen=True):
     media_remedy: str = ""
     """What the operator does if the model takes media, and none can be sent to it."""
     chat: bool = False
-    """It takes conversations, and gives answers whose parts are told apart."""
+    """It takes conversations, and gives answers whose parts are separate."""
     tasks: frozenset[Task] = frozenset({Task.GENERATE})
     """What it does with its model. A server of others may still refuse what only some of its models do."""
     embedding: frozenset[str] = frozenset()
@@ -312,7 +312,7 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class Probed(Protocol):
-    """An engine that may be away, and come back."""
+    """An engine that may be unavailable for a time."""
 
     async def probe(self) -> None:
         """Raise EngineError if it does not answer."""
@@ -328,8 +328,8 @@ class Reranker(Protocol):
         ...
 
 
-class Sound(Struct, frozen=True):
-    """A sound that is to be written down: a file, and what OpenAI's form says of the text.
+class TranscriptionRequest(Struct, frozen=True):
+    """Audio to be transcribed: a file, and what OpenAI's form says of the text.
 
     `translated`: into English. `fields` are in their order, those of lists under one name.
     """
@@ -343,12 +343,12 @@ class Sound(Struct, frozen=True):
 
 @runtime_checkable
 class Transcriber(Protocol):
-    """What an engine that writes down sounds has beside the rest."""
+    """What an engine that transcribes audio has beside the rest."""
 
-    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """The body of the answer, in pieces, in the form that the fields want.
 
-        Raises RequestError or EngineError, before the first piece if the sound cannot be written down.
+        Raises RequestError or EngineError, before the first piece if the audio cannot be transcribed.
         """
         ...
 
@@ -407,7 +407,7 @@ def check_size(pieces: Sequence[str], context: int) -> None:
 
 
 def failure_of(error: Exception) -> AntiphonError:
-    """What a receiver is told of a failure. What it really was is its cause, of which clients see nothing."""
+    """The error that a receiver gets. What it really was is its cause, of which clients see nothing."""
     if isinstance(error, AntiphonError):
         return error
     failure = EngineError()

@@ -1,6 +1,6 @@
 """Requests to one HTTP server, over connections that are kept.
 
-A response is handed over piece by piece as it is read, by plain calls on the event loop: a stream
+A response is delivered piece by piece as it is read, by plain calls on the event loop: a stream
 costs neither a task nor an `await` for each of its tokens. That is why this is not a client library,
 see `docs/decisions/0011-upstream-engines.md`.
 """

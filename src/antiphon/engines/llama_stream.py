@@ -96,7 +96,7 @@ class ChunkReader:
         self._tokenizer = tokenizer
         self._stops = stops
         self._counted = 0
-        self._cached = 0  # not yet told
+        self._cached = 0  # not yet reported
 
     def read(self, raw: bytes) -> Chunk | None:
         """The chunk in a message, None if it only reports progress.
@@ -203,7 +203,7 @@ def _hidden(token: Token) -> Token:
 
 
 def _failure(error: _Error) -> AntiphonError:
-    """What a client may be told: llama.cpp's words if it blames the request, else not."""
+    """What a client may see: llama.cpp's message if it blames the request, else nothing of it."""
     failure = _explained(error)
     failure.__cause__ = RuntimeError(error.message)
     return failure

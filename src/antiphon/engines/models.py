@@ -119,7 +119,7 @@ def _import_hub() -> ModuleType:
 
 
 def encoder_beside(path: Path) -> Path | None:
-    """The file that encodes images or sounds for a model, if it lies beside it, and no other model does."""
+    """The file that encodes images or audio for a model, if it lies beside it, and no other model does."""
     files = {each.name for each in path.parent.glob("*.gguf")} - {path.name}
     encoders = {name for name in files if "mmproj" in name.lower()}
     others = {name for name in files - encoders if not _same_model(name, path.name)}
@@ -254,7 +254,7 @@ def _list_cached(hub: ModuleType, repo: str) -> Sequence[str]:
 
 
 def _fetch(hub: ModuleType, repo: str, file: str) -> Path:
-    # The hub's client takes the file from its cache if the network is away.
+    # The hub's client takes the file from its cache if the network is unavailable.
     try:
         return Path(hub.hf_hub_download(repo, file))
     except (hub.errors.RepositoryNotFoundError, hub.errors.HFValidationError) as error:

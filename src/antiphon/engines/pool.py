@@ -42,8 +42,8 @@ from antiphon.engines.engine import (
     PromptScorer,
     Receiver,
     Reranker,
-    Sound,
     Transcriber,
+    TranscriptionRequest,
     Work,
 )
 
@@ -215,7 +215,7 @@ class PoolEngine:
             raise next(failure for failure in failures if failure is not None)
         for replica, failure in zip(self._replicas, failures, strict=True):
             if failure is not None:
-                log.warning("a replica is away", replica=replica.name, error=str(failure))
+                log.warning("a replica is unavailable", replica=replica.name, error=str(failure))
         self._tasks = [asyncio.create_task(self._watch(replica)) for replica in self._replicas]
 
     async def _start(self, replica: Replica) -> EngineError | None:
@@ -317,12 +317,12 @@ class PoolEngine:
 
         return await self._first(scored)
 
-    async def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+    async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """See `Transcriber`: of a replica that gives a first piece."""
 
         async def begun(engine: Engine) -> tuple[bytes, AsyncIterator[bytes]]:
             assert isinstance(engine, Transcriber)
-            pieces = engine.transcribe(sound)
+            pieces = engine.transcribe(audio)
             return await anext(pieces), pieces
 
         first, rest = await self._first(begun)
@@ -372,7 +372,7 @@ class PoolEngine:
         return replica.engine.generate(request, _Guarded(receiver, partial(self._lost, replica)))
 
     def _lost(self, replica: Replica, error: AntiphonError) -> AntiphonError:
-        """What the generation is told of a failure of its replica."""
+        """The error of a generation whose replica failed."""
         if self._stopping or not isinstance(error, EngineError):
             return error
         if isinstance(error, EngineBusyError):
@@ -387,16 +387,16 @@ class PoolEngine:
 
 
 class _Guarded:
-    """A receiver that is told of failures in the pool's words. Chunks go straight to it."""
+    """A receiver whose failures are those of the pool. Chunks go to it directly."""
 
-    def __init__(self, receiver: Receiver, told: Callable[[AntiphonError], AntiphonError]) -> None:
+    def __init__(self, receiver: Receiver, translate: Callable[[AntiphonError], AntiphonError]) -> None:
         self.push = receiver.push
         self._receiver = receiver
-        self._told = told
+        self._translate = translate
 
     def fail(self, error: AntiphonError) -> None:
         """See `Receiver`."""
-        self._receiver.fail(self._told(error))
+        self._receiver.fail(self._translate(error))
 
 
 def _blocks(request: GenerationRequest) -> Iterator[int]:

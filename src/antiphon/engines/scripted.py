@@ -34,8 +34,8 @@ from antiphon.engines.engine import (
     Load,
     ModelCard,
     Receiver,
-    Sound,
     Task,
+    TranscriptionRequest,
     Work,
     check_size,
 )
@@ -252,10 +252,10 @@ class ScriptedEngine:
         async with self._slot():
             return Scores(tuple(len(query & found) / (len(query) or 1) for query, found in words), tokens)
 
-    async def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
-        """What the sound is: its name and size, and the prompt, as text, as JSON or as a stream."""
-        given = dict(sound.fields)
-        said = f"{sound.name}: {len(sound.data)} bytes, {given.get('prompt', 'no prompt')}"
+    async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+        """What was sent: its name and size, and the prompt, as text, as JSON or as a stream."""
+        given = dict(audio.fields)
+        said = f"{audio.name}: {len(audio.data)} bytes, {given.get('prompt', 'no prompt')}"
         async with self._slot():
             if given.get("stream") == "true":
                 events: list[dict[str, str]] = [
@@ -318,7 +318,7 @@ class _Generation:
         self._engine.clock(self._pause).join(self)
 
     def step(self) -> None:
-        """Hand over the next chunk, or the failure."""
+        """Deliver the next chunk, or the failure."""
         try:
             chunk = next(self._chunks)
         except EngineError as error:

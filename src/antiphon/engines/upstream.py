@@ -29,8 +29,8 @@ from antiphon.engines.engine import (
     Load,
     ModelCard,
     Receiver,
-    Sound,
     Task,
+    TranscriptionRequest,
     Work,
     check_size,
     failure_of,
@@ -268,12 +268,12 @@ class UpstreamEngine:
         server = self._running()
         return await vectors.score(self._post, vector_api(server.kind), server.card, pairs)
 
-    async def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+    async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """See `Transcriber`."""
         async with self._admission.slot():
             server = self._running()
-            body, media_type = vectors.form_of(server.card, sound)
-            path = "/v1/audio/translations" if sound.translated else "/v1/audio/transcriptions"
+            body, media_type = vectors.form_of(server.card, audio)
+            path = "/v1/audio/translations" if audio.translated else "/v1/audio/transcriptions"
             passing = Passing(self._client.encode("POST", path, body, observed().trace, media_type))
             self._client.send(passing)
             refused = b""
@@ -439,7 +439,7 @@ class _Generation(Exchange):
             self._push([last])
 
     def _read(self, lines: Iterable[bytes]) -> None:
-        """Hand over what these lines say."""
+        """Deliver what these lines say."""
         chunks: list[Chunk] = []
         failure: AntiphonError | None = None
         rest = iter(lines)

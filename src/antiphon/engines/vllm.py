@@ -2,7 +2,7 @@
 
 vLLM computes in processes of its own. The outputs of each step, for all generations, are handed to their
 receivers by plain calls in the task that reads them. vLLM batches what it has, and can
-let go of a request at any time; there are never more in it than it works on, so that who waits, waits
+drop a request at any time; there are never more in it than it works on, so that who waits, waits
 here, and in fair shares.
 
 Not known here: chat, tools, stop strings. `vllm_core` is the binding, `vllm_stream` makes chunks of its
@@ -331,7 +331,7 @@ class VllmEngine:
         return outputs
 
     async def _read(self, core: VllmCore) -> None:
-        """Hand over what vLLM yields, until it is stopped or dies."""
+        """Deliver what vLLM yields, until it is stopped or dies."""
         try:
             await core.read(self._take)
         except Exception:
@@ -339,7 +339,7 @@ class VllmEngine:
             self._died()
 
     def _take(self, outputs: Sequence[Any]) -> None:
-        """Hand over what a step has yielded."""
+        """Deliver what a step has yielded."""
         running = self._running
         for output in outputs:
             generation = running.get(output.request_id)
@@ -388,7 +388,7 @@ class _Generation:
         self.ended = False
 
     def take(self, output: Any) -> None:
-        """Hand over what an output says. A receiver that raises, which is a bug, does not stop the others."""
+        """Deliver what an output says. A receiver that raises, which is a bug, does not stop the others."""
         self.ended = output.finish_reason is not None
         try:
             chunk = self.reader.read(output)

@@ -36,7 +36,7 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""What vLLM is told by variables, where the operator does not say otherwise."""
+"""What vLLM gets by environment variables, where the operator does not say otherwise."""
 
 NOT_TAKEN: Mapping[str, str] = {
     "model": "the model is the argument of `antiphon serve`",

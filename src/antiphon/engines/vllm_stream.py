@@ -269,7 +269,7 @@ class OutputReader:
         return "" if token in self._stops else self._shown.get(token, "")
 
     def _given_up(self) -> str:
-        """The text of bytes that are none: as replacement characters, from where on text is read anew."""
+        """The text of bytes that are none: as replacement characters, from where on text is read again."""
         self._step = self._vocabulary.stream().step
         return self._vocabulary.decode([token.id for token in self._begun])
 

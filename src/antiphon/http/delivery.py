@@ -66,7 +66,7 @@ class DirectConnection:
         await self._send({"type": "http.response.body", "body": body})
 
     def cut_off(self) -> None:
-        """Let go of a client that does not read."""
+        """Disconnect a client that does not read."""
         self._protocol.abort()
 
     def close(self) -> None:

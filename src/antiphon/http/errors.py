@@ -40,7 +40,7 @@ NOT_SERVED: Mapping[str, str] = {
     "/v1/moderations": f"Moderation is not served: do that before and after. {_SERVED}",
     "/v1/realtime": f"Spoken conversations are not served. {_SERVED}",
     "/v1/threads": "Threads are not served. Use /v1/conversations.",
-    "/v1/videos": f"Films are not made here. {_SERVED}",
+    "/v1/videos": f"Videos are not made here. {_SERVED}",
 }
 """The beginning of a path that other servers have → what is said to who asks for it."""
 

@@ -98,16 +98,16 @@ class Version(Struct, frozen=True):
 async def health(request: Request) -> Response:
     """200 while one model at least can answer; 503 before, while none can, and while the server stops."""
     found = await _find_out(app_of(request))
-    return _told(found, found.status is Health.READY)
+    return _health_response(found, found.status is Health.READY)
 
 
 async def ready(request: Request) -> Response:
     """200 while requests should be sent here: as /health, and the store has to answer, too."""
     found = await _find_out(app_of(request))
-    return _told(found, found.status is Health.READY and found.store is StoreStatus.READY)
+    return _health_response(found, found.status is Health.READY and found.store is StoreStatus.READY)
 
 
-def _told(found: ServerHealth, able: bool) -> Response:
+def _health_response(found: ServerHealth, able: bool) -> Response:
     response = json_response(msgspec.json.encode(found))
     response.status_code = 200 if able else 503
     return response

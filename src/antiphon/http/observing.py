@@ -1,7 +1,7 @@
 """What is seen of every request: its id, its log line, its counts and its span.
 
 The middleware is around everything else, so that a request that is refused, or runs into a bug, is seen like
-any other. The line is written when the response is over, and says what came of it: a stream whose status is
+any other. The line is written when the response is over, and says how it ended: a stream whose status is
 200 may have failed in its middle.
 
 `GET /metrics` gives the counts to Prometheus.
@@ -52,7 +52,7 @@ class ObservingMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Give the response the id of its request and what is left for its key, and note what came of it."""
+        """Give the response the id of its request and what is left for its key, and note how it ended."""
         scope["app"] = app = self._app
         if scope["type"] != "http":
             await self._asgi(scope, receive, send)
@@ -105,7 +105,7 @@ def _trace(scope: Scope) -> Mapping[str, str]:
 
 
 def report(app: App, scope: Scope, status: int, observation: Observation) -> None:
-    """Write what came of a request, or a turn on a WebSocket."""
+    """Write how a request ended, or a turn on a WebSocket."""
     method, path = scope.get("method", WEBSOCKET), scope["path"]
     route = getattr(scope.get("route"), "path", UNROUTED)
     counted = method if method in METHODS else OTHER_METHOD

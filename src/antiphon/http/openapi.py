@@ -18,8 +18,10 @@ from antiphon import __version__
 from antiphon.apis import vectors as wire
 from antiphon.apis.chat import schema as chat
 from antiphon.apis.chat import stored
-from antiphon.apis.completions import schema as completions
+from antiphon.apis.chat.resource import ChatCompletion
 from antiphon.apis.completions.infill import Infill, InfillRequest
+from antiphon.apis.completions.resource import Completion
+from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers import schema as containers
 from antiphon.apis.conversations import schema as conversations
 from antiphon.apis.files import schema as files
@@ -119,19 +121,19 @@ _STORE_FILES = Operation(
 _ITEMS = Operation(answer=_list_of(_ITEM, "ItemList"), query=PAGED)
 
 OPERATIONS: Mapping[str, Operation] = {
-    "POST /v1/chat/completions": Operation(chat.ChatRequest, chat.ChatCompletion, events=True),
+    "POST /v1/chat/completions": Operation(chat.ChatRequest, ChatCompletion, events=True),
     "GET /v1/chat/completions": Operation(
-        answer=_list_of(chat.ChatCompletion, "ChatCompletionList"), query=("model", "metadata[KEY]", *PAGED)
+        answer=_list_of(ChatCompletion, "ChatCompletionList"), query=("model", "metadata[KEY]", *PAGED)
     ),
     "POST /v1/chat/completions/render": Operation(chat.ChatRequest, Rendered),
-    "POST /v1/chat/completions/batch": Operation(chat.BatchRequest, chat.ChatCompletion),
-    "GET /v1/chat/completions/{completion_id}": Operation(answer=chat.ChatCompletion),
-    "POST /v1/chat/completions/{completion_id}": Operation(stored.UpdateRequest, chat.ChatCompletion),
+    "POST /v1/chat/completions/batch": Operation(chat.BatchRequest, ChatCompletion),
+    "GET /v1/chat/completions/{completion_id}": Operation(answer=ChatCompletion),
+    "POST /v1/chat/completions/{completion_id}": Operation(stored.UpdateRequest, ChatCompletion),
     "DELETE /v1/chat/completions/{completion_id}": Operation(answer=stored.Deleted),
     "GET /v1/chat/completions/{completion_id}/messages": Operation(
         answer=_list_of(stored.StoredMessage, "StoredMessageList"), query=PAGED
     ),
-    "POST /v1/completions": Operation(completions.CompletionRequest, completions.Completion, events=True),
+    "POST /v1/completions": Operation(CompletionRequest, Completion, events=True),
     "POST /infill": Operation(InfillRequest, Infill, events=True),
     "POST /tokenize": Operation((TokenizeTextRequest, TokenizeChatRequest), Tokenized),
     "POST /detokenize": Operation(DetokenizeRequest, Detokenized),

@@ -1,6 +1,6 @@
 """POST /v1/embeddings, /v1/rerank, /score and /v1/audio/transcriptions: what is no answer of a model.
 
-Vectors of texts, and how well they answer others; what is said in sounds, which takes a form.
+Vectors of texts, and how well they answer others; transcriptions, which take a form.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from antiphon.app import vectors
 from antiphon.app.app import App
 from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
-from antiphon.engines.engine import Sound
+from antiphon.engines.engine import TranscriptionRequest
 from antiphon.http.files import converted, form_of, name_of, pieces_of
 from antiphon.http.request import Handler, app_of, json_response, read_request
 from antiphon.run.endings import ClientLeftError
@@ -47,7 +47,7 @@ def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any]) 
 
 
 async def _unless_left(request: Request, working: Awaitable[T]) -> T | None:
-    """What comes of work; None if the client leaves before, which ends the work."""
+    """The result of work; None if the client leaves before, which ends the work."""
     work, leaving = asyncio.ensure_future(working), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -69,7 +69,7 @@ async def _left(request: Request) -> None:
 
 
 async def transcribe(request: Request) -> Response:
-    """What is said in a sound that a form brings, by a model of a server that writes it down."""
+    """Transcribe the audio that a form brings."""
     async with form_of(request) as form:
         upload = form.get("file")
         if not isinstance(upload, UploadFile):
@@ -81,12 +81,12 @@ async def transcribe(request: Request) -> Response:
         if not media_type.isprintable() or not media_type.isascii():
             media_type = "application/octet-stream"
         fields = tuple((name, value) for name, value in given if name != "model")
-        sound = Sound(data, name_of(upload), media_type, fields, translated)
+        audio = TranscriptionRequest(data, name_of(upload), media_type, fields, translated)
     wanted = converted(dict(given), TranscriptionForm)
     if not wanted.model and app_of(request).models.default is None:
         message = "Missing required parameter: 'model'."
         raise RequestError(message, param="model", code="missing_required_parameter")
-    reading = _Reading(vectors.transcribed(app_of(request), wanted.model, sound))
+    reading = _Reading(vectors.transcribed(app_of(request), wanted.model, audio))
     first = await _unless_left(request, reading.next())
     if first is None:
         reading.stop()

@@ -125,7 +125,7 @@ class AnswerSource:
 
 
 async def _each(prepared: Sequence[Prepared], work: Callable[[Prepared], Coroutine[Any, Any, T]]) -> list[T]:
-    """What comes of each of them. A failure ends them all."""
+    """The result of each of them. A failure ends them all."""
     if len(prepared) == 1:
         return [await work(prepared[0])]
     try:

@@ -21,7 +21,15 @@ from antiphon.core.turn import Calling, Ending, Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN, ChatDecoder
 from antiphon.decode.ids import ids_by, openai_call_id
-from antiphon.engines.engine import Conversation, Engine, GenerationRequest, Load, ModelCard, Prompt, Sound
+from antiphon.engines.engine import (
+    Conversation,
+    Engine,
+    GenerationRequest,
+    Load,
+    ModelCard,
+    Prompt,
+    TranscriptionRequest,
+)
 from antiphon.engines.upstreams.kind import no_tokens
 from antiphon.render.media import PLAIN, Marks, media_in
 from antiphon.render.messages import TemplateMessage, gather, move_media_of_results
@@ -179,9 +187,9 @@ class ChatModel:
         """See `Model`."""
         return await vectors.score(self.engine, pairs)
 
-    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """See `Model`."""
-        return vectors.transcribe(self.engine, sound)
+        return vectors.transcribe(self.engine, audio)
 
 
 _WIRE_NAMES = {"prompt_limit": "truncate_prompt_tokens"}

@@ -6,7 +6,7 @@
 
 A source pushes events by plain calls, once per engine step; projecting, journaling
 and writing happen inside that call. The driver awaits three things: the source's end,
-the journal, and a client that reads slowly. Modes (streamed or whole, stored or not,
+the journal, and a client that reads slowly. Modes (streamed or not, stored or not,
 foreground or background) differ in the parts they choose, never here. How an
 answer may end is one table, `endings.py`.
 
@@ -303,7 +303,7 @@ class Driver:
         if reason is not None:
             self._observation.fail(reason)
         background = self._journal is not None and self._journal.background
-        # A comment may have begun the stream: then the failure has to be told in it, as one of a response.
+        # A comment may have begun the stream: then the failure has to be its last event.
         begun = self._begun or self._client.started
         ending = ending_of(reason, begun=begun, background=background)
         try:

@@ -1,4 +1,4 @@
-"""How an answer may end: one table, for every API, streamed or whole, stored or not.
+"""How an answer may end: one table, for every API, streamed or not, stored or not.
 
 `docs/endings.md` explains it to users, and `tests/test_endings.py` holds it for every
 combination. In each of these endings the engine has stopped working on the answer.

@@ -91,7 +91,7 @@ class ReasoningLimit(Struct, frozen=True):
 class Interceptors(Struct, frozen=True):
     """What may step in between engine and client; most answers need none of it.
 
-    `ended` is told the items of each answer that has ended.
+    `ended` is called with the items of each answer that has ended.
     `hosted` names the functions that the server runs. `plan` is what a constraint of the
     generation comes from: an answer that is continued needs it, and `pool` to work on it. Its
     limits hold for the answer, too.
@@ -137,6 +137,7 @@ class GenerationRun:
         "_limit",
         "_lost",
         "_observation",
+        "_on_ended",
         "_output",
         "_pieces",
         "_plan",
@@ -146,7 +147,6 @@ class GenerationRun:
         "_request",
         "_scored",
         "_started",
-        "_told",
         "_unfinished",
         "_unread",
         "_verdict",
@@ -178,7 +178,7 @@ class GenerationRun:
         self._hosted = interceptors.hosted
         self._plan = interceptors.plan
         self._pool = interceptors.pool or BoundedPool()
-        self._told = interceptors.ended
+        self._on_ended = interceptors.ended
         times = self._pool.limits.repetitions
         self._repetition = RepetitionDetector(times) if times < WINDOW else None
         self._intercepted = self._continues or self._replay is not None or self._repetition is not None
@@ -415,8 +415,8 @@ class GenerationRun:
     def _last(self, events: list[Event]) -> list[Event]:
         """The last events, visible. What was wrong with the markup is logged once for all of it."""
         visible = self._visible(events)
-        if self._told is not None:
-            self._told(self._items.items)
+        if self._on_ended is not None:
+            self._on_ended(self._items.items)
         observation = self._observation
         model = observation.served or self._engine.card.name
         if self._broken:

@@ -3,8 +3,8 @@
 Names and claimed types are not believed. Images are opened in a bounded process (see `bounded`) and with
 Pillow, if that is installed: their pixels are counted before any is decoded, damaged ones are refused,
 those with an orientation are turned, and animated ones are some of their frames. Without Pillow only the
-header is read, and the engine gets what came. Pages of a PDF are drawn by pypdfium2. Of sounds, tinytag reads
-the headers, in such a process: one that has none, or lasts no time, is refused. Films are left to engines.
+header is read, and the engine gets what came. Pages of a PDF are drawn by pypdfium2. Of audio, tinytag reads
+the headers, in such a process: one that has none, or lasts no time, is refused. Video is left to engines.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ PAGE_PIXELS = 1536
 
 NOTES = {
     MediaKind.IMAGE: "(An image, which this model cannot see.)",
-    MediaKind.AUDIO: "(A sound, which this model cannot hear.)",
-    MediaKind.VIDEO: "(A film, which this model cannot see.)",
+    MediaKind.AUDIO: "(Audio, which this model cannot hear.)",
+    MediaKind.VIDEO: "(A video, which this model cannot see.)",
 }
 """What a model is shown in the place of media that it does not take."""
 _JPEG_QUALITY = 95
@@ -49,7 +49,7 @@ _FORMATS = {
 }
 _READ_BY_ENGINES = frozenset({"PNG", "JPEG"})
 _ORIENTATION = 0x0112
-_SILENT = "The sound is damaged, or has nothing to be heard. Send it whole."
+_SILENT = "The audio is damaged, or silent. Send it whole."
 _KNOWN = "PNG, JPEG, GIF, WebP or BMP"
 _SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # markers of JPEG with a size
 
@@ -186,8 +186,8 @@ def open_image(data: bytes, low: bool, limits: Limits, param: str, frame: int = 
         raise _damaged(param) from error
 
 
-def check_sound(data: bytes, param: str) -> None:
-    """See that a sound can be played, as far as its headers say. For a process of its own.
+def check_audio(data: bytes, param: str) -> None:
+    """See that audio can be played, as far as its headers say. For a process of its own.
 
     Raises RequestError, which blames `param`.
     """
@@ -209,7 +209,7 @@ async def read_media(
     """What these bytes are, as parts: several of an animation. Raises RequestError, which names `param`."""
     found = format_of(data)
     if found.kind is MediaKind.AUDIO and find_spec("tinytag") is not None:
-        await pool.run(param, check_sound, data, param)
+        await pool.run(param, check_audio, data, param)
     if found.kind is not MediaKind.IMAGE:
         return [MediaPart(found.kind, await digest_of(data), found.media_type, data, param=param)]
     if not has_pillow():

@@ -24,7 +24,15 @@ from antiphon.core.observation import observed
 from antiphon.core.turn import Calling, Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
-from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, Sound, check_size
+from antiphon.engines.engine import (
+    Engine,
+    GenerationRequest,
+    Load,
+    ModelCard,
+    Prompt,
+    TranscriptionRequest,
+    check_size,
+)
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
@@ -126,8 +134,8 @@ class Model(Protocol):
         """How well each document of the pairs answers its query. Raises RequestError, EngineError."""
         ...
 
-    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
-        """What is said in a sound, as the body of an answer. Raises RequestError, EngineError."""
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+        """A transcription, as the body of an answer. Raises RequestError, EngineError."""
         ...
 
 
@@ -135,7 +143,8 @@ class Prepared(Struct, frozen=True):
     """A generation that can begin, the same for all choices of a turn.
 
     `decoder` makes a decoder for one answer, whose ids of calls come from random numbers if there are any.
-    `ended` is told the items of each answer. `reading` says what `decoder` reads, where that is recorded.
+    `ended` is called with the items of each answer. `reading` says what `decoder` reads, where that is
+    recorded.
     """
 
     turn: Turn

@@ -30,7 +30,7 @@ from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.engine import Load, ModelCard, Prompt, Sound
+from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.engines.pool import ReplicaState
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.generation import GenerationRun
@@ -347,7 +347,7 @@ class Models:
         self.release(served)
 
     def release(self, served: ServedModel) -> None:
-        """Let go of a model that was taken."""
+        """Release a model that was taken."""
         served.uses -= 1
         served.last_used = next(self._clock)
         self._freed.set()
@@ -364,7 +364,7 @@ class Models:
     def _brought(self, served: ServedModel, task: asyncio.Task[None]) -> None:
         del self._bringing[served]
         if not task.cancelled():
-            task.exception()  # whoever waits is told; nobody may
+            task.exception()  # whoever waits gets it; nobody may wait
 
     async def _load(self, served: ServedModel) -> None:
         async with self._changing:
@@ -524,10 +524,10 @@ class NamedModel:
         async with self.held():
             return await self._model.score(pairs)
 
-    async def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+    async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """See `Model`."""
         async with self.held():
-            async for piece in self._model.transcribe(sound):
+            async for piece in self._model.transcribe(audio):
                 yield piece
 
     def _completed(self, turn: Turn) -> Turn:

@@ -150,7 +150,7 @@ async def request_after(
     """The request for what follows these chunks of the answer to `request`, and their number of tokens.
 
     `plan` is what is enforced. The request has no room left if they have used it up. Raises EngineError
-    for an engine that is asked with conversations: it begins anew, each time.
+    for an engine that is asked with conversations: it starts again, each time.
     """
     if request.conversation is not None:
         raise EngineError("This answer was interrupted, and the server of its model cannot go on with it.")

@@ -26,7 +26,7 @@ from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.detection.foreign import ForeignCalls
 from antiphon.dialects.dialect import TEXT, Dialect
-from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, Sound
+from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
@@ -186,9 +186,9 @@ class TokenModel:
         """See `Model`."""
         return await vectors.score(self.engine, pairs)
 
-    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """See `Model`."""
-        return vectors.transcribe(self.engine, sound)
+        return vectors.transcribe(self.engine, audio)
 
     async def prompt(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
         """The turn as the model wants to read it: these `ids`, if it was rendered before.

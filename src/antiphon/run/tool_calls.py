@@ -93,7 +93,7 @@ class Budget:
         """A generation read and wrote so many tokens."""
         self._tokens_left -= tokens
 
-    def told(self, tool: str, tokens: int) -> None:
+    def returned(self, tool: str, tokens: int) -> None:
         """The result of a call has so many tokens."""
         self._tokens[tool] += tokens
 
@@ -182,7 +182,7 @@ class ToolCalls:
     async def _result(
         self, call: FunctionCall, number: int, seconds: float | None, tell: Tell
     ) -> tuple[ToolResult, float]:
-        """What comes of a call, and how many seconds it took."""
+        """The result of a call, and how many seconds it took."""
         if seconds is None:
             return ToolResult(ENOUGH if self._budget.spent else _ENOUGH_OF_IT, failed=True), 0.0
         if number < self._context.calls_begun and not self.hosted(call).idempotent:

@@ -65,10 +65,10 @@ class ApprovedCalls:
             for call in approved:
                 output.push(choice, self.items.extend(_written(call)))
             output.push(choice, [ToolCallsPending()])
-            told = await self._calls.run(approved, output, choice)
+            returned = await self._calls.run(approved, output, choice)
             results = {
                 call.call_id: await self._output(call, result)
-                for call, result in zip(approved, told, strict=True)
+                for call, result in zip(approved, returned, strict=True)
             }
         self._over = True
         items: list[Item] = []
@@ -251,7 +251,7 @@ class ToolLoop:
         """Note how many tokens the results have."""
         sizes = [await self._prepared.tokens_in(result.text) for result in results]
         for call, tokens in zip(calls, sizes, strict=True):
-            self._budget.told(self._calls.hosted(call).type, tokens)
+            self._budget.returned(self._calls.hosted(call).type, tokens)
         self._generations[-1] = replace(
             self._generations[-1], tool_calls=len(calls), tool_output_tokens=sum(sizes)
         )

@@ -54,7 +54,7 @@ class ToolSessions:
         await self._stack.__aexit__(*exception)
 
     async def run(self, call: FunctionCall, seconds: float, tell: Tell) -> tuple[ToolResult, float]:
-        """Run what the model called, so many seconds at most; what came of it, and how many it took.
+        """Run what the model called, so many seconds at most; its result, and how many it took.
 
         Raises EngineNotReadyError if the server stops before it is done.
         """
@@ -71,7 +71,7 @@ class ToolSessions:
                 task.cancel()
             await asyncio.wait((running, stopping), timeout=CLOSING)
             if not running.done():
-                log.error("a tool does not let go of a call", tool=self._hosted[call.name].type)
+                log.error("a tool does not end a call", tool=self._hosted[call.name].type)
         taken = perf_counter() - started
         self._note(call, started, taken, result)
         return result, taken

@@ -1,4 +1,4 @@
-"""Vectors and scores of texts, what is said in sounds, and models that give nothing else.
+"""Vectors and scores of texts, transcriptions, and models that give nothing else.
 
 A model that ranks says itself how well a document answers a query. Of one that embeds only, it is the cosine
 of the angle between their vectors.
@@ -22,9 +22,9 @@ from antiphon.engines.engine import (
     ModelCard,
     Prompt,
     Reranker,
-    Sound,
     Task,
     Transcriber,
+    TranscriptionRequest,
 )
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.generation import GenerationRun
@@ -72,13 +72,13 @@ async def score(engine: Engine, pairs: Sequence[tuple[str, str]]) -> Scores:
     return Scores((*scores,), found.tokens)
 
 
-def transcribe(engine: Engine, sound: Sound) -> AsyncIterator[bytes]:
-    """What is said in a sound, as the body of an answer. Raises RequestError, EngineError."""
+def transcribe(engine: Engine, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    """A transcription, as the body of an answer. Raises RequestError, EngineError."""
     if Task.TRANSCRIBE not in engine.card.capabilities.tasks or not isinstance(engine, Transcriber):
         raise _unable(
             engine.card, "transcribes nothing", "Name one that does, or send the file in a conversation"
         )
-    return engine.transcribe(sound)
+    return engine.transcribe(audio)
 
 
 def _unable(card: ModelCard, what: str, remedy: str) -> RequestError:
@@ -86,7 +86,7 @@ def _unable(card: ModelCard, what: str, remedy: str) -> RequestError:
 
 
 class VectorModel:
-    """A model that embeds, ranks or writes down sounds, and answers nobody. See `Model`."""
+    """A model that embeds, ranks or transcribes audio, and answers nobody. See `Model`."""
 
     def __init__(self, engine: Engine, limits: Limits = DEFAULTS) -> None:
         self.engine = engine
@@ -144,9 +144,9 @@ class VectorModel:
         """See `Model`."""
         return await score(self.engine, pairs)
 
-    def transcribe(self, sound: Sound) -> AsyncIterator[bytes]:
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """See `Model`."""
-        return transcribe(self.engine, sound)
+        return transcribe(self.engine, audio)
 
     def _no_answers(self) -> RequestError:
         return _unable(

@@ -15,7 +15,7 @@ from antiphon.store.records import Limits, Swept
 from antiphon.store.responses import SqlResponses
 from antiphon.store.store import Watch
 from antiphon.store.sweep import sweep
-from antiphon.store.usage import SqlUsage
+from antiphon.store.usage import SqlStorageUsage
 from antiphon.store.vector_stores import SqlVectorStores
 
 
@@ -34,7 +34,7 @@ class SqlStore:
         self.containers = SqlContainers(self._database)
         self.vector_stores = SqlVectorStores(self._database)
         self.approvals = SqlApprovals(self._database)
-        self.usage = SqlUsage(self._database)
+        self.usage = SqlStorageUsage(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date; raises StoreError."""

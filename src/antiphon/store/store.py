@@ -540,7 +540,7 @@ class Approvals(Protocol):
         ...
 
 
-class Usage(Protocol):
+class StorageUsage(Protocol):
     """How much each owner has stored."""
 
     async def of(self, owner: str) -> int:
@@ -579,7 +579,7 @@ class Store(Protocol):
     @property
     def approvals(self) -> Approvals: ...
     @property
-    def usage(self) -> Usage: ...
+    def usage(self) -> StorageUsage: ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         """Watch for changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.

@@ -70,8 +70,8 @@ def _check(connection: Connection, database: Database, wanted: _Wanted, now: flo
             raise refusal("conversation_bytes", limits, "conversation")
 
 
-class SqlUsage:
-    """`Usage`, on a database."""
+class SqlStorageUsage:
+    """`StorageUsage`, on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -4,7 +4,7 @@ What they write is run like the cells of a notebook: variables stay from one
 call to the next, and what is printed is what the model reads, with the value
 of the last expression. Each answer has a process of its own, which begins with
 the first call. A program that meets a limit takes its process with it: the
-next call begins anew.
+next call starts again.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ QUEUE_SECONDS = 5.0
 """How long an answer waits for a process, if too many run."""
 
 SETTLING = 0.05
-"""Seconds until a closed pool's threads have let go of Python, which is aborted if it ends before that."""
+"""Seconds until a closed pool's threads have left Python, which is aborted if it ends before that."""
 
 MEMORY = 256 * 2**20
 """Bytes that the program of an answer may hold."""
@@ -79,7 +79,7 @@ Modules: {", ".join(MODULES)}.""",
     hosted=Hosted(TYPE, ACTION, idempotent=True),
 )
 
-_ANEW = "Its variables are gone: the next call begins anew."
+_ANEW = "Its variables are gone: the next call starts a new one."
 _TIMEOUT = f"The code was stopped: it took too long. {_ANEW}"
 _MEMORY = f"The code was stopped: it took more than {MEMORY >> 20} MiB of memory. {_ANEW}"
 _CRASH = f"The interpreter crashed. {_ANEW}"

@@ -121,8 +121,8 @@ async def discover(
     """What a model is offered of the tools that are `requested`: settings, by their place in the request.
 
     `trained` are functions that the model was trained with, by type of the tool that runs
-    them: it is offered those. Raises RequestError for tools that are not run here, and settings that cannot
-    be honoured; and ToolError if a tool cannot say now what it can do.
+    them: it is offered those. Raises RequestError for tools that are not run here, and settings that are not
+    supported; and ToolError if a tool cannot say now what it can do.
     """
     types = offered_nothing(tools).types
     found: dict[str, tuple[Function, ...]] = {}

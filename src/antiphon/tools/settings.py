@@ -60,5 +60,5 @@ def parse_settings(settings: Mapping[str, Any], type_: type[T], where: str) -> T
 
 
 def invalid_setting(param: str, remedy: str) -> RequestError:
-    """The error of a setting that cannot be honoured."""
+    """The error of a setting that is not supported."""
     return RequestError(f"Invalid value for '{param}': {remedy}", param=param)

@@ -49,7 +49,7 @@ A call may take {SECONDS:.0f} seconds, or `timeout_ms`, at most {MAX_SECONDS * 1
     hosted=Hosted(TYPE, ACTION),
 )
 
-_LOST = "The files of earlier commands are lost: the sandbox was made anew."
+_LOST = "The files of earlier commands are lost: the sandbox was made again."
 _BROKEN = "Commands cannot be run at the moment. Go on without them."
 
 _TRY = Commands("exit 0\n", 30.0, 1000)

@@ -117,7 +117,7 @@ class ServerTool(Protocol):
 
         Each function is `hosted`, which says whether calls may run side by side, and be run again. Where a
         request may have several tools of this type, `Hosted.label` tells them apart. Nothing is offered if
-        the settings keep the tool from the server. Raises RequestError for settings that it cannot honour,
+        the settings keep the tool from the server. Raises RequestError for settings that it does not support,
         naming them, and ToolError. It ends in bounded time.
         """
         ...

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from msgspec import json as msgspec_json
 from msgspec.structs import replace
 
-from antiphon.apis.chat.schema import (
+from antiphon.apis.chat.resource import (
     ChatCompletionChunk,
     ChunkChoice,
     CustomFragment,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.apis.completions.accept import Accepted, Shape, accept
+from antiphon.apis.completions.accept import Accepted, ChoiceLayout, accept
 from antiphon.apis.completions.answer import CompletionBuilder
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.completions.stream import CompletionStream
@@ -66,9 +66,11 @@ def said(
 
 
 def answered(
-    choices: Sequence[Sequence[Event]], shape: Shape, presentation: PresentationOptions = DEFAULT_PRESENTATION
+    choices: Sequence[Sequence[Event]],
+    layout: ChoiceLayout,
+    presentation: PresentationOptions = DEFAULT_PRESENTATION,
 ) -> dict[str, Any]:
-    builder = CompletionBuilder(ENVELOPE, shape, presentation)
+    builder = CompletionBuilder(ENVELOPE, layout, presentation)
     builder.prompted(PROMPTS)
     assert builder.begin() == []
     for index, events in enumerate(choices):
@@ -80,10 +82,12 @@ def answered(
 
 
 def streamed(
-    choices: Sequence[Sequence[Event]], shape: Shape, presentation: PresentationOptions = DEFAULT_PRESENTATION
+    choices: Sequence[Sequence[Event]],
+    layout: ChoiceLayout,
+    presentation: PresentationOptions = DEFAULT_PRESENTATION,
 ) -> list[dict[str, Any]]:
     """The chunks of a stream, one event at a time, choice after choice."""
-    stream = CompletionStream(ENVELOPE, shape, presentation)
+    stream = CompletionStream(ENVELOPE, layout, presentation)
     stream.prompted(PROMPTS)
     payloads = stream.begin()
     for index, events in enumerate(choices):
@@ -136,7 +140,7 @@ def test_a_prompt_in_any_form_becomes_turns(prompt: Any, prompts: list[Any]) -> 
     made = accepted(prompt=prompt)
 
     assert made.turns == tuple(turn(one) for one in prompts)
-    assert made.shape == Shape(len(prompts), 1, 1)
+    assert made.layout == ChoiceLayout(len(prompts), 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_the_shape_and_the_presentation_of_an_answer() -> None:
         prompt=["a", "b"], n=2, best_of=4, echo=True, logprobs=1, return_token_ids=True, request_id="r"
     )
 
-    assert made.shape == Shape(2, 4, 2, echo=True)
+    assert made.layout == ChoiceLayout(2, 4, 2, echo=True)
     assert made.presentation == PresentationOptions(logprobs=1, token_ids=True)
     assert made.request_id == "r"
     assert accepted(best_of=2).presentation.logprobs is None
@@ -233,14 +237,14 @@ def test_the_stream_adds_up_to_the_full_answer(
     tried: int,
     reason: FinishReason,
 ) -> None:
-    shape = Shape(2, tried, tried, echo)
+    layout = ChoiceLayout(2, tried, tried, echo)
     choices = [said(cut(text, at), reason), *[said([text]) for _ in range(2 * tried - 1)]]
 
-    chunks = streamed(choices, shape, presentation)
+    chunks = streamed(choices, layout, presentation)
 
     for chunk in chunks[:3]:
         validate("CreateCompletionResponse", chunk)
-    body = answered(choices, shape, presentation)
+    body = answered(choices, layout, presentation)
     assert accumulated(chunks, presentation) == body["choices"]
     if presentation.usage is not UsageReports.NONE:
         assert chunks[-1]["usage"] == body["usage"]
@@ -248,7 +252,7 @@ def test_the_stream_adds_up_to_the_full_answer(
 
 
 def test_log_probabilities_as_lists() -> None:
-    body = answered([said(["Hi", " é"])], Shape(1, 1, 1, echo=True), PresentationOptions(logprobs=1))
+    body = answered([said(["Hi", " é"])], ChoiceLayout(1, 1, 1, echo=True), PresentationOptions(logprobs=1))
 
     assert body["choices"][0]["text"] == "OneHi é"
     assert body["choices"][0]["logprobs"] == {
@@ -265,17 +269,17 @@ def test_the_token_that_was_drawn_is_among_the_likely_ones() -> None:
     decoder = Decoder(PLAIN_TABLE)
     events = [*decoder.feed(Chunk("y", (unlikely,))), *decoder.finish(Finish(FinishReason.STOP))]
 
-    [choice] = answered([events], Shape(1, 1, 1), PresentationOptions(logprobs=1))["choices"]
+    [choice] = answered([events], ChoiceLayout(1, 1, 1), PresentationOptions(logprobs=1))["choices"]
 
     assert choice["logprobs"]["top_logprobs"] == [{"y": -4.0, "x": -0.1}]
 
 
 def test_the_best_are_shown_best_first_and_all_are_counted() -> None:
-    shape = Shape(2, 3, 2)
+    layout = ChoiceLayout(2, 3, 2)
     choices = [said([name, "!"], logprob=score) for name, score in
                [("bad", -3.0), ("best", -0.1), ("good", -1.0), ("A", -0.2), ("B", -0.1), ("C", -0.3)]]  # fmt: skip
 
-    body = answered(choices, shape)
+    body = answered(choices, layout)
 
     assert [(choice["index"], choice["text"]) for choice in body["choices"]] == [
         (0, "best!"), (1, "good!"), (2, "B!"), (3, "A!"),
@@ -286,16 +290,16 @@ def test_the_best_are_shown_best_first_and_all_are_counted() -> None:
 
 def test_a_choice_that_failed_says_so() -> None:
     events: list[Event] = [Finished(FinishReason.ERROR, Usage(), error="It failed.")]
-    shape = Shape(1, 1, 1)
+    layout = ChoiceLayout(1, 1, 1)
 
-    for choice in (answered([events], shape)["choices"][0], streamed([events], shape)[0]["choices"][0]):
+    for choice in (answered([events], layout)["choices"][0], streamed([events], layout)[0]["choices"][0]):
         assert (choice["finish_reason"], choice["error"]["message"]) == ("error", "It failed.")
 
 
 def test_the_prompts_tokens_are_shown_if_the_client_wants() -> None:
     presentation = PresentationOptions(token_ids=True, prompt_logprobs=True)
 
-    first, second = answered([said(["a"]), said(["b"])], Shape(2, 1, 1), presentation)["choices"]
+    first, second = answered([said(["a"]), said(["b"])], ChoiceLayout(2, 1, 1), presentation)["choices"]
 
     assert (first["prompt_token_ids"], second["prompt_token_ids"]) == ([1, 2], [3])
     assert first["token_ids"] == [0]
@@ -303,9 +307,9 @@ def test_the_prompts_tokens_are_shown_if_the_client_wants() -> None:
 
 
 def test_the_stream_of_an_answer_that_is_given_up_has_no_finish_reason() -> None:
-    shape, choices = Shape(1, 2, 2), [said(["a"])[:-1], said(["b"])[:-1]]
+    layout, choices = ChoiceLayout(1, 2, 2), [said(["a"])[:-1], said(["b"])[:-1]]
     end = Finished(FinishReason.ERROR, Usage())
 
-    chunks = streamed([[*choice, end] for choice in choices], shape)
+    chunks = streamed([[*choice, end] for choice in choices], layout)
 
     assert {part["finish_reason"] for chunk in chunks for part in chunk["choices"]} == {None}

@@ -9,7 +9,7 @@ from anthropic import Anthropic
 
 from antiphon.apis.envelope import Envelope, RenderedPrompt
 from antiphon.apis.framing import frame
-from antiphon.apis.messages.accept import Accepted, Context, accept
+from antiphon.apis.messages.accept import Accepted, MessageContext, accept
 from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.presentation import Presentation
 from antiphon.apis.messages.schema import CreateMessage
@@ -55,7 +55,11 @@ def request(messages: Any = "Hi", **fields: Any) -> dict[str, Any]:
     return {"model": "scripted", "max_tokens": 1000, "messages": messages, **fields}
 
 
-def accepted(messages: Any = "Hi", context: Context = Context("", unseal=unseal), **fields: Any) -> Accepted:  # noqa: B008 (frozen)
+def accepted(
+    messages: Any = "Hi",
+    context: MessageContext = MessageContext("", unseal=unseal),  # noqa: B008 (frozen)
+    **fields: Any,
+) -> Accepted:
     """What a request asks for, of a server that runs no tools but those that the context has."""
     wanted = decode(json.dumps(request(messages, **fields)).encode(), CreateMessage)
     if not context.hosts.functions:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.apis.messages.accept import Context
+from antiphon.apis.messages.accept import MessageContext
 from antiphon.apis.messages.errors import encode_error
 from antiphon.apis.messages.presentation import ThinkingShown
 from antiphon.core.constraint import JsonSchema
@@ -244,7 +244,9 @@ def test_what_the_server_ran_is_shown_as_the_model_knows_it(
         {"type": "code_execution_20250522", "name": "code_execution"},
     ]
 
-    said = items([user(text("?")), assistant(*blocks)], context=Context("", hosts, unseal), tools=tools)
+    said = items(
+        [user(text("?")), assistant(*blocks)], context=MessageContext("", hosts, unseal), tools=tools
+    )
 
     name, arguments, answer = shown
     assert said[1:] == (FunctionCall("7", name, arguments), FunctionOutput("7", (TextPart(answer),), name))
@@ -308,14 +310,14 @@ def test_tools_of_the_server() -> None:
     hosts = Hosts({"tools[0]": (SEARCH, OPEN), "tools[1]": (SEARCH, OPEN)})
     both = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
             {"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 2}]  # fmt: skip
-    turn = accepted("Hi", Context("", hosts), tools=both).turn
-    fetching = accepted("Hi", Context("", Hosts({"tools[0]": (SEARCH, OPEN)})), tools=both[1:]).turn
+    turn = accepted("Hi", MessageContext("", hosts), tools=both).turn
+    fetching = accepted("Hi", MessageContext("", Hosts({"tools[0]": (SEARCH, OPEN)})), tools=both[1:]).turn
 
     assert turn.tools == (SEARCH, OPEN)
     assert turn.tool_limit == 5
     assert fetching.tools == (OPEN,)
     chosen = accepted(
-        "Hi", Context("", hosts), tools=both, tool_choice={"type": "tool", "name": "web_fetch"}
+        "Hi", MessageContext("", hosts), tools=both, tool_choice={"type": "tool", "name": "web_fetch"}
     ).turn
     assert chosen.tool_choice == ToolChoice(Calling.REQUIRED, frozenset({"web_open"}), named=True)
 
@@ -463,7 +465,7 @@ def test_uses_are_counted_for_all_tools_of_the_server_together() -> None:
 
     for given, place in [(tools, "tools[0].max_uses"), ([{**tools[0], "max_uses": 0}], "tools[0].max_uses")]:
         with pytest.raises(RequestError) as error:
-            accepted("Hi", Context("", hosts), tools=given)
+            accepted("Hi", MessageContext("", hosts), tools=given)
         assert error.value.param == place
 
 

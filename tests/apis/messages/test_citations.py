@@ -1,4 +1,4 @@
-"""What of a request is cited: each citation says where its text stands, streamed or whole."""
+"""What of a request is cited: each citation says where its text stands, streamed or not."""
 
 from itertools import pairwise
 from typing import Any

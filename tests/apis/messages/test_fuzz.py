@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.apis.messages.accept import Context, accept
+from antiphon.apis.messages.accept import MessageContext, accept
 from antiphon.apis.messages.citations import FileText
 from antiphon.apis.messages.errors import encode_error
 from antiphon.apis.messages.history import cited_files
@@ -123,7 +123,7 @@ def understood(given: Any) -> RequestError | None:
         wire = decode(json.dumps(given).encode(), CreateMessage)
         requested_tools(wire.tools, wire.mcp_servers, ("web_search", "shell"))
         files = {file.param: FileText(("A.",), paged=True) for file in cited_files(wire.messages)}
-        accept(wire, Context("", HOSTS, unseal, files))
+        accept(wire, MessageContext("", HOSTS, unseal, files))
     except RequestError as error:
         return error
     return None

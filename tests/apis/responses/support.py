@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.apis.fields import ParameterNames
-from antiphon.apis.responses.accept import Accepted, Context, accept
+from antiphon.apis.responses.accept import Accepted, ResponseContext, accept
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.apis.responses.stream import ResponseProjection
@@ -111,7 +111,7 @@ def accepted(
     """A request to a server with tools that offer these functions."""
     wanted = request(**fields)
     hosts = hosts_for(offers, requested_tools(wanted.tools), optional=ALWAYS_SENT)
-    return accept(wanted, Context(ID, OWNER, unseal=unseal, hosts=hosts, **(context or {})))
+    return accept(wanted, ResponseContext(ID, OWNER, unseal=unseal, hosts=hosts, **(context or {})))
 
 
 def answering_to(context: Mapping[str, Any] | None = None, **fields: Any) -> Answering:

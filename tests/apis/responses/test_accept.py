@@ -14,7 +14,7 @@ from antiphon.apis.responses.accept import (
     INCLUDABLE,
     PARAMETERS,
     SEALED_REASONING,
-    Context,
+    ResponseContext,
     accept,
     prompting,
 )
@@ -202,7 +202,7 @@ def test_counting_a_prompt_reads_it_as_an_answer_would() -> None:
     fields: dict[str, Any] = {"instructions": "Be kind.", "tools": [{"type": "function", "name": "f"}]}
     body = json.dumps({"model": "m", "input": "Hello"} | fields).encode()
 
-    counted = prompting(wire.decode(body, CountTokens), Context(ID, OWNER))
+    counted = prompting(wire.decode(body, CountTokens), ResponseContext(ID, OWNER))
     assert counted == replace(turn(**fields), copies=counted.copies)  # nothing is answered
 
 
@@ -218,7 +218,7 @@ def test_a_request_can_be_stored_and_read_again() -> None:
 
     again = wire.decode(msgspec_json.encode(asked), CreateResponse)
 
-    first, second = (accept(each, Context(ID, OWNER)) for each in (asked, again))
+    first, second = (accept(each, ResponseContext(ID, OWNER)) for each in (asked, again))
     assert (first.turn, first.items, first.settings) == (second.turn, second.items, second.settings)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from antiphon.apis import wire
-from antiphon.apis.responses.accept import Context
+from antiphon.apis.responses.accept import ResponseContext
 from antiphon.apis.responses.compact import (
     SUMMARY_REQUEST,
     AcceptedCompaction,
@@ -14,7 +14,7 @@ from antiphon.apis.responses.compact import (
     compaction_fields,
     summary_turn,
 )
-from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION, Summary
+from antiphon.apis.responses.history import SUMMARY_INTRODUCTION, Summary
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Usage
@@ -39,7 +39,7 @@ def seal(text: str) -> str:
 def compacting() -> AcceptedCompaction:
     body = json.dumps({"model": "m", "input": CONVERSATION, "instructions": "Be kind."}).encode()
     history = [item.payload for item in accepted(input="Hello").items]
-    context = Context("cmp_1", OWNER, history, unseal=unseal)
+    context = ResponseContext("cmp_1", OWNER, history, unseal=unseal)
     return accept_compact(wire.decode(body, CompactRequest), context)
 
 
@@ -98,6 +98,8 @@ def test_what_is_missing_is_named(missing: str) -> None:
     del body[missing]
 
     with pytest.raises(RequestError) as caught:
-        accept_compact(wire.decode(json.dumps(body).encode(), CompactRequest), Context("cmp_1", OWNER))
+        accept_compact(
+            wire.decode(json.dumps(body).encode(), CompactRequest), ResponseContext("cmp_1", OWNER)
+        )
 
     assert caught.value.param == missing

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.apis import wire
-from antiphon.apis.responses.accept import Context, prompting
+from antiphon.apis.responses.accept import ResponseContext, prompting
 from antiphon.apis.responses.schema import CountTokens
 from antiphon.apis.responses.tools import requested_tools
 from antiphon.core.errors import RequestError
@@ -92,7 +92,7 @@ def test_a_shell_on_the_clients_machine_is_the_clients() -> None:
 def test_a_prompt_that_is_measured_is_offered_the_same() -> None:
     body = json.dumps({"model": "m", "input": "Hello", "tools": TOOLS}).encode()
     requested = wire.decode(body, CountTokens)
-    context = Context(ID, OWNER, hosts=hosts_for(HOSTED, requested_tools(requested.tools)))
+    context = ResponseContext(ID, OWNER, hosts=hosts_for(HOSTED, requested_tools(requested.tools)))
 
     assert prompting(requested, context).tools == turn(tools=TOOLS).tools
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from antiphon.apis.responses.conversation import SUMMARY_INTRODUCTION, Summary
+from antiphon.apis.responses.history import SUMMARY_INTRODUCTION, Summary
 from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.kinds import KINDS
 from antiphon.core.errors import NotFoundError, RequestError

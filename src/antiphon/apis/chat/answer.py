@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from antiphon.apis.chat.calls import add_calls, reason_shown
-from antiphon.apis.chat.schema import (
+from antiphon.apis.chat.resource import (
     Annotation,
     AnswerMessage,
     ChatCompletion,

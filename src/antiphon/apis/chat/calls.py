@@ -7,7 +7,13 @@ shows it whole. An encoder knows all three.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from antiphon.apis.chat.schema import AnswerMessage, CustomFragment, Delta, FunctionFragment, ToolCallFragment
+from antiphon.apis.chat.resource import (
+    AnswerMessage,
+    CustomFragment,
+    Delta,
+    FunctionFragment,
+    ToolCallFragment,
+)
 from antiphon.apis.custom_tools import InputReader, to_input
 from antiphon.apis.envelope import PresentationOptions
 from antiphon.core.events import CallStarted

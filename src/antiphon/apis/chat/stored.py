@@ -11,15 +11,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.chat.history import MEDIA
-from antiphon.apis.chat.schema import (
-    CalledFunction,
-    ContentPart,
-    CustomFragment,
-    FunctionFragment,
-    RequestMessage,
-    ToolCall,
-    ToolCallFragment,
-)
+from antiphon.apis.chat.resource import CustomFragment, FunctionFragment, ToolCallFragment
+from antiphon.apis.chat.schema import CalledFunction, ContentPart, RequestMessage, ToolCall
 from antiphon.apis.request import Metadata
 from antiphon.apis.responses.stored import StoredItem
 

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from antiphon.apis.chat.answer import Annotations, token_logprobs
 from antiphon.apis.chat.calls import encoder_of, reason_shown
-from antiphon.apis.chat.schema import ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta
+from antiphon.apis.chat.resource import ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta
 from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt

@@ -20,27 +20,27 @@ DEFAULT_MAX_TOKENS = 16
 Prompt = str | tuple[int, ...]
 
 
-class Shape(Struct, frozen=True):
+class ChoiceLayout(Struct, frozen=True):
     """How the completions of several prompts are put together.
 
-    Each prompt has `tried` completions, of which the best `shown` are shown.
+    Each prompt has `best_of` completions, of which the best `n` are shown.
     With `echo` each begins with its prompt.
     """
 
     prompts: int
-    tried: int
-    shown: int
+    best_of: int
+    n: int
     echo: bool = False
 
 
 class Accepted(Struct, frozen=True):
     """A request that can be answered: what to run, prompt by prompt, and how to show the answers.
 
-    The choices of the first turn come first: `index = prompt * shape.tried + choice`.
+    The choices of the first turn come first: `index = prompt * layout.best_of + choice`.
     """
 
     turns: tuple[Turn, ...]
-    shape: Shape
+    layout: ChoiceLayout
     presentation: PresentationOptions = DEFAULT_PRESENTATION
     request_id: str | None = None
 
@@ -51,15 +51,15 @@ def accept(
     """What the request asks for, on behalf of `owner`; `defaults` is the server's. Raises RequestError."""
     check(request)
     prompts = _prompts(request.prompt)
-    shape = _shape(request, len(prompts))
+    layout = _layout(request, len(prompts))
     if request.max_tokens == 0:
         message = "A completion has at least one token. Use at least 1, or -1 for what there is room for."
         raise RequestError(message, param="max_tokens")
     max_tokens = token_limit(request.max_tokens, DEFAULT_MAX_TOKENS)
     # The best are found by their log probabilities, whether these are shown or not.
-    logprobs = 0 if request.logprobs is None and shape.tried > shape.shown else request.logprobs
+    logprobs = 0 if request.logprobs is None and layout.best_of > layout.n else request.logprobs
     sampling_ = sampling(request, max_tokens=max_tokens, logprobs=logprobs)
-    if shape.echo and request.logprobs is not None and sampling_.prompt_logprobs is None:
+    if layout.echo and request.logprobs is not None and sampling_.prompt_logprobs is None:
         sampling_ = replace(sampling_, prompt_logprobs=request.logprobs)
     format_source, format_ = answer_format(request)
     turn = Turn(
@@ -68,7 +68,7 @@ def accept(
         sampling=sampling_,
         stop=stops(request),
         stop_shown=bool(request.include_stop_str_in_output),
-        choices=shape.tried,
+        choices=layout.best_of,
         copies=copies(request),
         prompt_limit=request.truncate_prompt_tokens,
         suffix=_suffix(request),
@@ -77,7 +77,7 @@ def accept(
     )
     turns = tuple(replace(turn, prompt=prompt) for prompt in prompts)
     return Accepted(
-        turns, shape, shared_presentation(request, defaults, request.logprobs), request.request_id
+        turns, layout, shared_presentation(request, defaults, request.logprobs), request.request_id
     )
 
 
@@ -92,20 +92,20 @@ def _suffix(request: CompletionRequest) -> str | None:
     return request.suffix
 
 
-def _shape(request: CompletionRequest, prompts: int) -> Shape:
-    shown = request.n or 1
-    tried = request.best_of or shown
-    if tried < shown:
-        raise RequestError(f"'best_of' must be at least 'n', which is {shown}.", param="best_of")
-    if tried > shown and request.stream:
+def _layout(request: CompletionRequest, prompts: int) -> ChoiceLayout:
+    n = request.n or 1
+    best_of = request.best_of or n
+    if best_of < n:
+        raise RequestError(f"'best_of' must be at least 'n', which is {n}.", param="best_of")
+    if best_of > n and request.stream:
         message = "The best of several completions is known at the end only: there is no stream of it."
         raise RequestError(message, param="best_of")
-    if prompts * tried > MAX_CHOICES:
+    if prompts * best_of > MAX_CHOICES:
         message = (
-            f"These are {prompts * tried} completions; at most {MAX_CHOICES} are allowed in one request."
+            f"These are {prompts * best_of} completions; at most {MAX_CHOICES} are allowed in one request."
         )
         raise RequestError(message, param="best_of" if request.best_of else "n")
-    return Shape(prompts, tried, shown, bool(request.echo))
+    return ChoiceLayout(prompts, best_of, n, bool(request.echo))
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[Prompt, ...]:

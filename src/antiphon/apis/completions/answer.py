@@ -10,8 +10,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_reason, total
-from antiphon.apis.completions.accept import Shape
-from antiphon.apis.completions.schema import Completion, CompletionChoice, CompletionLogprobs
+from antiphon.apis.completions.accept import ChoiceLayout
+from antiphon.apis.completions.resource import Completion, CompletionChoice, CompletionLogprobs
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.logprobs import LEAST_LOGPROB, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult
@@ -35,16 +35,19 @@ class CompletionBuilder(BodyProjection):
     """Builds the full answer of the events of all choices; `body` is there once all are finished."""
 
     def __init__(
-        self, envelope: Envelope, shape: Shape, presentation: PresentationOptions = DEFAULT_PRESENTATION
+        self,
+        envelope: Envelope,
+        layout: ChoiceLayout,
+        presentation: PresentationOptions = DEFAULT_PRESENTATION,
     ) -> None:
         super().__init__(envelope)
-        self._shape = shape
+        self._layout = layout
         self._presentation = presentation
         self._scored: list[PromptLogprobs] = []  # of each prompt
         self._echoed: list[list[ShownToken]] = []  # the same
         shown = partial(shown_tokens, presentation=presentation)
         self._choices: list[ChoiceResult[ShownToken]] = [
-            ChoiceResult(shown) for _ in range(shape.prompts * shape.tried)
+            ChoiceResult(shown) for _ in range(layout.prompts * layout.best_of)
         ]
 
     def prompted(self, prompts: Iterable[Any]) -> None:
@@ -52,7 +55,7 @@ class CompletionBuilder(BodyProjection):
         super().prompted(prompts)
         if self._presentation.prompt_logprobs:
             self._scored = [prompt_logprobs(prompt.tokens) for prompt in self._envelope.prompts]
-        self._echoed = echoed(self._envelope.prompts, self._shape, self._presentation)
+        self._echoed = echoed(self._envelope.prompts, self._layout, self._presentation)
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
         """Take the next events of a choice."""
@@ -64,7 +67,7 @@ class CompletionBuilder(BodyProjection):
     def body(self) -> bytes:
         """The JSON body."""
         envelope = self._envelope
-        shown = [pair for prompt in range(self._shape.prompts) for pair in self._best(prompt)]
+        shown = [pair for prompt in range(self._layout.prompts) for pair in self._best(prompt)]
         completion = Completion(
             envelope.id,
             envelope.created,
@@ -80,17 +83,17 @@ class CompletionBuilder(BodyProjection):
 
     def _best(self, prompt: int) -> list[tuple[ChoiceResult[ShownToken], int]]:
         """The completions of a prompt that are shown, the most likely first if there was a choice."""
-        tried, shown = self._shape.tried, self._shape.shown
-        states = self._choices[prompt * tried : (prompt + 1) * tried]
-        if tried > shown:
+        best_of, n = self._layout.best_of, self._layout.n
+        states = self._choices[prompt * best_of : (prompt + 1) * best_of]
+        if best_of > n:
             states.sort(key=_score, reverse=True)
-        return [(state, prompt) for state in states[:shown]]
+        return [(state, prompt) for state in states[:n]]
 
     def _choice(self, index: int, state: ChoiceResult[ShownToken], number: int) -> CompletionChoice:
         presentation, output, prompt = self._presentation, state.output, self._envelope.prompts[number]
         choice = CompletionChoice(
             index,
-            prompt.text + output.text if self._shape.echo else output.text,
+            prompt.text + output.text if self._layout.echo else output.text,
             finish_reason=finish_reason(output.reason, calls=0),
             stop_reason=output.stop,
             error=ChoiceError(output.error) if output.error else UNSET,
@@ -123,10 +126,10 @@ def completion_logprobs(tokens: list[ShownToken], offset: int) -> CompletionLogp
 
 
 def echoed(
-    prompts: Iterable[RenderedPrompt], shape: Shape, presentation: PresentationOptions
+    prompts: Iterable[RenderedPrompt], layout: ChoiceLayout, presentation: PresentationOptions
 ) -> list[list[ShownToken]]:
     """The tokens of each prompt that an answer begins with, none where they are not shown."""
-    shows = shape.echo and presentation.logprobs is not None
+    shows = layout.echo and presentation.logprobs is not None
     return [[*shown_tokens(prompt.tokens if shows else (), presentation)] for prompt in prompts]
 
 

@@ -1,15 +1,12 @@
-"""The wire types of Completions.
+"""The wire types of what clients send to Completions.
 
-Names and meanings are those of OpenAI's OpenAPI document
-(CreateCompletionRequest, CreateCompletionResponse), with vLLM's additions.
+Names and meanings are those of OpenAI's OpenAPI document (CreateCompletionRequest), with vLLM's additions.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import Meta
 
-from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLogprobs
 from antiphon.apis.request import Alternatives, Choices, Count, Request
 
 Prompts = Annotated[list[str | Count | list[Count]], Meta(min_length=1)]
@@ -22,45 +19,3 @@ class CompletionRequest(Request, kw_only=True):
     suffix: str | None = None
     best_of: Choices | None = None
     logprobs: Alternatives | None = None
-
-
-class CompletionLogprobs(Struct):
-    """The log probabilities of a text's tokens, as lists side by side.
-
-    Each of `top_logprobs` is an encoded object: log probabilities by token. `text_offset` counts the
-    characters before each token. The first token of an echoed prompt has no log probability.
-    """
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[Raw | None]
-    text_offset: list[int]
-
-
-class CompletionChoice(Struct):
-    """One completion, or what a chunk adds to it."""
-
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | UnsetType | None = UNSET
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    error: ChoiceError | UnsetType = UNSET
-    unmet: tuple[str, ...] | UnsetType = UNSET
-
-
-class Completion(Struct, tag_field="object", tag="text_completion"):
-    """The body of a full answer, or one event of a stream."""
-
-    id: str
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: CompletionUsage | UnsetType | None = UNSET
-    system_fingerprint: str | UnsetType = UNSET
-    service_tier: str | UnsetType = UNSET
-    obfuscation: str | UnsetType = UNSET
-    kv_transfer_params: Mapping[str, Any] | UnsetType = UNSET

@@ -7,9 +7,9 @@ from msgspec import UNSET, Struct
 
 from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
-from antiphon.apis.completions.accept import Shape
+from antiphon.apis.completions.accept import ChoiceLayout
 from antiphon.apis.completions.answer import ShownToken, completion_logprobs, echoed, shown_tokens
-from antiphon.apis.completions.schema import Completion, CompletionChoice
+from antiphon.apis.completions.resource import Completion, CompletionChoice
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.projection import StreamProjection
 from antiphon.core.chunks import FinishReason
@@ -62,17 +62,20 @@ class CompletionStream(StreamProjection):
     """Projects the events of an answer to the payloads of server-sent events."""
 
     def __init__(
-        self, envelope: Envelope, shape: Shape, presentation: PresentationOptions = DEFAULT_PRESENTATION
+        self,
+        envelope: Envelope,
+        layout: ChoiceLayout,
+        presentation: PresentationOptions = DEFAULT_PRESENTATION,
     ) -> None:
         super().__init__(envelope)
-        self._shape = shape
+        self._layout = layout
         self._presentation = presentation
         self._choices: dict[int, _ChoiceState] = {}
 
     def prompted(self, prompts: Iterable[Any]) -> None:
         """See `Projection`."""
         super().prompted(prompts)
-        self._echoed = echoed(self._envelope.prompts, self._shape, self._presentation)
+        self._echoed = echoed(self._envelope.prompts, self._layout, self._presentation)
 
     def begin(self) -> list[bytes]:
         """Nothing comes before the first event of a choice."""
@@ -103,13 +106,13 @@ class CompletionStream(StreamProjection):
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:
         state = _ChoiceState(self._chunks.piece(PieceKind.TEXT, lambda text: CompletionChoice(choice, text)))
         self._choices[choice] = state
-        prompt = self._envelope.prompts[choice // self._shape.tried]
+        prompt = self._envelope.prompts[choice // self._layout.best_of]
         if self._presentation.token_ids:
             out.append(self._chunks.single(CompletionChoice(choice, ""), prompt))
-        if self._shape.echo:
+        if self._layout.echo:
             echo = CompletionChoice(choice, prompt.text)
             if self._presentation.logprobs is not None:
-                self._factory.add_shown(echo, self._echoed[choice // self._shape.tried])
+                self._factory.add_shown(echo, self._echoed[choice // self._layout.best_of])
             out.append(self._chunks.echo(echo, prompt.text))
         return state
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.apis.responses.conversation import Unseal, to_core
+from antiphon.apis.responses.history import Unseal, to_core
 from antiphon.apis.responses.input import complete, parse_items, resolved, to_stored
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.stored import StoredItem

@@ -29,7 +29,7 @@ _CODES = {"thread": "thread_unsupported_request"}
 """What clients know a refusal by: Anthropic's tool runner then sends all messages."""
 
 
-class Context(Struct, frozen=True):
+class MessageContext(Struct, frozen=True):
     """What a request is read with, beside itself.
 
     `owner` is the identity behind it; `hosts` has the tools that the server runs, `unseal` opens what was
@@ -49,7 +49,7 @@ class Accepted(Struct, frozen=True):
     presentation: Presentation
 
 
-def accept(request: CreateMessage, context: Context) -> Accepted:
+def accept(request: CreateMessage, context: MessageContext) -> Accepted:
     """The request as a turn. Raises RequestError."""
     tools = tools_of(request.tools, request.mcp_servers, context.hosts)
     history = _history(request, context, tools)
@@ -71,13 +71,13 @@ def accept(request: CreateMessage, context: Context) -> Accepted:
     return Accepted(turn, shown)
 
 
-def prompting(request: CountTokens, context: Context) -> Turn:
+def prompting(request: CountTokens, context: MessageContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
     tools = tools_of(request.tools, request.mcp_servers, context.hosts)
     return _turn(request, context, tools, _history(request, context, tools).items)
 
 
-def _history(request: CountTokens, context: Context, tools: Tools) -> History:
+def _history(request: CountTokens, context: MessageContext, tools: Tools) -> History:
     for name, remedy in REFUSED.items():
         if getattr(request, name):
             raise RequestError(f"'{name}' is not supported. {remedy}", param=name, code=_CODES.get(name))
@@ -85,7 +85,7 @@ def _history(request: CountTokens, context: Context, tools: Tools) -> History:
     return History(request.system, request.messages, Reading(context.unseal, tools, context.files))
 
 
-def _turn(request: CountTokens, context: Context, tools: Tools, items: Sequence[Item]) -> Turn:
+def _turn(request: CountTokens, context: MessageContext, tools: Tools, items: Sequence[Item]) -> Turn:
     format_source, form = answer_format(request, *_formats(request))
     return Turn(
         model=request.model,

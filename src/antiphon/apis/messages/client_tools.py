@@ -17,7 +17,7 @@ _ACTIONS = [
 
 
 class ClientTool(NamedTuple):
-    """What a model is told of such a tool."""
+    """What a model is shown of such a tool."""
 
     description: str
     parameters: Mapping[str, Any]
@@ -47,7 +47,7 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
     ),
     "bash": ClientTool(
         "Run a command in a bash shell that lasts: variables and the working directory stay. "
-        "Start it anew with restart.",
+        "Restart it with restart.",
         _parameters((), command=_TEXT, restart={"type": "boolean"}),
     ),
     "text_editor": ClientTool(

@@ -20,7 +20,7 @@ class ThinkingShown(Enum):
 class Presentation(Struct, frozen=True):
     """`max_tokens` tells an answer that was cut by the client's limit from one that filled the context.
 
-    `edits_context`: the client wants to be told what was done to the conversation. `citable` is what of the
+    `edits_context`: the client wants to know what was done to the conversation. `citable` is what of the
     request may be cited.
     """
 

@@ -112,7 +112,7 @@ class McpToolUseBlock(Struct, tag_field="type", tag="mcp_tool_use"):
 
 
 class McpToolResultBlock(Struct, tag_field="type", tag="mcp_tool_result"):
-    """What came of it."""
+    """The result of the call."""
 
     tool_use_id: str
     is_error: bool
@@ -120,7 +120,7 @@ class McpToolResultBlock(Struct, tag_field="type", tag="mcp_tool_result"):
 
 
 class ServerToolResultBlock(Struct):
-    """What came of a call that the server answered. Each tool has a type of its own."""
+    """The result of a call that the server answered. Each tool has a type of its own."""
 
     type: str
     tool_use_id: str

@@ -100,7 +100,7 @@ def shown_call(id_: str, function: Function, call: FunctionCall) -> ServerToolUs
 def shown_result(
     id_: str, function: Function, result: ToolResult, seal: Seal
 ) -> ServerToolResultBlock | McpToolResultBlock:
-    """The block of what came of a call."""
+    """The block of the result of a call."""
     hosted = _hosted(function)
     name = _block_name(hosted)
     if name is None:

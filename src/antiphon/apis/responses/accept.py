@@ -9,9 +9,9 @@ from msgspec import Struct
 from antiphon.apis.formats import answer_format
 from antiphon.apis.given import Given
 from antiphon.apis.responses.approvals import AnsweredApproval, Approvals, approvals
-from antiphon.apis.responses.conversation import Unseal, check_outputs, to_core
 from antiphon.apis.responses.echo import settings, summary_of
 from antiphon.apis.responses.formats import text_format
+from antiphon.apis.responses.history import Unseal, check_outputs, to_core
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.code_interpreter import LOGS
@@ -56,7 +56,7 @@ NO_SIGNER = Signer(str, lambda _text, _signature: False)
 """Of a server without keys: nothing is signed."""
 
 
-class Context(Struct, frozen=True):
+class ResponseContext(Struct, frozen=True):
     """What a request is read with, beside itself.
 
     `id` is that of the response to come; `owner` the identity behind the
@@ -123,7 +123,7 @@ class Accepted(Struct, frozen=True):
     compact_from: int | None = None
 
 
-def accept(request: CreateResponse, context: Context) -> Accepted:
+def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
     """The request as a turn. Raises RequestError."""
     _refuse(request)
     conversation = parse_conversation(request, context)
@@ -158,7 +158,7 @@ def accept(request: CreateResponse, context: Context) -> Accepted:
     )
 
 
-def prompting(request: Prompting, context: Context) -> Turn:
+def prompting(request: Prompting, context: ResponseContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
     tools = toolbox(request.tools, context.hosts)
     conversation = parse_conversation(request, context)
@@ -166,7 +166,7 @@ def prompting(request: Prompting, context: Context) -> Turn:
     return _turn(request, context, conversation, tools, asked)
 
 
-def parse_conversation(request: Prompting, context: Context) -> Conversation:
+def parse_conversation(request: Prompting, context: ResponseContext) -> Conversation:
     """All items that the request is about. Raises RequestError."""
     check_conflicts(request)
     source = "conversation" if request.conversation is not None else "previous_response_id"
@@ -182,7 +182,7 @@ def parse_conversation(request: Prompting, context: Context) -> Conversation:
 
 
 def _turn(
-    request: Prompting, context: Context, conversation: Conversation, tools: Toolbox, asked: Approvals
+    request: Prompting, context: ResponseContext, conversation: Conversation, tools: Toolbox, asked: Approvals
 ) -> Turn:
     given = [*conversation.history, *conversation.items]
     shown = (
@@ -283,7 +283,7 @@ def _compact_from(request: CreateResponse) -> int | None:
     return min(limits, default=None)
 
 
-def _reasoning_form(request: CreateResponse, context: Context) -> ReasoningForm | None:
+def _reasoning_form(request: CreateResponse, context: ResponseContext) -> ReasoningForm | None:
     if request.include_reasoning is False:
         return None
     return SUMMARY if summary_of(request) else context.raw_reasoning

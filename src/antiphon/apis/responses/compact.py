@@ -1,4 +1,4 @@
-"""Makes a conversation short: the model sums it up, and the summary stands for it.
+"""Makes a conversation short: the model summarises it, and the summary stands for it.
 
 Messages to the model are kept word for word. Its reasoning, messages and calls, and
 the results of its tools, become a summary that the client keeps as a sealed item, and
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw, Struct
 
-from antiphon.apis.responses.accept import Context, parse_conversation, prompting
-from antiphon.apis.responses.conversation import summarized
+from antiphon.apis.responses.accept import ResponseContext, parse_conversation, prompting
+from antiphon.apis.responses.history import summarized
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.reasoning import Seal
 from antiphon.apis.responses.resource import Compaction, usage_of
@@ -28,14 +28,14 @@ decisions that matter, and what is left to do. Write nothing else."""
 
 
 class AcceptedCompaction(Struct, frozen=True):
-    """A request to make a conversation short: the turn that sums it up, and the items that are kept."""
+    """A request to make a conversation short: the turn that summarises it, and the items that are kept."""
 
     id: str
     turn: Turn
     kept: tuple[bytes, ...]
 
 
-def accept_compact(request: CompactRequest, context: Context) -> AcceptedCompaction:
+def accept_compact(request: CompactRequest, context: ResponseContext) -> AcceptedCompaction:
     """The request as a turn. Raises RequestError."""
     turn = summary_turn(prompting(request, context))  # which finds what is wrong with the items
     history, items, _ = parse_conversation(request, context)
@@ -48,7 +48,7 @@ def accept_compact(request: CompactRequest, context: Context) -> AcceptedCompact
 
 
 def summary_turn(turn: Turn) -> Turn:
-    """The turn that has the model sum up the conversation of this one."""
+    """The turn that has the model summarise the conversation of this one."""
     request = Message(Role.USER, (TextPart(SUMMARY_REQUEST),))
     return msgspec.structs.replace(
         turn,
@@ -63,7 +63,7 @@ def summary_turn(turn: Turn) -> Turn:
 
 
 def turn_after(turn: Turn, summary: str) -> Turn:
-    """The turn of a conversation that was summed up."""
+    """The turn of a conversation that was summarised."""
     return msgspec.structs.replace(turn, items=tuple(summarized(turn.items, summary)))
 
 

@@ -140,7 +140,7 @@ class OutputTokensDetails(Struct):
     reasoning_tokens: int
 
 
-class Usage(Struct):
+class ResponseUsage(Struct):
     """Tokens of a response, over all its generations."""
 
     input_tokens: int
@@ -150,11 +150,11 @@ class Usage(Struct):
     total_tokens: int
 
 
-def usage_of(prompt_tokens: int, usage: events.Usage) -> Usage:
+def usage_of(prompt_tokens: int, usage: events.Usage) -> ResponseUsage:
     """The usage of a response whose first prompts had so many tokens."""
     prompts = prompt_tokens + usage.prompt_tokens + usage.media_tokens
     output = usage.completion_tokens
-    return Usage(
+    return ResponseUsage(
         prompts,
         InputTokensDetails(usage.cached_tokens),
         output,
@@ -256,7 +256,7 @@ class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response
     error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
     output: list[Raw]
-    usage: Usage | None = None
+    usage: ResponseUsage | None = None
     input_messages: list[RawMessage] | UnsetType = UNSET
     output_messages: list[RawMessage] | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
@@ -295,7 +295,7 @@ class Compaction(Struct, tag_field="object", tag="response.compaction"):
     id: str
     created_at: int
     output: list[Raw]
-    usage: Usage
+    usage: ResponseUsage
 
 
 class ItemList(Struct, tag_field="object", tag="list"):

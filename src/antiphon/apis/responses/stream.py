@@ -148,7 +148,7 @@ class ResponseProjection:
         self._prompts = prompts
 
     def compacted(self, fields: Mapping[str, str], prompt_tokens: int, usage: Usage) -> None:
-        """The conversation was summed up before the answer: the fields of the item, and what it cost."""
+        """The conversation was summarised before the answer: the fields of the item, and what it cost."""
         self._compaction = fields
         self._prompt_tokens += prompt_tokens
         self._count(usage)
@@ -292,7 +292,7 @@ class ResponseProjection:
         return next(call for call in self._running if call.call.id == call_id)
 
     def _receive(self, event: ToolResultReceived, out: list[bytes]) -> None:
-        """A call was run. What came of it may be an item of its own."""
+        """A call was run. Its result may be an item of its own."""
         call = self._call(event.call_id)
         self._running.remove(call)
         call.result = event.result

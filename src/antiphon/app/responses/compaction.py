@@ -1,4 +1,4 @@
-"""Conversations that are summed up: because a client requests it, or because they have become too long."""
+"""Conversations that are summarised: because a client requests it, or because they have become too long."""
 
 from collections.abc import Callable, Iterable
 from time import time

@@ -17,9 +17,9 @@ from antiphon.app.app import App
 from antiphon.app.chat import answer_id
 from antiphon.app.journal import (
     BackgroundJournal,
+    FullAnswerJournal,
     StoredInput,
     StreamJournal,
-    WholeJournal,
     as_records,
     unpacked,
 )
@@ -77,13 +77,13 @@ class Creation:
         )
 
     def driver(self, *, streamed: bool) -> Driver:
-        """Answers the request while the client waits, who gets a stream or the whole."""
+        """Answers the request while the client waits, who gets a stream or the full answer."""
         # The ids of calls depend on the id of the response, as all others do.
         context = ReplayContext(rng=Random(self.id))  # noqa: S311 - not secret
         source = CompactedSource(self._request, self.projection, self._seal, context)
-        journal: StreamJournal | WholeJournal | None = None
+        journal: StreamJournal | FullAnswerJournal | None = None
         if self.stored:
-            kind = StreamJournal if streamed else WholeJournal
+            kind = StreamJournal if streamed else FullAnswerJournal
             journal = kind(self._app.storage.writer, self.projection, self._stored_input())
         return self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
 

@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.apis.responses.accept import Accepted, accept, check_conflicts, prompting
-from antiphon.apis.responses.accept import Context as ReadContext
+from antiphon.apis.responses.accept import Accepted, ResponseContext, accept, check_conflicts, prompting
 from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, Prompting
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
@@ -85,7 +84,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
     response_id: str,
     earlier: Earlier = NO_EARLIER,
     listed: Mapping[str, Listing] = NO_LISTINGS,
-) -> ReadContext:
+) -> ResponseContext:
     """What a request is read with: the items that it continues, and those that it refers to."""
     app.check_template(request.chat_template)
     history = await _history(app, request, owner, earlier) if _has_past(request) else ()
@@ -97,7 +96,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
         client_names(request.tools),
         items=True,
     )
-    return ReadContext(
+    return ResponseContext(
         response_id,
         owner,
         history,

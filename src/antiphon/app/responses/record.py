@@ -8,8 +8,7 @@ import msgspec
 
 from antiphon.apis.responses.input import listing_of
 from antiphon.apis.responses.progress import output_so_far
-from antiphon.apis.responses.resource import CANCELLED_DETAILS, usage_of
-from antiphon.apis.responses.resource import Usage as WireUsage
+from antiphon.apis.responses.resource import CANCELLED_DETAILS, ResponseUsage, usage_of
 from antiphon.apis.responses.stored import unpack
 from antiphon.app.log_writer import LogWriter
 from antiphon.core.chunks import Chunk
@@ -53,7 +52,7 @@ def _so_far(record: ResponseRecord, entries: Sequence[LogEntry]) -> dict[str, An
     return body | {"status": record.status, "output": output_so_far(lines)}
 
 
-def _usage(record: ResponseRecord, entries: Sequence[LogEntry]) -> WireUsage | None:
+def _usage(record: ResponseRecord, entries: Sequence[LogEntry]) -> ResponseUsage | None:
     """The tokens of a background response; None if the recorded chunks cannot be read."""
     try:
         recorded = read_entries(entry.chunks for entry in entries)

@@ -71,7 +71,7 @@ def _find_calls(samples: Sequence[ProbeSample]) -> Grammar | None:
     if len(formats) != 1:
         return None
     opening = common(*(calls[0].before[::-1] for calls in layouts))[::-1].strip()
-    if not opening:  # without an opening marker, a call cannot be told from text
+    if not opening:  # without an opening marker, a call cannot be distinguished from text
         return None
     between = next((calls[1].before for calls in layouts if len(calls) > 1), None)
     after = common(*(calls[-1].after for calls in layouts))

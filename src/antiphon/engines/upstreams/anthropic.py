@@ -259,7 +259,7 @@ class _Details(Struct, frozen=True, gc=False):
     thinking_tokens: int | None = None
 
 
-class _Usage(Struct, frozen=True, gc=False):
+class _ReportedUsage(Struct, frozen=True, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -268,7 +268,7 @@ class _Usage(Struct, frozen=True, gc=False):
 
 
 class _Message(Struct, frozen=True, gc=False):
-    usage: _Usage | None = None
+    usage: _ReportedUsage | None = None
 
 
 class _Event(Struct, frozen=True, gc=False):
@@ -277,7 +277,7 @@ class _Event(Struct, frozen=True, gc=False):
     message: _Message | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
-    usage: _Usage | None = None
+    usage: _ReportedUsage | None = None
     error: Any = None
 
 
@@ -345,7 +345,7 @@ class MessagesReader:
         if self._reasoning:
             self._signatures.put(_key("".join(self._reasoning)), (*self._signed,))
 
-    def _count(self, usage: _Usage) -> None:
+    def _count(self, usage: _ReportedUsage) -> None:
         reasoning = usage.output_tokens_details and usage.output_tokens_details.thinking_tokens
         counts = {**msgspec.structs.asdict(usage), "output_tokens_details": reasoning}
         self._usage |= {name: count for name, count in counts.items() if count is not None}

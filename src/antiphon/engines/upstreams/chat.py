@@ -318,7 +318,7 @@ class ProviderServer(ChatServer):
 
 
 def _medium(part: MediaPart) -> dict[str, Any]:
-    """A part that is no text, as OpenAI has images and sounds, and OpenRouter and vLLM films."""
+    """A part that is no text, as OpenAI has images and audio, and OpenRouter and vLLM video."""
     data = b64encode(part.data).decode()
     if part.kind is MediaKind.AUDIO:
         form = _AUDIO.get(part.media_type, part.media_type.rpartition("/")[2])
@@ -402,7 +402,7 @@ class _Details(Struct, frozen=True, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct, frozen=True, gc=False):
+class _ReportedUsage(Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     prompt_tokens_details: _Details | None = None
@@ -411,7 +411,7 @@ class _Usage(Struct, frozen=True, gc=False):
 
 class _Event(Struct, frozen=True, gc=False):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: _ReportedUsage | None = None
     error: Any = None
 
 
@@ -475,7 +475,7 @@ class ChatReader(OpenAIReader):
         if reason is None:
             return None
         self.complete = True
-        usage: _Usage | None = self._usage
+        usage: _ReportedUsage | None = self._usage
         if usage is None:
             return ChatChunk(finish=Finish(reason))
         prompt, completion = (

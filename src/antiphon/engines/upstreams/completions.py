@@ -74,7 +74,7 @@ _OURS = frozenset({"priority", "max_tokens", "logprobs", "prompt_logprobs", "bea
 class Flavour(Struct, frozen=True):
     """What a kind of server can do. `sampling` are the fields that it takes, under these very names.
 
-    `tokens`: prompts are tokens, and answers name theirs. `special`: it can be told to write special
+    `tokens`: prompts are tokens, and answers name theirs. `special`: it can be asked to write special
     tokens out. `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request.
     """
 
@@ -134,7 +134,7 @@ class Details(Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
 
 
-class Usage(Struct, frozen=True, gc=False):
+class ReportedUsage(Struct, frozen=True, gc=False):
     """What an answer has taken."""
 
     completion_tokens: int = 0
@@ -143,7 +143,7 @@ class Usage(Struct, frozen=True, gc=False):
 
 class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] = ()
-    usage: Usage | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
     kv_transfer_params: dict[str, Any] | None = None
 
@@ -295,7 +295,7 @@ class CompletionsServer:
 
     def reader(self, request: GenerationRequest) -> "CompletionsReader":
         """See `Server`."""
-        kind = WholeReader if _decodes_elsewhere(request.sampling) else CompletionsReader
+        kind = FullAnswerReader if _decodes_elsewhere(request.sampling) else CompletionsReader
         return kind(request.sampling, self._text, counted=not self._flavour.tokens)
 
 
@@ -395,7 +395,7 @@ class CompletionsReader(OpenAIReader):
         if last is None or last.finish is None:
             return None
         self.complete = True
-        usage: Usage | None = self._usage
+        usage: ReportedUsage | None = self._usage
         details = usage.prompt_tokens_details if usage is not None else None
         cached = (details.cached_tokens if details is not None else None) or 0
         if not self._counted:
@@ -405,15 +405,15 @@ class CompletionsReader(OpenAIReader):
         return Chunk(last.text, (), finish, cached)
 
 
-class WholeReader(CompletionsReader):
+class FullAnswerReader(CompletionsReader):
     """Reads an answer that is not streamed."""
 
-    _told: Mapping[str, Any] | None = None
+    _kv_transfer: Mapping[str, Any] | None = None
 
     def read(self, line: bytes) -> Chunk | None:
         """See `Reader`: the answer is one line."""
         answer = self._decode(line)
-        self._usage, self._told = answer.usage, answer.kv_transfer_params
+        self._usage, self._kv_transfer = answer.usage, answer.kv_transfer_params
         return self._chosen(answer.choices[0])
 
     def end(self) -> Chunk | None:
@@ -421,7 +421,7 @@ class WholeReader(CompletionsReader):
         last = super().end()
         if last is None or last.finish is None:
             return last
-        return replace(last, finish=replace(last.finish, kv_transfer_params=self._told))
+        return replace(last, finish=replace(last.finish, kv_transfer_params=self._kv_transfer))
 
 
 def recogniser(flavour: Flavour) -> Recognise:

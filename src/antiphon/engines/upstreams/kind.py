@@ -213,7 +213,7 @@ class ChatServer:
 
 
 def no_tokens(param: str) -> RequestError:
-    """What clients are told that ask for tokens of a model that takes conversations only."""
+    """The error of clients that ask for tokens of a model that takes conversations only."""
     message = (
         "This model is behind a server that takes conversations only: there are no tokens and no prompts of "
         "it to see or to give. Use Chat Completions, Responses or Messages."
@@ -271,26 +271,26 @@ async def ask(client: HttpClient, path: str, body: Any, form: Any = Any) -> Any:
 
 
 def unexpected() -> EngineError:
-    """What clients are told of an answer that is none."""
+    """The error of an answer that cannot be read."""
     return EngineError("The server of the model does not answer as expected. See the log of this server.")
 
 
 def unreachable(error: HttpError) -> AntiphonError:
-    """What clients are told of it. The reason may name machines of the operator."""
+    """The error of a server that failed. The reason may name machines of the operator."""
     failure = EngineNotReadyError("The server of the model cannot be reached. Try again in a moment.")
     failure.__cause__ = error
     return failure
 
 
 def broken(error: HttpError | None) -> AntiphonError:
-    """What clients are told of a response that ended in the middle."""
+    """The error of a response that ended in the middle."""
     failure = EngineError("The server of the model stopped in the middle of the answer. Try again.")
     failure.__cause__ = error or HttpError("the stream ended without an end")
     return failure
 
 
 def refusal(status: int, body: bytes, retry_after: float | None = None) -> AntiphonError:
-    """What clients are told of a response that is an error: the server's words, if it blames the request.
+    """The error of a response that is an error: the server's message, if it blames the request.
 
     The server wants to be asked again after so many seconds.
     """

@@ -136,7 +136,7 @@ class _MediaReader(_Reader):
     def __init__(self, messages: ChunkReader, prompt: Prompt) -> None:
         super().__init__(messages)
         self._prompt = prompt
-        self._tokens = 0  # not yet told
+        self._tokens = 0  # not yet reported
 
     def read(self, line: bytes) -> Chunk | None:
         """See `Reader`."""

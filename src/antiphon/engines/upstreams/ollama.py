@@ -74,7 +74,7 @@ class OllamaServer:
         return await self._tokenizer.detokenize(ids)
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`. The context is said: Ollama's own is small, and cuts prompts without a word."""
+        """See `Server`. The context is said: Ollama's own is small, and cuts prompts silently."""
         options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
         for name, wire in _OPTIONS.items():
             value = getattr(request.sampling, name)

@@ -1,4 +1,4 @@
-"""SGLang, by its own `/generate`: tokens both ways, whole texts unless told otherwise.
+"""SGLang, by its own `/generate`: tokens both ways, whole texts unless asked for otherwise.
 
 Each event has all that was written so far, so an answer costs the square of its length on the way; with
 `--incremental-streaming-output` the server sends what is new. Both are read. An id that the model
@@ -281,10 +281,10 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Sgl
 async def _takes_images(client: HttpClient) -> bool:
     """Whether the model does, as the server tells."""
     try:
-        told = (await client.request("GET", "/model_info")).json()
+        info = (await client.request("GET", "/model_info")).json()
     except HttpError as error:
         raise unreachable(error) from error
-    return isinstance(told, dict) and bool(told.get("has_image_understanding"))
+    return isinstance(info, dict) and bool(info.get("has_image_understanding"))
 
 
 async def _vocabulary(client: HttpClient) -> int:

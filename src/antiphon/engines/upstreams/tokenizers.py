@@ -169,8 +169,8 @@ def described(answers: Answers, names: Iterable[str], folder: Path | None) -> De
     """What is in the folder, else what the server says, else what is here of a model of such a name."""
     if folder is not None:
         return _in_folder(folder)
-    if isinstance(told := answers.get("/tokenizer_info"), dict):
-        return _of_config(told)
+    if isinstance(info := answers.get("/tokenizer_info"), dict):
+        return _of_config(info)
     for name in names:
         found = tokenizer_folder(name, download=False)
         if found is not None:

@@ -1,4 +1,4 @@
-"""How servers embed, rank and write down sounds: what each kind is asked with, and what it answers.
+"""How servers embed, rank and transcribe audio: what each kind is asked with, and what it answers.
 
 Nearly all have OpenAI's `/v1/embeddings`; those that rank have Jina's `/v1/rerank`. Many inputs are asked for
 in several requests, each of which waits for a slot like a generation: so a large one does not keep others
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from antiphon.core.errors import RequestError
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.engine import ModelCard, Sound, Task
+from antiphon.engines.engine import ModelCard, Task, TranscriptionRequest
 from antiphon.engines.upstreams.kind import Post, unexpected
 
 AT_ONCE = 8
@@ -83,7 +83,7 @@ async def embed(post: Post, api: VectorApi, card: ModelCard, request: EmbeddingR
                 body["truncation_side"] = "left"
         return _embeddings(await post("/v1/embeddings", body), len(batch))
 
-    parts = await _in_turn(list(_batches(request.inputs, api.batch)), ask, "input")
+    parts = await _sequentially(list(_batches(request.inputs, api.batch)), ask, "input")
     return Embeddings(
         tuple(vector for part in parts for vector in part.vectors), sum(part.tokens for part in parts)
     )
@@ -104,7 +104,7 @@ def _embeddings(answer: Any, count: int) -> Embeddings:
 
 
 def _native_body(card: ModelCard, request: EmbeddingRequest, batch: Sequence[Input]) -> dict[str, Any]:
-    """Ollama cuts what is too long without a word, unless it is told not to."""
+    """Ollama cuts what is too long and does not say so, unless it is asked not to."""
     if request.truncate not in (None, -1) or request.keep_end:
         message = "The server of this model cuts texts at its own length, at their ends. Use -1."
         raise RequestError(message, param="truncate_prompt_tokens")
@@ -141,7 +141,7 @@ async def score(post: Post, api: VectorApi, card: ModelCard, pairs: Sequence[tup
         }
         return _scores(await post("/v1/rerank", body), len(documents))
 
-    parts = await _in_turn(asked, ask, "documents")
+    parts = await _sequentially(asked, ask, "documents")
     return Scores(tuple(each for part in parts for each in part.scores), sum(part.tokens for part in parts))
 
 
@@ -163,13 +163,13 @@ def _scores(answer: Any, count: int) -> Scores:
     return Scores(scores, tokens)
 
 
-def form_of(card: ModelCard, sound: Sound) -> tuple[bytes, str]:
+def form_of(card: ModelCard, audio: TranscriptionRequest) -> tuple[bytes, str]:
     """The form that OpenAI's `/v1/audio/transcriptions` takes, and its media type."""
     boundary = token_hex(16)
-    fields = [("model", card.known_as[0]), *sound.fields]
+    fields = [("model", card.known_as[0]), *audio.fields]
     parts = [f'form-data; name="{_quoted(name)}"\r\n\r\n{value}'.encode() for name, value in fields]
-    head = f'form-data; name="file"; filename="{_quoted(sound.name)}"\r\nContent-Type: {sound.media_type}'
-    parts.append(f"{head}\r\n\r\n".encode() + sound.data)
+    head = f'form-data; name="file"; filename="{_quoted(audio.name)}"\r\nContent-Type: {audio.media_type}'
+    parts.append(f"{head}\r\n\r\n".encode() + audio.data)
     start = f"--{boundary}\r\nContent-Disposition: ".encode()
     body = b"".join(start + part + b"\r\n" for part in parts) + f"--{boundary}--\r\n".encode()
     return body, f"multipart/form-data; boundary={boundary}"
@@ -207,7 +207,7 @@ def _batches(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-async def _in_turn(asked: Sequence[T], ask: Callable[[T], Awaitable[U]], param: str) -> list[U]:
+async def _sequentially(asked: Sequence[T], ask: Callable[[T], Awaitable[U]], param: str) -> list[U]:
     """What each is answered with, in their order. Few are under way at a time; a failure ends them all.
 
     What a server refuses without saying why blames `param`.

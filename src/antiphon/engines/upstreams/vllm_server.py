@@ -25,7 +25,7 @@ from antiphon.engines.upstreams.completions import (
     VLLM,
     CompletionsReader,
     CompletionsServer,
-    Usage,
+    ReportedUsage,
     listed_model,
     served,
     speaks,
@@ -122,7 +122,7 @@ class _Choice(Struct, frozen=True, gc=False):
 
 class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] = ()
-    usage: Usage | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
     prompt_token_ids: tuple[int, ...] | None = None
 
@@ -139,7 +139,7 @@ class _ImageReader(CompletionsReader):
     def __init__(self, sampling: Sampling, text: Callable[[int], str], sent: int) -> None:
         super().__init__(sampling, text, counted=False, decode=self._decoded)
         self._sent = sent
-        self._media = 0  # tokens not yet told
+        self._media = 0  # tokens not yet reported
 
     def _decoded(self, data: bytes) -> _Event:
         event = _decode(data)
@@ -149,13 +149,13 @@ class _ImageReader(CompletionsReader):
 
     def read(self, line: bytes) -> Chunk | None:
         """See `Reader`."""
-        return self._told(super().read(line))
+        return self._with_media_tokens(super().read(line))
 
     def end(self) -> Chunk | None:
         """See `Reader`."""
-        return self._told(super().end())
+        return self._with_media_tokens(super().end())
 
-    def _told(self, chunk: Chunk | None) -> Chunk | None:
+    def _with_media_tokens(self, chunk: Chunk | None) -> Chunk | None:
         if chunk is None or not self._media:
             return chunk
         tokens, self._media = self._media, 0

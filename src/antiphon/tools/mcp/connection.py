@@ -2,7 +2,7 @@
 
 The SDK's client belongs to the task that opened it: left by another, or cancelled within, it takes that
 task down with it, and what went wrong is only found in the group of exceptions at its end. So one task owns
-each connection, and others call its methods. A connection whose transport failed is dead for good; who
+each connection, and others call its methods. A connection whose transport failed is not used again; who
 needs it makes a new one.
 
 Nothing that the SDK logs or raises is passed on as it is: it may quote URLs, and what the server has sent.
@@ -196,7 +196,7 @@ class Connection:
             async with Client(
                 transport(),
                 read_timeout_seconds=float(self._limits.mcp_connect_seconds),
-                message_handler=self._told,
+                message_handler=self._on_message,
                 client_info=types.Implementation(name="antiphon", version=__version__),
                 cache=None,
             ) as self._client:
@@ -216,8 +216,8 @@ class Connection:
                 raise
             log.debug("an MCP connection ended", server=self.target.label, why=type(self._why).__name__)
 
-    async def _told(self, message: object) -> None:
-        """The server tells something of itself."""
+    async def _on_message(self, message: object) -> None:
+        """The server sent a notification."""
         if isinstance(message, types.ToolListChangedNotification):
             self._changed()
 

@@ -11,7 +11,7 @@ from antiphon.core.tool_result import ToolResult
 from antiphon.tools.text import Excerpt
 
 MAX_MEDIA = 16
-"""Images, sounds and files of one answer that a model is shown."""
+"""Images, audio and files of one answer that a model is shown."""
 _EMPTY = "[The tool answered nothing.]"
 
 

@@ -1,6 +1,6 @@
-"""One Python in its sandbox, from the server's side: files go in, code is run, and what came of it comes out.
+"""One Python in its sandbox, from the server's side: files go in, code is run, and its result comes out.
 
-What the other side writes is by strangers: an answer that is none ends the interpreter. Nothing is read
+What the other side writes is untrusted: an answer that is none ends the interpreter. Nothing is read
 between two calls, so who prints then has to wait.
 """
 
@@ -49,7 +49,7 @@ class Room(Struct, frozen=True):
 
 
 class Ran(Struct, frozen=True):
-    """What came of a call, beside its files: those that are gone, were left out, or are figures, by name."""
+    """The result of a call, beside its files: those that are gone, were left out, or are figures, by name."""
 
     gone: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ class Interpreter:
         self._take()
         if code in _CPU_ENDED:
             return LostError("Its time on the processor is used up.")
-        return LostError("The interpreter ended: by the code itself, or for want of memory.")
+        return LostError("The interpreter ended: by the code itself, or for lack of memory.")
 
     async def _send(self, request: dict[str, Any]) -> None:
         await self._write(msgspec.json.encode(request) + b"\n")

@@ -127,7 +127,7 @@ class Cells:
             os.unlink(os.path.join(HOME, name))
 
     def run(self, request: dict[str, Any]) -> None:
-        """Run a cell, and tell what came of it."""
+        """Run a cell, and report its result."""
         self.count += 1
         failed = self.execute(request["run"])
         drawn = [] if failed else self.draw()

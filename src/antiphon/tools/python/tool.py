@@ -43,8 +43,8 @@ PICTURE_BYTES = 1024 * 1024
 
 _SILENT = "[Nothing was printed.]"
 _NO_CODE = "`code` is missing: give Python code as a text."
-_ANEW = "[The interpreter was begun anew: variables are gone, files are there.]"
-_NEXT = "Its variables are gone, and files that this call has written: the next call begins anew."
+_ANEW = "[The interpreter was restarted: variables are gone, files are there.]"
+_NEXT = "Its variables are gone, and files that this call has written: the next call starts again."
 _BUSY = "Too many programs are running. Try again later, or go on without running code."
 _BROKEN = "Code cannot be run at the moment. Go on without it."
 _EXPIRED = "The container has expired, and its files with it. Go on without it."
@@ -102,7 +102,7 @@ class Keeper(Protocol):
         ...
 
 
-class _Place(Struct, frozen=True):
+class _WantedContainer(Struct, frozen=True):
     """A container as an answer has it. With `create` it may have to be made, with these files."""
 
     owner: str
@@ -138,20 +138,20 @@ class Interpreters:
         return frozenset(self._workers)
 
     @asynccontextmanager
-    async def working(self, place: _Place) -> AsyncIterator[_Worker]:
+    async def working(self, wanted: _WantedContainer) -> AsyncIterator[_Worker]:
         """The interpreter of a container, with its files as they are now; nobody else has it meanwhile.
 
         If anything is raised in the block, it is ended. Raises AntiphonError.
         """
-        async with self._alone(place.id):
+        async with self._alone(wanted.id):
             try:
-                worker = await self._ready(place)
+                worker = await self._ready(wanted)
                 yield worker
             except BaseException:
-                await self._end(place.id)
+                await self._end(wanted.id)
                 raise
             idle = self.limits.container_minutes * 60
-            self._timers[place.id] = asyncio.get_running_loop().call_later(idle, self._expire, place.id)
+            self._timers[wanted.id] = asyncio.get_running_loop().call_later(idle, self._expire, wanted.id)
 
     async def end(self, container: str) -> None:
         """End the interpreter of a container, once nobody works with it."""
@@ -180,21 +180,21 @@ class Interpreters:
             if not self._wanted[container]:
                 del self._wanted[container], self._locks[container]
 
-    async def _ready(self, place: _Place) -> _Worker:
-        if (timer := self._timers.pop(place.id, None)) is not None:
+    async def _ready(self, wanted: _WantedContainer) -> _Worker:
+        if (timer := self._timers.pop(wanted.id, None)) is not None:
             timer.cancel()
-        worker = self._workers.pop(place.id, None)
+        worker = self._workers.pop(wanted.id, None)
         name = worker.id if worker else uuid4().hex
         if worker is not None:
-            self._workers[place.id] = worker  # the last one now
-        before = await self.keeper.use(place.owner, place.id, name, place.create)
+            self._workers[wanted.id] = worker  # the last one now
+        before = await self.keeper.use(wanted.owner, wanted.id, name, wanted.create)
         if worker is None or before != name:
-            await self._end(place.id)
-            worker = await self._begin(place, name, anew=before is not None)
-        await self._hand_over(place, worker)
+            await self._end(wanted.id)
+            worker = await self._begin(wanted, name, anew=before is not None)
+        await self._hand_over(wanted, worker)
         return worker
 
-    async def _begin(self, place: _Place, name: str, *, anew: bool) -> _Worker:
+    async def _begin(self, wanted: _WantedContainer, name: str, *, anew: bool) -> _Worker:
         while len(self._workers) >= self.limits.python_interpreters:
             idle = next((each for each in self._workers if each not in self._wanted), None)
             if idle is None:
@@ -205,19 +205,19 @@ class Interpreters:
         except OSError as error:
             log.exception("Python does not start")
             raise ToolError(_BROKEN) from error
-        worker = self._workers[place.id] = _Worker(name, interpreter, anew)
+        worker = self._workers[wanted.id] = _Worker(name, interpreter, anew)
         return worker
 
-    async def _hand_over(self, place: _Place, worker: _Worker) -> None:
+    async def _hand_over(self, wanted: _WantedContainer, worker: _Worker) -> None:
         """Give an interpreter the files that it does not have, and take those that are gone."""
-        there = {file.path: file for file in await self.keeper.files(place.owner, place.id)}
+        there = {file.path: file for file in await self.keeper.files(wanted.owner, wanted.id)}
         for path in worker.files.keys() - there.keys():
             await worker.interpreter.drop(path)
             del worker.files[path]
         for path, file in there.items():
             has = worker.files.get(path)
             if has is None or has.digest != file.digest:
-                content = self.keeper.content(place.owner, file)
+                content = self.keeper.content(wanted.owner, file)
                 await worker.interpreter.put(path, file.size, content)
             worker.files[path] = file
 
@@ -282,7 +282,7 @@ class Notebook:
         self._limits = interpreters.limits
         given = wanted.settings.get("container")
         own = container_id(TYPE, wanted.answer or uuid4().hex)
-        self._place = _Place(
+        self._container = _WantedContainer(
             wanted.owner,
             given if isinstance(given, str) else own,
             None if isinstance(given, str) else tuple(_file_ids(wanted.settings)),
@@ -300,11 +300,11 @@ class Notebook:
         self._used = True
         printed = Excerpt(self._limits.python_characters, tell)
         try:
-            async with self._interpreters.working(self._place) as worker:
+            async with self._interpreters.working(self._container) as worker:
                 return await self._run(worker, code, printed)
         except LostError as error:
             printed.write_line(f"[{error.message} {_NEXT}]")
-            return ToolResult(str(printed), Printed(str(printed), self._place.id), failed=True)
+            return ToolResult(str(printed), Printed(str(printed), self._container.id), failed=True)
         except NotFoundError:
             return ToolResult(_EXPIRED, failed=True)
         except AntiphonError as error:
@@ -317,53 +317,53 @@ class Notebook:
         """See `Session`. A container that nobody can ask for goes."""
         if self._used and not self._kept:
             self._used = False
-            await self._interpreters.end(self._place.id)
-            await self._interpreters.keeper.delete(self._place.owner, self._place.id)
+            await self._interpreters.end(self._container.id)
+            await self._interpreters.keeper.delete(self._container.owner, self._container.id)
 
     async def _run(self, worker: _Worker, code: str, printed: Excerpt) -> ToolResult:
-        limits, harvest = self._limits, _Harvest(self._interpreters.keeper, self._place, worker)
+        limits, files = self._limits, _WrittenFiles(self._interpreters.keeper, self._container, worker)
         room = Room(limits.container_files, limits.python_disk_bytes)
         source = code.encode(errors="replace").decode()
         if worker.anew:
             printed.write(f"{_ANEW}\n")
-        ran = await worker.interpreter.run(source, limits.python_seconds, room, printed, harvest.take)
+        ran = await worker.interpreter.run(source, limits.python_seconds, room, printed, files.take)
         worker.anew = False
         for path in ran.gone:
-            await harvest.remove(path)
+            await files.remove(path)
         logs = str(printed)
-        details = Printed(logs, self._place.id, tuple(harvest.written))
-        pictures = tuple(harvest.pictures[path] for path in ran.figures if path in harvest.pictures)
-        return ToolResult(_lines(logs, *self._told(harvest, ran)) or _SILENT, details, media=pictures)
+        details = Printed(logs, self._container.id, tuple(files.written))
+        pictures = tuple(files.pictures[path] for path in ran.figures if path in files.pictures)
+        return ToolResult(_lines(logs, *self._file_notes(files, ran)) or _SILENT, details, media=pictures)
 
-    def _told(self, harvest: "_Harvest", ran: Ran) -> list[str]:
-        """What the model is told of files, behind what was printed."""
-        written = [f"{WORKSPACE}/{file.path}" for file in harvest.written]
-        told = []
+    def _file_notes(self, files: "_WrittenFiles", ran: Ran) -> list[str]:
+        """What the model is shown about files, after what was printed."""
+        written = [f"{WORKSPACE}/{file.path}" for file in files.written]
+        notes = []
         if written and self._kept:
-            told.append(
+            notes.append(
                 f"[Written: {_some(written)}. The user gets those that the answer names, as sandbox:PATH.]"
             )
         elif written:
-            told.append(f"[Written: {_some(written)}. The user cannot see files: say what is in them.]")
-        left_out = [*ran.left_out, *harvest.refused]
+            notes.append(f"[Written: {_some(written)}. The user cannot see files: say what is in them.]")
+        left_out = [*ran.left_out, *files.refused]
         if left_out:
-            told.append(
+            notes.append(
                 f"[Not kept, for they are too many or too large: {_some(left_out)}. "
                 f"A container has room for {self._limits.container_files} files.]"
             )
-        return told
+        return notes
 
 
-class _Harvest:
+class _WrittenFiles:
     """Takes the files that a call has written."""
 
-    def __init__(self, keeper: Keeper, place: _Place, worker: _Worker) -> None:
+    def __init__(self, keeper: Keeper, wanted: _WantedContainer, worker: _Worker) -> None:
         self.written: list[WrittenFile] = []
         self.refused: list[str] = []
         self.pictures: dict[str, bytes] = {}
         """Pictures, by path."""
         self._keeper = keeper
-        self._place = place
+        self._container = wanted
         self._worker = worker
 
     async def take(self, path: str, size: int, content: Content) -> None:
@@ -376,7 +376,7 @@ class _Harvest:
         if shown:
             content = _copied(content, picture)
         try:
-            file = await self._keeper.write(self._place.owner, self._place.id, path, content)
+            file = await self._keeper.write(self._container.owner, self._container.id, path, content)
         except AntiphonError as error:
             log.info("a file of a container is not kept", error=error.message)
             self.refused.append(path)
@@ -391,7 +391,7 @@ class _Harvest:
         file = self._worker.files.pop(path, None)
         if file is not None:
             try:
-                await self._keeper.remove(self._place.owner, self._place.id, file)
+                await self._keeper.remove(self._container.owner, self._container.id, file)
             except NotFoundError:
                 log.debug("a file of a container was deleted twice")
 

@@ -66,7 +66,7 @@ class CodePresenter(Presenter):
         given = call.hosted.settings.get("container")
         self._container = given if isinstance(given, str) else container_id(TOOL, call.response_id)
         self._reader = InputReader(ARGUMENT)
-        self._logs = ""  # as far as they were told
+        self._logs = ""  # as far as they were streamed
         self._shows_logs = LOGS in call.include
 
     @classmethod

@@ -82,7 +82,7 @@ class GenericPresenter(Presenter):
             yield output_item(call_id, json_text(answer))
 
     def item(self, status: str) -> McpCallItem:
-        """The call, with what came of it."""
+        """The call, with its result."""
         hosted, result = self.call.hosted, self.result
         shown = McpCallItem(self.position.id, self.status_of(status), hosted.server, hosted.action, self.text)
         if self.call.approved:

@@ -54,7 +54,7 @@ class Presenter(OpenItem):
         super().__init__(numbers, position)
         self.call = call
         self.result: ToolResult | None = None
-        """What came of the call, once it is known."""
+        """The result of the call, once it is known."""
         self.output: OpenItem | None = None
         """The item of the result, once it has begun."""
 
@@ -90,7 +90,7 @@ class Presenter(OpenItem):
         return []
 
     def completed(self) -> list[bytes]:
-        """The call was run, and `result` says what came of it."""
+        """The call was run, and `result` is its result."""
         return []
 
     def result_item(self, position: ItemPosition) -> OpenItem:
@@ -125,12 +125,12 @@ def output_item(call_id: str, text: str) -> FunctionOutput:
     return FunctionOutput(call_id, (TextPart(text),))
 
 
-def rest(told: str, whole: str) -> str:
-    """What is left of a text of which the beginning was told.
+def rest(streamed: str, whole: str) -> str:
+    """What is left of a text whose beginning was streamed.
 
-    If the text does not begin so, because the server was lost that told it, all of it is left, on a line of
-    its own.
+    If the text does not begin so, because the server that streamed it was lost, all of it is left, on a
+    line of its own.
     """
-    if whole.startswith(told):
-        return whole[len(told) :]
-    return whole if told.endswith("\n") or not whole else f"\n{whole}"
+    if whole.startswith(streamed):
+        return whole[len(streamed) :]
+    return whole if streamed.endswith("\n") or not whole else f"\n{whole}"

@@ -1,4 +1,4 @@
-"""`shell`: a call is an item, and what comes of it another."""
+"""`shell`: a call is an item, and its result another."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -83,7 +83,7 @@ class ShellOutput(Struct):
 
 
 class ShellOutputItem(Struct, tag_field="type", tag="shell_call_output"):
-    """What came of a shell call."""
+    """The result of a shell call."""
 
     id: str
     status: str
@@ -134,7 +134,7 @@ class ShellPresenter(Presenter):
 
 
 class OpenShellOutput(OpenItem):
-    """What comes of a shell call. `limit` is that of its characters."""
+    """The result of a shell call. `limit` is that of its characters."""
 
     def __init__(
         self, numbers: SequenceNumbers, position: ItemPosition, of: ShellPresenter, limit: int | None
@@ -142,7 +142,7 @@ class OpenShellOutput(OpenItem):
         super().__init__(numbers, position)
         self._of = of
         self._limit = limit
-        self._told: OutputDelta | None = None
+        self._streamed: OutputDelta | None = None
         self._output: tuple[ShellOutput, ...] = ()
 
     def item(self, status: str) -> ShellOutputItem:
@@ -151,20 +151,20 @@ class OpenShellOutput(OpenItem):
 
     def printed(self, stdout: str, stderr: str) -> list[bytes]:
         """The commands have printed more."""
-        told = self._told or OutputDelta("", "")
-        self._told = OutputDelta(told.stdout + stdout, told.stderr + stderr)
+        streamed = self._streamed or OutputDelta("", "")
+        self._streamed = OutputDelta(streamed.stdout + stdout, streamed.stderr + stderr)
         return [self.numbers.encode(ShellOutputDelta, *self.position, 0, OutputDelta(stdout, stderr))]
 
     def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
         """What was printed since, and all of it."""
-        told, content = self._told or OutputDelta("", ""), []
-        end = ShellOutput(told.stdout, told.stderr, Exit(KILLED))
+        streamed, content = self._streamed or OutputDelta("", ""), []
+        end = ShellOutput(streamed.stdout, streamed.stderr, Exit(KILLED))
         if self._of.result is not None:
             end = _output(self._of.result)
-            more = rest(told.stdout, end.stdout), rest(told.stderr, end.stderr)
-            if any(more) or self._told is None:
+            more = rest(streamed.stdout, end.stdout), rest(streamed.stderr, end.stderr)
+            if any(more) or self._streamed is None:
                 content += self.printed(*more)
-            end = replace(end, stdout=told.stdout + more[0], stderr=told.stderr + more[1])
+            end = replace(end, stdout=streamed.stdout + more[0], stderr=streamed.stderr + more[1])
         self._output = (end,)
         content.append(self.numbers.encode(ShellOutputDone, *self.position, 0, self._output))
         stored, done = super().close(status)

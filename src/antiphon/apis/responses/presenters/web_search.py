@@ -85,15 +85,15 @@ class WebPresenter(Presenter):
     def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
         """The call, and what the item holds of what was found: without that nothing is shown of it."""
         action = item.object_or_none("action")
-        told = [] if action is None else [*_told(item, action)]
-        if action is None or not told:
+        found = [] if action is None else [*_found_pages(item, action)]
+        if action is None or not found:
             return
         done, arguments = _request(action.value)
         known = {function.hosted.action: function for function in tools.hosted(TOOL) if function.hosted}
         function = known.get(done, tools.offered(TOOL))
         call_id = item.text_or_none("id") or item.place("id")  # some clients leave it out
         yield FunctionCall(call_id, function.name, json_text(arguments))
-        yield output_item(call_id, "\n\n".join(told))
+        yield output_item(call_id, "\n\n".join(found))
 
     def item(self, status: str) -> WebCallItem:
         """What is done, or was done, once that is known. No status says that it was cut: it failed."""
@@ -129,7 +129,7 @@ def _results(text: str, sources: Sequence[cited.Source]) -> Iterator[Result]:
         yield Result(source.url, source.title, about)
 
 
-def _told(item: Given, action: Given) -> Iterator[str]:
+def _found_pages(item: Given, action: Given) -> Iterator[str]:
     """What an item holds of what was found."""
     for holder, name in ((item, "results"), (action, "sources")):
         if isinstance(holder.value.get(name), list):
