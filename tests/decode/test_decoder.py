@@ -14,7 +14,7 @@ from antiphon.decode.decoder import Decoder, start_after, state_after
 from antiphon.decode.event_builder import MAX_PROVISIONAL
 from antiphon.decode.headers import plain_name
 from antiphon.decode.ids import ids_by
-from antiphon.decode.readers import MAX_SPACE
+from antiphon.decode.lexer import MAX_SPACE
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 from antiphon.dialects.plain import PLAIN

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.decode.lexer import Lexer, MarkerMatch
+from antiphon.decode.lexer import MAX_SPACE, Lexer, MarkerMatch
 
 
 def lex(markers: list[str], pieces: list[str]) -> list[str]:
@@ -66,3 +66,15 @@ def test_does_not_depend_on_the_cuts(markers: list[str], pieces: list[str]) -> N
     text = "".join(pieces)
 
     assert lex(markers, pieces) == lex(markers, [text]) == lex(markers, list(text))
+
+
+def test_space_is_what_is_held_back_for_nothing_but_being_space() -> None:
+    lexer = Lexer(["<a>", "\n\n!"])
+
+    held = {
+        text: lexer.space[text]
+        for text in (" ", "\t ", "\n", "x", " x", "", " " * MAX_SPACE, " " * (MAX_SPACE + 1))
+    }
+
+    assert held == {text: text in (" ", "\t ", " " * MAX_SPACE) for text in held}
+    assert not any(lexer.plain[text] for text in held if text not in ("x", " x"))

@@ -17,7 +17,7 @@ from antiphon.core.grammar import Grammar, Header, Kind, Span, State, TextArgume
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
-from antiphon.decode.lexer import NEVER_PLAIN, PlainTexts
+from antiphon.decode.lexer import NEVER_PLAIN
 from antiphon.decode.readers import RETRACT, Reader, SpanReader, Step
 from antiphon.decode.stops import StopMatcher
 from antiphon.decode.table import Table
@@ -91,9 +91,12 @@ class Decoder:
         "_origin",
         "_plain",
         "_plain_length",
+        "_plain_texts",
         "_plain_tokens",
         "_prefix_left",
         "_reader",
+        "_space",
+        "_spaces",
         "_table",
         "_token_map",
         "around_calls",
@@ -125,7 +128,8 @@ class Decoder:
         """Where the latest group of calls started."""
         self.stopped = False
         """A stop string was found: the engine has nothing more to do."""
-        self._plain = NEVER_PLAIN
+        self._plain = self._plain_texts = self._spaces = NEVER_PLAIN
+        self._space: Chunk | None = None  # between plain ones, and not read yet
         self._delta: type[TextDelta | ReasoningDelta] = TextDelta
         self._plain_length = self._plain_tokens = 0  # of plain chunks that are not counted yet
         self._prefix_left = 0  # characters of `call_prefix` that are still to be removed from events
@@ -189,20 +193,41 @@ class Decoder:
 
     def _feed(self, chunk: Chunk) -> list[Event]:
         """The same for any chunk."""
-        self._count_plain()
+        space, one = self._space, len(chunk.tokens) == 1
+        if space is not None:
+            text = space.text + chunk.text
+            if one and self._plain_texts[text]:
+                self._space, self._plain = None, self._plain_texts
+                self._plain_length += len(text)
+                self._plain_tokens += 2
+                return [self._delta(text, text, space.tokens + chunk.tokens)]
+        elif one and self._spaces[chunk.text]:
+            # The next chunk will be plain with this space before it, most likely. Alone it is not.
+            self._space, self._plain = chunk, NEVER_PLAIN
+            return []
+        self._read_plain()
         self._read(chunk)
         events = self._drain() if self._prefix_left else self._builder.drain()
         self.stopped = self._builder.stopped is not None
-        self._plain = self._plain_texts()
+        self._find_plain()
         return events
 
-    def _plain_texts(self) -> PlainTexts:
-        """Which text, if it is that of the next chunk, makes that a plain one."""
+    def _read_plain(self) -> None:
+        """Bring all that reads up to the plain chunks since the last call, and the space behind them."""
+        self._count_plain()
+        if self._space is not None:
+            self._read(self._space)
+            self._space = None
+
+    def _find_plain(self) -> None:
+        """Find out which text makes the next chunk a plain one, or space between plain ones."""
         reader, kind = self._reader, self._table[self.state].visible_kind
-        if kind is None or self._prefix_left or not isinstance(reader, SpanReader):
-            return NEVER_PLAIN
-        self._delta = ReasoningDelta if kind is Kind.REASONING else TextDelta
-        return reader.plain if self._builder.passes(kind) and self._token_map.idle else NEVER_PLAIN
+        self._plain_texts = self._spaces = NEVER_PLAIN
+        if kind is not None and not self._prefix_left and isinstance(reader, SpanReader):
+            self._delta = ReasoningDelta if kind is Kind.REASONING else TextDelta
+            if (lexer := reader.text_lexer) and self._builder.passes(kind) and self._token_map.idle:
+                self._plain_texts, self._spaces = lexer.plain, lexer.space
+        self._plain = self._plain_texts
 
     def _read(self, chunk: Chunk) -> None:
         self._token_map.add(chunk)
@@ -214,7 +239,7 @@ class Decoder:
 
     def finish(self, finish: Finish) -> list[Event]:
         """The last events, with all text that was held back."""
-        self._count_plain()
+        self._read_plain()
         self._read_last("")
         # A model that stopped here wrote text that began like a call. Read again, it may do so once more.
         while self._builder.retractable and finish.reason is FinishReason.STOP:

@@ -32,6 +32,8 @@ MAX_KNOWN = 16_384
 """Texts of which a `PlainTexts` remembers whether they are plain."""
 MAX_KNOWN_LENGTH = 32
 """Characters in such a text; most tokens are far shorter."""
+MAX_SPACE = 256
+"""Characters of space that are held back before a possible marker; any more are text."""
 
 
 class PlainTexts(dict[str, bool]):
@@ -55,9 +57,13 @@ NEVER_PLAIN = PlainTexts(bool)
 
 
 class Lexer:
-    """Looks for the first of `markers`, none of which is empty."""
+    """Looks for the first of `markers`, none of which is empty.
 
-    __slots__ = ("_search", "_search_final", "plain")
+    `plain` knows which text has none and needs not be held back, `space` which is held back only
+    because it is space.
+    """
+
+    __slots__ = ("_search", "_search_final", "plain", "space")
 
     def __init__(self, markers: Iterable[str]) -> None:
         longest_first = sorted(set(markers), key=lambda marker: (-len(marker), marker))
@@ -76,6 +82,8 @@ class Lexer:
         # A marker keeps a text from being plain, and at its end a beginning of one, or space: before a
         # marker, that belongs to the marker.
         self.plain = PlainTexts(re.compile(rf"{first}({whole})|(?:{begun}|\s)\Z").search)
+        search = self._search
+        self.space = PlainTexts(lambda text: not text.isspace() or len(text) > MAX_SPACE or search(text))
 
     def find(self, text: str) -> MarkerMatch | None:
         """The first marker in `text`, or the place from which text must be held back, or None."""

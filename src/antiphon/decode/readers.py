@@ -9,10 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from antiphon.core.grammar import Kind, Span
 from antiphon.decode.event_builder import EventBuilder
-from antiphon.decode.lexer import NEVER_PLAIN, Lexer, MarkerMatch, PlainTexts
-
-MAX_SPACE = 256
-"""Characters of space that are held back before a possible marker; any more are text."""
+from antiphon.decode.lexer import MAX_SPACE, Lexer, MarkerMatch
 
 RETRACT: Final = ""
 """In place of a state's name: the provisional text is not a call."""
@@ -98,10 +95,10 @@ class SpanReader:
         return step
 
     @property
-    def plain(self) -> PlainTexts:
-        """Which text, if it comes next, is plain: nothing but a report of it would follow."""
+    def text_lexer(self) -> Lexer | None:
+        """What looks for markers in the next text, if that is only to be reported where there is none."""
         in_text = not (self.at_start or self._held or self._final) and self._lexer is self._table.lexer
-        return self._lexer.plain if in_text else NEVER_PLAIN
+        return self._lexer if in_text else None
 
     def keep_space(self) -> None:
         """No marker precedes this text, so space at its start is text."""

@@ -324,4 +324,4 @@ def _discard(body: bytes) -> None:
 
 def frame(payloads: list[bytes]) -> bytes:
     """Payloads as server-sent events without a type."""
-    return b"data: " + b"\n\ndata: ".join(payloads) + b"\n\n"
+    return b"data: %b\n\n" % b"\n\ndata: ".join(payloads)

@@ -215,10 +215,11 @@ class Driver:
 
     def push(self, choice: int, events: Any) -> None:
         """Take the next events of a choice."""
-        first = [] if self._begun else self._begin()
-        lines = self._projection.push(choice, events)
-        if first:
-            lines = first + lines
+        if self._begun:
+            lines = self._projection.push(choice, events)
+        else:
+            lines = self._begin()
+            lines += self._projection.push(choice, events)
         if self._journal is not None:
             lines = self._journal.record(choice, events, lines)
         if self._opening is not None:
