@@ -556,9 +556,9 @@ def socket_fragments(server: Server) -> Answers:
 
 @attack
 def scored_responses(server: Server) -> Answers:
-    """One for each slot, all with the same end at the same time."""
+    """All with the same end at the same time. One slot is left: what others wait for is the server alone."""
     scored = {"include": ["message.output_text.logprobs"], "top_logprobs": 20, "stream": True}
-    return server.posts("/v1/responses", *[respond("count", **scored)] * PARALLEL)
+    return server.posts("/v1/responses", *[respond("count", **scored)] * (PARALLEL - 1))
 
 
 @attack

@@ -11,6 +11,7 @@ from antiphon.apis.responses.errors import encode_stream_error
 from antiphon.app import log_writer as writing
 from antiphon.app.log_source import LogProjection, LogSource
 from antiphon.core.errors import EngineNotReadyError, NotFoundError, StoreError
+from antiphon.run import drive
 from antiphon.run.drive import CLIENT, Driver
 from antiphon.run.endings import ClientLeftError
 from antiphon.store.open import open_store
@@ -55,6 +56,38 @@ async def test_a_reader_gets_what_it_has_not_seen(after: int) -> None:
         await ended(store)
         assert await read(server.writer, after=after) == (await log_of(store))[after + 1 :]
     await store.close()
+
+
+async def test_a_reader_of_much_gets_it_in_pieces(store: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "LARGE", 3000)
+    async with serving(store, SCRIPT) as server:
+        await queue(server.app)
+        await ended(store)
+        reader = Pieces()
+        source = LogSource(server.writer, OWNER, "resp_1")
+        await Driver(source, LogProjection(encode_stream_error)).run(reader)
+        assert reader.lines == await log_of(store)
+        assert all(len(piece) == 1 or sum(map(len, piece)) <= 3000 for piece in reader.pieces)
+        assert len(set(reader.rounds)) == len(reader.rounds) > 2
+
+
+class Pieces(Reader):
+    """It notes the pieces that it gets, and in which round of the event loop each came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[list[bytes]] = []
+        self.rounds: list[int] = []
+        self._round = 0
+
+    def _next(self) -> None:
+        self._round += 1
+
+    def write(self, lines: list[bytes]) -> None:
+        super().write(lines)
+        self.pieces.append(lines)
+        self.rounds.append(self._round)
+        asyncio.get_running_loop().call_soon(self._next)
 
 
 async def test_a_reader_waits_for_the_store(store: Outage) -> None:

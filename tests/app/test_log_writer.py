@@ -16,6 +16,7 @@ from antiphon.app.log_writer import LogWriter
 from antiphon.app.metrics import Metrics
 from antiphon.core.errors import NotFoundError, StoreError
 from antiphon.core.events import TextDelta, TextEnded
+from antiphon.run import drive
 from antiphon.run.endings import FINISHED, LostError
 from antiphon.run.replay import ReplayLog
 from antiphon.store.open import open_store
@@ -157,7 +158,48 @@ async def test_what_was_just_written_need_not_be_read(store: Outage, writer: Log
     assert writer.fresh("resp_1", 3) == []
 
 
+async def test_what_is_large_is_several_entries(
+    store: Outage, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = await begun(writer)
+    answer.say("ab")
+    size = len(answer.told[0])
+    for part in (drive, module):
+        monkeypatch.setattr(part, "LARGE", 2 * size)
+    answer.say("cde")
+    answer.push([TextDelta("f" * 3 * size, "")])
+    answer.say("g")
+    await writer.flush()
+    entries = await store.log.read("resp_1")
+    assert [(entry.first, entry.last) for entry in entries] == [(0, 1), (2, 3), (4, 4), (5, 5), (6, 6)]
+    assert await log_of(store) == answer.told
+    for after in range(-1, 7):
+        assert writer.fresh("resp_1", after) == answer.told[after + 1 :]
+
+
 # What goes wrong
+
+
+@pytest.mark.parametrize("rounds", range(6))
+async def test_a_flush_that_is_given_up_loses_nothing(
+    store: Outage, writer: LogWriter, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    monkeypatch.setattr(module, "LARGE", 1)  # each is taken in a turn of its own
+    answers = [await begun(writer, f"resp_{number}") for number in range(3)]
+    store.held["log.append"] = asyncio.Event()
+    for answer in answers:
+        answer.say("ab")
+    flushing = asyncio.create_task(writer.flush())
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.wait([flushing])
+    store.held["log.append"].set()
+    for number, answer in enumerate(answers):
+        answer.say("c")
+        await answer.end()
+        assert await log_of(store, f"resp_{number}") == answer.told
+        assert answer.stops == []
 
 
 async def test_a_database_that_comes_back_gets_everything(store: Outage, writer: LogWriter) -> None:

@@ -4,9 +4,12 @@ import asyncio
 import gc
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.core.errors import (
     AntiphonError,
@@ -19,7 +22,7 @@ from antiphon.core.errors import (
 from antiphon.core.events import Event, Finished, TextDelta
 from antiphon.core.turn import Sampling
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import CLIENT, Client, Driver, in_turn, own_turn
+from antiphon.run.drive import CLIENT, LARGE, Client, Driver, in_turn, own_turn, pieces
 from antiphon.run.endings import (
     ENDINGS,
     CancelRequestedError,
@@ -718,3 +721,12 @@ async def test_a_token_is_one_callback_of_the_engine_and_no_task() -> None:
 
     few, many = await cost(10), await cost(500)
     assert few == many
+
+
+@given(st.lists(st.integers(0, LARGE + LARGE // 2), max_size=12))
+def test_pieces_are_as_many_as_it_takes(sizes: list[int]) -> None:
+    """Law: they are the whole, none is large that could be less, and no two next to each other could be one."""
+    cut = list(pieces(sizes, lambda size: size))
+    assert [size for piece in cut for size in piece] == sizes
+    assert all(len(piece) == 1 or sum(piece) <= LARGE for piece in cut)
+    assert all(sum(one) + other[0] > LARGE for one, other in pairwise(cut))

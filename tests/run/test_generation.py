@@ -1,6 +1,7 @@
 """One generation and several: what ends them, what makes them go on, what is held back, and what a failure does."""
 
 import asyncio
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -245,6 +246,15 @@ async def test_an_answer_that_is_played_again_is_the_same(cut: int) -> None:
     assert before == whole[: len(before)]
 
 
+async def test_much_that_was_recorded_is_played_in_pieces() -> None:
+    recorded = [chunk(f"{number} ") for number in range(2 * PIECE)]
+    heard = Heard()
+    await generation(Speaker(), replay=ReplayLog(recorded)).run(heard, 0)  # no more tokens may follow
+    assert fold(heard.events).text == "".join(each.text for each in recorded)
+    played = [sum(len(event.tokens) for event in events) for _, events in heard.batches]
+    assert max(played) <= PIECE
+
+
 async def test_reasoning_that_was_closed_stays_closed() -> None:
     first = [[each] for each in [chunk("<think>"), *map(chunk, "Hmm")]]
     log = ReplayLog()
@@ -362,12 +372,33 @@ async def test_the_ends_of_large_answers_do_not_come_all_at_once() -> None:
     for receiver in engine.receivers:
         receiver.push([Chunk("b" * 300, (token,) * 300)])
         receiver.push([chunk("c", finish=STOP)])
-    ended = [[isinstance(each.events[-1], Finished) for each in heard]]
-    while not all(ended[-1]):
+    pushed = [sum(len(each.batches) for each in heard)]
+    while not all(isinstance(each.events[-1], Finished) for each in heard):
         await asyncio.sleep(0)
-        ended.append([isinstance(each.events[-1], Finished) for each in heard])
-    assert [sum(each) for each in ended] == [0, 1, 2, 3]
+        pushed.append(sum(len(each.batches) for each in heard))
+    assert {after - before for before, after in pairwise(pushed)} == {0, 1}
+    assert all(len(events) == 1 for each in heard for _, events in each.batches[1:])
     await asyncio.gather(*running)
+    assert [fold(each.events).text for each in heard] == ["b" * 300 + "c"] * 3
+
+
+async def test_a_large_answer_that_is_given_up_at_its_end_is_whole() -> None:
+    engine, heard = Handheld(), Heard()
+    scored = replace(request(), sampling=Sampling(logprobs=20))
+    run = GenerationRun(engine, scored, Decoder(TABLE), Interceptors(), Accumulator())
+    running = asyncio.create_task(run.run(heard, 0))
+    await until(lambda: engine.receivers)
+    engine.receivers[0].push([Chunk("b" * 300, (Token(1, "b", -0.1),) * 300)])
+    engine.receivers[0].push([chunk("c", finish=STOP)])
+    heard.paused = True  # from now on its client does not read
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not isinstance(heard.events[-1], Finished)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    output = fold([*heard.events, *run.abandon()])
+    assert (output.text, output.reason) == ("b" * 300 + "c", FinishReason.STOP)
+    assert run.abandon() == []
 
 
 async def test_what_is_held_back_behind_a_stop_string_is_nothing() -> None:

@@ -19,7 +19,7 @@ from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.record import finish_from_record
 from antiphon.core.errors import StoreError
 from antiphon.engines.engine import Prompt
-from antiphon.run.drive import Journal, Projection
+from antiphon.run.drive import Journal, Projection, pieces
 from antiphon.run.endings import Ending, LostError, Stored
 from antiphon.run.replay import ReplayLog
 from antiphon.store.records import (
@@ -113,7 +113,7 @@ class StreamJournal(ResponseJournal):
 
     def __init__(self, writer: LogWriter, projection: StoredProjection, given: StoredInput) -> None:
         super().__init__(writer, projection, given)
-        self.stored: LogEntry | None = None
+        self.stored: Sequence[LogEntry] = ()
         self._stop: Stop | None = None
         self._unwritten: StoreError | None = None  # why some of the log is not
         self._made = 0  # sequence number of the next wire event
@@ -178,7 +178,7 @@ class StreamJournal(ResponseJournal):
         chunks = self.replay.new() if self.replay else b""
         first, self._logged = self._logged, self._logged + len(self._lines)
         lines, self._lines = self._lines, []
-        return (LogEntry(first, self._logged - 1, b"\n".join(lines), chunks),)
+        return entries_of(first, lines, chunks)
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         """Write the end: these last wire events, the response, its items.
@@ -321,6 +321,18 @@ class CallJournal(Journal):
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         """The answer itself is for who has asked for it to keep."""
         return lines
+
+
+def entries_of(first: int, lines: list[bytes], chunks: bytes = b"") -> tuple[LogEntry, ...]:
+    """Wire events, the first of which has the number `first`, as the store keeps them, with these chunks.
+
+    Large ones are several: each entry is copied at once, and others wait meanwhile.
+    """
+    entries: list[LogEntry] = []
+    for piece in pieces(lines, len):
+        entries.append(LogEntry(first, first + len(piece) - 1, b"\n".join(piece), chunks))
+        first, chunks = first + len(piece), b""
+    return tuple(entries)
 
 
 def as_records(items: Sequence[StoredItem]) -> tuple[ItemRecord, ...]:

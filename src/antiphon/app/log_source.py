@@ -1,14 +1,14 @@
 """The log of a stored response as a source: replayed, then followed while any server writes it."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from antiphon.apis.projection import SilentProjection
-from antiphon.app.log_writer import LogWriter
+from antiphon.app.log_writer import LogWriter, events_behind
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, NotFoundError
-from antiphon.run.drive import Driver
+from antiphon.run.drive import Driver, own_turn, pieces
 from antiphon.store.records import LogEntry
 from antiphon.store.store import Watch, events_of
 
@@ -39,27 +39,27 @@ class LogSource:
             while True:
                 if tail is None:
                     raise NotFoundError(f"There is no response '{self._id}'.", param="response_id")
-                lines = _behind(self._after, tail.entries)
-                if lines:
-                    await self._push(output, lines, tail.entries[-1].last)
+                known = self._after
+                await self._push(output, _batches(known, tail.entries))
                 if tail.status.terminal and self._after >= tail.last_seq:
                     return
-                if not lines:
+                if self._after == known:
                     await self._changed(watch)
                 # Where this server writes it, its readers do not read the store for each batch.
                 while lines := self._writer.fresh(self._id, self._after):
-                    await self._push(output, lines, self._after + len(lines))
+                    await self._push(output, pieces(lines, len))
                     await self._changed(watch)
                 tail = await self._writer.retried(partial(read, self._after))
 
-    async def _push(self, output: Driver, lines: list[bytes], last: int) -> None:
-        """Push lines, and wait until more can be taken."""
-        self._after = last
-        output.push(0, lines)
+    async def _push(self, output: Driver, batches: Iterable[list[bytes]]) -> None:
+        """Push these events, a batch in each turn, and wait until more can be taken."""
+        for number, lines in enumerate(batches):
+            if number:
+                await own_turn(output)
+            self._after += len(lines)
+            output.push(0, lines)
         if output.paused:
-            resumed = asyncio.Event()
-            output.on_resume(resumed.set)
-            await resumed.wait()
+            await own_turn(output)
 
     async def _changed(self, watch: Watch) -> None:
         """Wait for a change."""
@@ -99,7 +99,8 @@ class LogProjection(SilentProjection):
         return b""
 
 
-def _behind(after: int, entries: list[LogEntry]) -> list[bytes]:
-    """The events of these entries that come behind `after`."""
-    lines = [line for entry in entries for line in entry.events.split(b"\n")]
-    return lines[max(0, after + 1 - entries[0].first) :] if entries else []
+def _batches(after: int, entries: list[LogEntry]) -> Iterator[list[bytes]]:
+    """The events of these entries that come behind `after`, in batches that are not large."""
+    for some in pieces(entries, lambda entry: len(entry.events)):
+        if lines := events_behind(after, some):
+            yield lines

@@ -14,7 +14,7 @@ response turns out to be another server's, or ended, or deleted, or with it more
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
@@ -22,6 +22,7 @@ import structlog
 
 from antiphon.app.metrics import Metrics
 from antiphon.core.errors import StoreError, StoreFullError
+from antiphon.run.drive import LARGE, own_turn
 from antiphon.run.endings import LostError, OverLimitError
 from antiphon.store.records import Append, Lease, LogEntry
 from antiphon.store.store import Store
@@ -43,11 +44,11 @@ T = TypeVar("T")
 
 
 class Writable(Protocol):
-    """The journal of one response, to the writer. `stored` is what was written of it last."""
+    """The journal of one response, to the writer. `stored` is what was written of it last, in a row."""
 
     response_id: str
     background: bool
-    stored: LogEntry | None
+    stored: Sequence[LogEntry]
 
     def take(self) -> Append | None:
         """What was collected since this was last called."""
@@ -76,6 +77,7 @@ class LogWriter:
         self._any_ready = asyncio.Event()
         self._background_ready = asyncio.Event()
         self._writing = asyncio.Lock()
+        self._flushing: set[asyncio.Task[None]] = set()
 
     def lease(self) -> Lease:
         """A new lease of this server."""
@@ -107,10 +109,10 @@ class LogWriter:
 
     def fresh(self, response_id: str, after: int) -> list[bytes]:
         """The events behind `after`, if this server has just stored them: they need not be read."""
-        entry = journal.stored if (journal := self.open.get(response_id)) else None
-        if entry is None or not entry.first - 1 <= after < entry.last:
+        entries = journal.stored if (journal := self.open.get(response_id)) else ()
+        if not entries or not entries[0].first - 1 <= after < entries[-1].last:
             return []
-        return entry.events.split(b"\n")[after + 1 - entry.first :]
+        return events_behind(after, entries)
 
     def notify(self, journal: Writable) -> None:
         """The journal has collected something."""
@@ -130,16 +132,18 @@ class LogWriter:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what was collected, now."""
+        """Write what was collected, now. What was taken for it is written, also if nobody waits any more."""
+        flushing = asyncio.ensure_future(self._flush())
+        self._flushing.add(flushing)
+        flushing.add_done_callback(self._flushing.discard)
+        await asyncio.shield(flushing)
+
+    async def _flush(self) -> None:
         async with self._writing:
             await self._write()
 
     async def _write(self) -> None:
-        ready, self._ready = self._ready, {}
-        self._any_ready.clear()
-        self._background_ready.clear()
-        # All at once: whoever flushes may be cancelled wherever this waits, and what is taken would be lost.
-        appends = {journal: append for journal in ready if (append := journal.take())}
+        appends = await self._taken()
         if not appends:
             return
         try:
@@ -153,11 +157,24 @@ class LogWriter:
             return
         for (journal, append), verdict in zip(appends.items(), verdicts, strict=True):
             if verdict.accepted:
-                journal.stored = append.entries[-1] if append.entries else journal.stored
+                journal.stored = append.entries or journal.stored
             if verdict.limit is not None:
                 journal.stop(OverLimitError(verdict.limit))
             elif not verdict.accepted:
                 journal.stop(LostError(verdict))
+
+    async def _taken(self) -> dict[Writable, Append]:
+        """What was collected: what is large is taken in a turn of its own."""
+        ready, self._ready = self._ready, {}
+        self._any_ready.clear()
+        self._background_ready.clear()
+        appends: dict[Writable, Append] = {}
+        for journal in ready:
+            if append := journal.take():
+                appends[journal] = append
+                if sum(len(entry.events) for entry in append.entries) > LARGE:
+                    await own_turn()
+        return appends
 
     async def retried(
         self, call: Callable[[], Awaitable[T]], made: Callable[[], Awaitable[T | None]] | None = None
@@ -187,3 +204,9 @@ class LogWriter:
                 self._metrics.store_wrote(now() - begun)
                 return result
             await asyncio.wait((self.stopping,), timeout=RETRY)  # a server that stops does not sit it out
+
+
+def events_behind(after: int, entries: Sequence[LogEntry]) -> list[bytes]:
+    """The events of these entries that come behind `after`."""
+    lines = [line for entry in entries for line in entry.events.split(b"\n")]
+    return lines[max(0, after + 1 - entries[0].first) :] if entries else []

@@ -16,10 +16,11 @@ back the engine's chunks, under a bound, and push them merged into one when it i
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, public_error
@@ -28,11 +29,13 @@ from antiphon.engines.engine import Prompt
 from antiphon.log import log_failure
 from antiphon.run.endings import ClientResult, DeadlineError, Ending, Stored, ending_of
 
+T = TypeVar("T")
+
 JOURNAL = "journal"
 CLIENT = "client"
 """What may pause an answer: a journal that is not open yet, a client that does not read."""
-LARGE_EVENT = 256 * 1024
-"""Bytes of a last event from which on it is sent in a turn of its own."""
+LARGE = 1024 * 1024
+"""Bytes of wire events from which on they are handled in a turn of their own."""
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Callable[[], None]]] = WeakKeyDictionary()
 
@@ -49,11 +52,23 @@ def in_turn(call: Callable[[], None]) -> None:
         loop.call_soon(_take_turn, loop, turns)
 
 
-async def own_turn() -> None:
-    """Wait until it is the turn of whoever waits."""
-    mine = asyncio.get_running_loop().create_future()
-    in_turn(lambda: None if mine.done() else mine.set_result(None))
-    await mine
+async def own_turn(output: "Driver | None" = None) -> None:
+    """Wait until it is the turn of whoever waits, and until the client of `output` reads on."""
+    loop = asyncio.get_running_loop()
+    while True:
+        mine = loop.create_future()
+        in_turn(partial(_resolve, mine))
+        await mine
+        if output is None or not output.paused:
+            return
+        resumed = loop.create_future()
+        output.on_resume(partial(_resolve, resumed))
+        await resumed
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _take_turn(loop: asyncio.AbstractEventLoop, turns: deque[Callable[[], None]]) -> None:
@@ -63,6 +78,20 @@ def _take_turn(loop: asyncio.AbstractEventLoop, turns: deque[Callable[[], None]]
         turns.popleft()
         if turns:
             loop.call_soon(_take_turn, loop, turns)
+
+
+def pieces(values: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """These values in pieces of at most `LARGE` bytes, or of one value."""
+    piece: list[T] = []
+    total = 0
+    for value in values:
+        total += size(value)
+        if piece and total > LARGE:
+            yield piece
+            piece, total = [], size(value)
+        piece.append(value)
+    if piece:
+        yield piece
 
 
 class Source(Protocol):
@@ -393,20 +422,21 @@ class Driver:
         except asyncio.CancelledError:
             closing.add_done_callback(_log_unheard)
             raise
-        if new and len(new[-1]) > LARGE_EVENT:  # many answers may be stored in one transaction
+        if new and len(new[-1]) > LARGE:  # many answers may be stored in one transaction
             await own_turn()
         return new
 
     async def _abandon(self, lines: list[bytes]) -> list[bytes]:
         """Close what is open, behind the lines that begin the answer; what is left of these."""
+        await own_turn()  # with what a client did not read, each event may be much
         for choice, events in self._source.abandon():
             if lines:  # held back until now
                 lines, first = [], self._journal.record(choice, [], lines) if self._journal else lines
                 if first:
                     self._client.write(first)
-            for event in events:  # with what a client did not read, each may be much
+            for event in events:
                 self.push(choice, [event])
-                await asyncio.sleep(0)
+                await own_turn()
         return lines
 
     def _unstored_lines(self, reason: BaseException | None) -> list[bytes]:

@@ -26,7 +26,7 @@ from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
-from antiphon.run.drive import Driver, in_turn
+from antiphon.run.drive import Driver, in_turn, own_turn
 from antiphon.run.endings import ClientStalledError
 from antiphon.run.repetition import WINDOW, RepetitionDetector
 from antiphon.run.replay import ReplayLog, may_be_half, request_after
@@ -134,6 +134,7 @@ class GenerationRun:
         "_hosted",
         "_intercepted",
         "_items",
+        "_later",
         "_limit",
         "_lost",
         "_observation",
@@ -145,7 +146,6 @@ class GenerationRun:
         "_repetition",
         "_replay",
         "_request",
-        "_scored",
         "_started",
         "_unfinished",
         "_unread",
@@ -191,9 +191,9 @@ class GenerationRun:
         self._choice: int
         self._emit: Emit
         self._held: list[Chunk] = []  # while the client does not read
-        self._scored = request.sampling.logprobs is not None
         self._unread = 0  # how many those are, each with every alternative to its tokens
         self._failure: AntiphonError | None = None  # behind them
+        self._later: list[Event] = []  # the last of a large answer
         self._finished = False
         self._broken = 0  # places of the markup, and what was wrong with the first
         self._verdict = ""
@@ -214,12 +214,13 @@ class GenerationRun:
         self._output, self._choice, self._emit = output, choice, emit or output.push
         self._observation, self._started = observed(), perf_counter()
         if self._replay is not None and self._replay.chunks:
-            self._decode([*self._replay.chunks])
+            await self._decode_again([*self._replay.chunks])
         while not self._finished:
             if self._exceeds_reasoning_limit():
                 self._close_reasoning()
             else:
                 await self._generate_rest()
+        await self._emit_later()
         if self._check is not None and (events := await self._check.verdict()):
             ends = [event for event in events if isinstance(event, Finished)]
             self._observation.unmet += [why for end in ends for why in end.unmet]
@@ -273,10 +274,6 @@ class GenerationRun:
         """See `Receiver`."""
         if self._output.paused or self._held:
             self._hold(chunks)
-        elif self._scored and chunks[-1].finish is not None and self._is_large():
-            self._held += chunks
-            self._unread += sum(map(_weight, chunks))
-            in_turn(self._release)
         else:
             self._pass(chunks)
 
@@ -315,8 +312,9 @@ class GenerationRun:
             self._ended.set_exception(ClientStalledError())
 
     def _is_large(self) -> bool:
-        """Its end has so much in it that others at their ends may not have theirs at the same time."""
-        return self.tokens * (1 + (self._request.sampling.logprobs or 0)) > LARGE
+        """Its last events have so much in them that no two of any answers may be made at the same time."""
+        scores = self._request.sampling.logprobs
+        return scores is not None and self.tokens * (1 + scores) > LARGE
 
     def _release(self) -> None:
         """The client reads on: push what it missed, a piece in each turn of the loop: others wait as well."""
@@ -337,7 +335,8 @@ class GenerationRun:
     def abandon(self) -> list[Event]:
         """The last events of a generation that came to nothing: its items so far are kept."""
         if self._finished:
-            return [] if self._check is None else self._check.end()
+            later, self._later = self._later, []
+            return later if self._check is None else later + self._check.end()
         self._finished = True
         decoder, held = self._decoder, list[Event]()
         while self._held:
@@ -393,8 +392,28 @@ class GenerationRun:
                 break
         if emitted and self._check is not None:
             emitted = self._check.push(emitted)
-        if emitted:
+        if emitted and self._finished and self._is_large():
+            self._later = emitted
+        elif emitted:
             self._emit(self._choice, emitted)
+
+    async def _decode_again(self, chunks: list[Chunk]) -> None:
+        """Emit the events of what was recorded, a piece in each turn."""
+        while chunks and not self._finished:
+            piece = _first_piece(chunks)
+            del chunks[: len(piece)]
+            self._decode(piece)
+            if chunks:
+                await own_turn()
+
+    async def _emit_later(self) -> None:
+        """Emit the last events of a large answer, each in a turn of its own, while the client reads."""
+        if not self._later:
+            return
+        while self._later:
+            await own_turn(self._output)
+            self._emit(self._choice, [self._later.pop(0)])
+        await own_turn()  # the end that is made of them now is as large
 
     def _visible(self, events: list[Event]) -> list[Event]:
         """Those of the events that the client may see, numbered, with their items."""

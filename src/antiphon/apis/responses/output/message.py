@@ -86,7 +86,7 @@ class OpenMessage(OpenItem):
         self._annotations: Sequence[Struct] = ()
         self.frame = frame(TextDelta, *position, 0)
         self._phase: str | UnsetType = UNSET if phase is None else phase
-        self._logprobs = bytearray()  # encoded, with a comma before each: an object for each would weigh more
+        self._logprobs = Raw(b"[]")  # encoded once for all events that have all of them
 
     def item(self, status: str) -> OutputMessage:
         """The message; one that has only begun has no part yet."""
@@ -107,16 +107,12 @@ class OpenMessage(OpenItem):
                 self.numbers.encode(AnnotationAdded, *self.position, 0, index, annotation)
                 for index, annotation in enumerate(self._annotations)
             ),
-            self.numbers.encode(TextDone, *self.position, 0, self.text, self._scored()),
+            self.numbers.encode(TextDone, *self.position, 0, self.text, self._logprobs),
             self.numbers.encode(ContentPartDone, *self.position, 0, self._part()),
         ]
 
     def _part(self) -> OutputText:
-        return OutputText(self.text, self._annotations, self._scored())
-
-    def _scored(self) -> Sequence[Raw]:
-        encoded = Raw(b"".join((b"[", memoryview(self._logprobs)[1:], b"]")))
-        return cast("Sequence[Raw]", encoded)
+        return OutputText(self.text, self._annotations, cast("Sequence[Raw]", self._logprobs))
 
 
 class OpenScoredMessage(OpenMessage):
@@ -127,14 +123,21 @@ class OpenScoredMessage(OpenMessage):
     ) -> None:
         super().__init__(numbers, position, phase, cite)
         self.frame = None
+        self._scored = bytearray(b"[")  # those so far, encoded: an object for each would weigh more
 
     def add(self, event: Delta, out: list[bytes]) -> None:
         """Append a delta with the tokens that begin in it."""
         logprobs = to_logprobs(event.tokens)
         for each in logprobs:
-            self._logprobs += b","
-            self._logprobs += each
+            self._scored += each
+            self._scored += b","
         out.append(self.numbers.encode(TextDelta, *self.position, 0, event.text, logprobs))
+
+    def end(self, item: Item) -> list[bytes]:
+        """See `OpenMessage`."""
+        self._scored[max(1, len(self._scored) - 1) :] = b"]"  # in the place of the last comma
+        self._logprobs = Raw(self._scored)
+        return super().end(item)
 
 
 def to_logprobs(tokens: Iterable[Token]) -> list[Raw]:
