@@ -223,6 +223,8 @@ class Contents:
         What was not fetched for the model stays a URL, unless all is to be fetched now. Raises RequestError
         for `param`, which has the items.
         """
+        if not any(may_have_media(item.payload) for item in items):
+            return tuple(items)  # as most requests: no timer is set for them
         fetch = fetch and self._reader.fetches
         async with self._reader.in_time(param):
             return tuple([await self._kept(item, holder, param, fetch=fetch) for item in items])
