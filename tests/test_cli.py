@@ -146,8 +146,8 @@ async def test_inspect_reports_on_a_server(capsys: pytest.CaptureFixture[str]) -
 
         assert await asyncio.to_thread(main, ["inspect", server.url, "--json"]) == 0
         out = capsys.readouterr().out  # with what the server logs
-        report = json.loads(out[out.index("{\n") :])
-        assert report["kind"] == "completions"
+        report, _ = json.JSONDecoder().raw_decode(out, out.index("{\n"))
+        assert report["kind"] == "chat"
         assert {"name": "seed", "state": "works", "how": "passed on"} in report["features"]
 
         assert await asyncio.to_thread(main, ["inspect", "http://127.0.0.1:1"]) == 1

@@ -341,7 +341,10 @@ class Socket:
 
 
 class EngineCore:
-    """Yields a token for each request in each step. `script` is played instead, `held` stops it, `dies` and `end` end it."""
+    """Yields a token for each request in each step. `script` is played instead, `held` stops it, `dies` and `end` end it.
+
+    `processes` are its own, if it has any.
+    """
 
     def __init__(self, tokenizer: FakeTokenizer) -> None:
         self._next: dict[int, int] = {}
@@ -357,8 +360,10 @@ class EngineCore:
         self.end = os.pipe()
         self.outputs_queue: Any = asyncio.Queue()
         self._tasks: list[asyncio.Future[None]] = []
+        self.processes: list[Any] = []
         self.resources = SimpleNamespace(
-            engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]]), output_socket=Socket()
+            engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]], processes=self.processes),
+            output_socket=Socket(),
         )
 
     async def add_request_async(self, request: Any) -> None:

@@ -25,7 +25,7 @@ from antiphon.engines.scripted import TEMPLATE as CHATML
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.engines.upstreams.vllm_server import GENERATE, REMEDY, RENDER
-from antiphon.run.inspect_upstream import Feature, inspect_upstream
+from antiphon.run.inspect_upstream import Feature, inspect_upstream, lines
 from tests.contracts.engine import (
     Collected,
     EngineContract,
@@ -420,6 +420,7 @@ TOKEN_TEXT = b'"text": "The"'
         (422, {"detail": "bad"}, RequestError, "bad"),
         (401, {"error": "no"}, EngineError, "refuses the key"),
         (404, {}, EngineError, "does not serve it"),
+        (424, {"error": "Request failed during generation"}, EngineError, "failed to answer"),
         (429, {}, EngineBusyError, "Too many"),
         (500, {"error": {"message": "secret path"}}, EngineError, "failed to answer"),
         (503, {}, EngineNotReadyError, "not ready"),
@@ -510,6 +511,23 @@ async def test_a_server_of_another_kind_than_was_said():
 async def test_a_server_that_answers_otherwise_than_its_kind():
     message = await refused({**VLLM, "/tokenize": [answer(200, {"ids": [1]})]})
     assert message.startswith("The server at URL answers as vllm does, but not as expected.")
+
+
+async def test_a_server_that_lacks_what_its_kind_has():
+    listed = {"/v1/models": [answer(200, {"data": [{"id": "m", "owned_by": "somebody"}]})]}
+    message = await refused(listed, upstream_kind="sglang")
+    assert message.startswith("The server at URL does not answer as sglang does. Leave out --upstream-kind")
+
+
+async def test_an_antiphon_is_asked_for_conversations():
+    async with antiphon_running(ScriptedEngine(STORY)) as server:
+        engine = UpstreamEngine(Options(server.url))
+        await engine.start()
+        assert engine.card.capabilities.chat
+        await engine.stop()
+        lines_of = [*lines(await asyncio.to_thread(inspect_upstream, Options(server.url)))]
+    assert "kind      chat" in lines_of
+    assert not any("--dialect" in line for line in lines_of)
 
 
 async def test_a_model_that_the_server_does_not_have():
@@ -973,6 +991,9 @@ async def test_ollama_gets_the_prompt_as_it_is():
         "model": "llama3.2:latest",
         "prompt": "hi",
         "raw": True,
+        "think": False,
+        "truncate": False,
+        "shift": False,
         "stream": True,
         "options": {
             "num_predict": 9,
@@ -992,22 +1013,83 @@ async def test_errors_of_ollama():
     assert "no model 'x'" in await refused(OLLAMA, upstream_model="x")
 
 
-# Text Generation Inference: `/info` and the end of a stream, of docs/openapi.json in its repository.
+async def test_ollama_knows_the_latest_of_a_name():
+    async with canned(OLLAMA) as server:
+        engine = UpstreamEngine(Options(server.url, upstream_model="llama3.2"))
+        await engine.start()
+        assert engine.card.name == "llama3.2:latest"
+        await engine.stop()
+
+
+# Text Generation Inference: `/info` of docs/openapi.json in its repository, the stream and the errors of
+# router/src/server.rs, what it refuses of router/src/validation.rs.
+
+TGI = {
+    "/info": [
+        answer(200, {"model_id": "bigscience/bloom", "max_total_tokens": 2048, "max_input_tokens": 1024})
+    ]
+}
+
+
+def of_tgi(text, reason="", **more):
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+    return {"id": "", "object": "text_completion", "model": "bigscience/bloom", "choices": [choice], **more}
 
 
 async def test_text_generation_inference():
-    info = {"model_id": "bigscience/bloom", "max_total_tokens": 2048, "max_input_tokens": 1024}
-    events = [
-        {"choices": [{"text": "Hi", "finish_reason": None}]},
-        {"choices": [{"text": "", "finish_reason": "eos_token"}]},
-    ]
-    async with canned({"/info": [answer(200, info)], "/v1/completions": stream(*events, DONE)}) as server:
+    used = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    events = [of_tgi("Hi"), of_tgi("", "eos_token", usage=used)]
+    request = replace(REQUEST, sampling=Sampling(top_p=1.0, temperature=0.5))
+    async with canned({**TGI, "/v1/completions": stream(*events, DONE)}) as server:
         engine = await started(server)
         assert (engine.card.name, engine.card.context) == ("bigscience/bloom", 2048)
         assert "presence_penalty" not in engine.card.capabilities.sampling
-        chunks = await generated(engine, REQUEST)
+        chunks = await generated(engine, request)
         await engine.stop()
     assert (text_of(chunks), finish_of(chunks).reason) == ("Hi", FinishReason.STOP)
+    assert finish_of(chunks).completion_tokens == 2
+    assert server.asked[-1].body == {
+        "model": "tgi",  # another name would be an adapter's
+        "prompt": "hi",
+        "max_tokens": 4,
+        "temperature": 0.5,  # a `top_p` of 1 is refused
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert "It has bigscience/bloom" in await refused(TGI, upstream_model="poet")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "error", "code"),
+    [
+        (
+            "validation",
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048. Given: 48 and 2047",
+            RequestError,
+            "context_length_exceeded",
+        ),
+        ("validation", "Input validation error: `top_p` must be > 0.0 and < 1.0", RequestError, None),
+        ("overloaded", "Model is overloaded", EngineBusyError, "engine_busy"),
+        ("generation", "Request failed during generation: Server error", EngineError, "engine_error"),
+        ("incomplete_generation", "Incomplete generation", EngineError, "engine_error"),
+    ],
+)
+async def test_errors_of_text_generation_inference(kind, message, error, code):
+    event = {"error": message, "error_type": kind}
+    collected = await collected_of({**TGI, "/v1/completions": stream(event, DONE)})
+    assert (type(collected.error), collected.error.code) == (error, code)
+    assert (message in collected.error.message) == (error is RequestError)
+
+
+async def test_what_follows_an_estimated_prompt_leaves_it_room():
+    ids = (*range(1000),)
+    async with canned({**TGI, "/v1/completions": stream(of_tgi("Hi", "length"), DONE)}) as server:
+        engine = await started(server)
+        for size, wanted in ((10, 2038), (1000, 1048), (1000, 100), (2000, 48)):
+            await generated(engine, GenerationRequest(Prompt("hi", (*ids, *ids)[:size]), wanted))
+        await engine.stop()
+    asked = [each.body["max_tokens"] for each in server.asked if each.method == "POST"]
+    assert asked == [2008, 524, 100, 24]
 
 
 # TabbyAPI: the model card of endpoints/core/types/model.py and the parameters of common/sampling.py.
@@ -1052,7 +1134,7 @@ class Templated(UpstreamEngine):
 async def front():
     """A client of a server whose model another server runs, and the engine of the other one."""
     async with antiphon_running(ScriptedEngine(ANSWERS)) as back:
-        engine = Templated(Options(back.url, context=100_000))
+        engine = Templated(Options(back.url, upstream_kind="completions", context=100_000))
         async with (
             antiphon_running(engine) as server,
             httpx.AsyncClient(base_url=server.url, verify=NO_TLS, timeout=30) as client,

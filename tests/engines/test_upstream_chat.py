@@ -172,6 +172,11 @@ class TestWhatIsThere:
                 await started(server, upstream_kind="openai", upstream_model=name)
         assert error.value.message == says
 
+    async def test_a_tokenizer_is_of_no_use(self) -> None:
+        async with canned({"/v1/models": LISTS["deepseek"][0]}) as server:
+            with pytest.raises(EngineError, match="--tokenizer has no meaning for it"):
+                await started(server, tokenizer="folder")
+
     async def test_a_server_that_takes_prompts_is_asked_with_prompts(self) -> None:
         models = LISTS["chat"][0]
         bad = [answer(400, {"error": {"message": "prompt is required"}})]

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import subprocess
 from contextlib import asynccontextmanager
 from math import sqrt
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx2 as httpx
@@ -22,7 +24,7 @@ from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
-from antiphon.engines.vllm import Options
+from antiphon.engines.vllm import SILENCE_SECONDS, Options
 from antiphon.engines.vllm_core import engine_args
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
 from tests.contracts.engine import (
@@ -529,6 +531,24 @@ async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, seen):
     assert engine.load.idle
     with pytest.raises(EngineNotReadyError):
         await engine.tokenize(["a"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell")
+async def test_a_vllm_that_is_killed_is_dead_before_its_memory_is_free(engine):
+    core = llm_of(engine).engine_core
+    core.held = True
+    process = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220, S607 - its end is not waited for, as vLLM does
+    core.processes.append(process)
+    receiver = Collected()
+    engine.generate(await request_of(engine, "a", 200), receiver)
+    await asyncio.sleep(2.5 * SILENCE_SECONDS)
+    assert engine.load.running == 1  # it is silent, and lives
+    process.kill()
+    with pytest.raises(EngineError, match="failed to answer"):
+        await receiver.whole()
+    with pytest.raises(EngineNotReadyError):
+        await engine.tokenize(["a"])
+    process.wait()
 
 
 async def test_an_answer_that_vllm_gives_up_fails_alone(engine):

@@ -1,7 +1,8 @@
 """The vLLM engine with the real vLLM, on the processor: `make test-vllm`, in an environment of its own."""
 
+import asyncio
 import json
-import multiprocessing
+import multiprocessing.connection
 import os
 import re
 import signal
@@ -271,19 +272,31 @@ async def test_a_token_that_does_not_exist_is_refused(engine):
         await generated(engine, GenerationRequest(Prompt("", (10**6,)), 3))
 
 
+def first_end(processes):
+    """When a bare waiter is told that one of these has ended."""
+    multiprocessing.connection.wait([process.sentinel for process in processes])
+    return time.monotonic()
+
+
 async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, one):
     request = await request_of(engine, TestContract.prompt, 200)
     waiting = [Collected() for _ in range(SLOTS)]
     async with running(engine, request) as (_, collected):
         for receiver in waiting:
             engine.generate(request, receiver)
+        processes = multiprocessing.active_children()
+        ended = asyncio.create_task(asyncio.to_thread(first_end, processes))
+        await asyncio.sleep(0.1)
         killed = time.monotonic()
-        for process in multiprocessing.active_children():
+        for process in processes:
             os.kill(process.pid, signal.SIGKILL)
         for receiver in (collected, *waiting):
             with pytest.raises(EngineError, match="failed"):
                 await receiver.whole()
-        print("seen after", time.monotonic() - killed)
+        seen = time.monotonic()
+        print(
+            f"killed: seen after {seen - killed:.3f} s, the system tells after {await ended - killed:.3f} s"
+        )
     with pytest.raises(EngineNotReadyError):
         await generated(engine, request)
     assert engine.load.idle

@@ -508,10 +508,11 @@ async def found_at(options: Options, client: HttpClient) -> Server:
         try:
             server = await KINDS[each](client, answers, wanted)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise EngineError(
-                f"The server at {options.model} answers as {each} does, but not as expected. Say what it is "
-                "with --upstream-kind."
-            ) from error
+            raise _unlike(options, each) from error
+        except AntiphonError as error:
+            if isinstance(error.__cause__, HttpError) and error.__cause__.status in NOT_THERE:
+                raise _unlike(options, each) from error
+            raise
         if server is not None:
             return server
     why = f"does not answer as {kind} does" if kind else f"is none of the known kinds: {', '.join(KINDS)}"
@@ -520,6 +521,17 @@ async def found_at(options: Options, client: HttpClient) -> Server:
     )
     raise EngineError(
         f"The server at {options.model} {why}. {seen} Check the URL, or say what it is with --upstream-kind."
+    )
+
+
+def _unlike(options: Options, kind: str) -> EngineError:
+    """What the operator is told of a server that looks like one of a kind, and lacks what that has."""
+    if options.upstream_kind:
+        what = f"The server at {options.model} does not answer as {kind} does."
+        return EngineError(f"{what} Leave out --upstream-kind, or say another.")
+    return EngineError(
+        f"The server at {options.model} answers as {kind} does, but not as expected. Say what it is with "
+        "--upstream-kind."
     )
 
 

@@ -50,6 +50,9 @@ log = structlog.get_logger()
 LONG = 64 * 1024
 """Characters from which on a text is tokenized beside the event loop."""
 
+SILENCE_SECONDS = 0.05
+"""How long vLLM says nothing, while it has something to do, before it is looked at whether it is alive."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -87,6 +90,8 @@ class VllmEngine:
         self._admission = Admission(1, limits)
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation | _Single] = {}
+        self._looking: asyncio.TimerHandle | None = None
+        self._silent = False  # since it was looked the last time
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: as vLLM knows it
@@ -238,7 +243,7 @@ class VllmEngine:
                 return
             self._waiting.pop(generation, None)
             generation.id = made.request_id
-            self._running[generation.id] = generation
+            self._begun(generation)
             await core.add(made)
         except Exception as error:
             generation.fail(failure_of(error))
@@ -316,7 +321,7 @@ class VllmEngine:
     async def _outputs(self, core: VllmCore, made: Sequence[Any]) -> list[Any]:
         """The outputs to requests for one token. Raises EngineError."""
         waiting = [_Single(each.request_id) for each in made]
-        self._running |= {each.id: each for each in waiting}
+        self._begun(*waiting)
         try:
             for each in made:
                 await core.add(each)
@@ -330,6 +335,26 @@ class VllmEngine:
             raise EngineError
         return outputs
 
+    def _begun(self, *works: "_Generation | _Single") -> None:
+        """From now on vLLM has these to do."""
+        self._running |= {each.id: each for each in works}
+        if self._looking is None:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._silent = True
+        self._looking = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Look whether vLLM is alive, where it has something to do and says nothing."""
+        self._looking = None
+        if self._core is None or not self._running:
+            return
+        if self._silent and self._core.ending:
+            self._died()
+        else:
+            self._look_later()
+
     async def _read(self, core: VllmCore) -> None:
         """Deliver what vLLM yields, until it is stopped or dies."""
         try:
@@ -340,6 +365,7 @@ class VllmEngine:
 
     def _take(self, outputs: Sequence[Any]) -> None:
         """Deliver what a step has yielded."""
+        self._silent = False
         running = self._running
         for output in outputs:
             generation = running.get(output.request_id)
@@ -354,6 +380,9 @@ class VllmEngine:
     def _let_go(self, error: type[EngineError]) -> None:
         """There is no core any more: what runs and what waits fails."""
         core, self._core = self._core, None
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         if core is not None:
             core.leave()
             for sentinel in core.sentinels:

@@ -12,6 +12,7 @@ import asyncio
 import importlib
 import json
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -106,6 +107,14 @@ _UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__
 _LEAST_TOP_P = 1e-9
 """0 leaves the likeliest token; vLLM wants more than 0."""
 
+_FLAGS, _PENDING = 6, 28
+"""Places in /proc/PID/stat, behind the name: the kernel's flags, signals on their way; proc_pid_stat(5)."""
+
+_EXITING = 0x4 | 0x400
+"""PF_EXITING, and PF_SIGNALED: killed by a signal, and its memory may be written to a file first."""
+
+_KILLED = 1 << (signal.SIGKILL - 1)
+
 
 def imported(name: str) -> Any:
     """A module of vLLM's. Raises EngineError if vLLM is not installed, or cannot be imported."""
@@ -190,6 +199,17 @@ def _words(action: Any, value: str) -> list[str]:
 def _unloadable(model: str, error: Exception) -> EngineError:
     why = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return EngineError(f"vLLM cannot load {model}: {why}")
+
+
+def is_ending(process: int) -> bool:
+    """Whether the system is ending the process with this id; False where it does not tell, as on macOS."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # the name may have spaces
+    except OSError:
+        return False
+    flags, pending = int(fields[_FLAGS]), int(fields[_PENDING])
+    return bool(flags & _EXITING or pending & _KILLED)
 
 
 class Around(Struct, frozen=True):
@@ -568,6 +588,15 @@ class VllmCore:
         manager = self._llm.engine_core.resources.engine_manager
         ends: Sequence[int] = manager.sentinels() if hasattr(manager, "sentinels") else ()
         return ends
+
+    @property
+    def ending(self) -> bool:
+        """Whether the system is ending a process of the core's on this machine.
+
+        `sentinels` tell that later: when the memory of the process is free.
+        """
+        manager = self._llm.engine_core.resources.engine_manager
+        return any(is_ending(process.pid) for process in getattr(manager, "processes", ()))
 
     def leave(self) -> None:
         """Leave the event loop: nothing is read any more."""

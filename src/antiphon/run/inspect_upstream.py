@@ -39,7 +39,7 @@ class UpstreamReport(Struct, frozen=True):
     dialect: str
     reason: str
     features: tuple[Feature, ...]
-    override: str = OVERRIDE
+    override: str | None
 
 
 def inspect_upstream(options: Options) -> UpstreamReport:
@@ -67,6 +67,7 @@ async def _inspect(options: Options) -> UpstreamReport:
         dialect,
         reason,
         tuple(features_of(server)),
+        None if chats else OVERRIDE,
     )
 
 
@@ -145,7 +146,7 @@ def _constraints(card: ModelCard) -> Feature:
 
 def lines(report: UpstreamReport) -> Iterator[str]:
     """The report as text."""
-    facts: Mapping[str, object] = {
+    facts: Mapping[str, str | None] = {
         "url": report.url,
         "kind": report.kind,
         "model": report.model,
@@ -156,7 +157,7 @@ def lines(report: UpstreamReport) -> Iterator[str]:
         "reason": report.reason,
         "override": report.override,
     }
-    yield from (f"{name.ljust(8)}  {value}" for name, value in facts.items())
+    yield from (f"{name.ljust(8)}  {value}" for name, value in facts.items() if value is not None)
     yield ""
     yield from table(
         ("feature", "here it", "how"), ((each.name, each.state, each.how) for each in report.features)

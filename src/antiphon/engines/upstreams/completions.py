@@ -33,6 +33,7 @@ from antiphon.engines.upstreams.kind import (
     unreachable,
 )
 from antiphon.engines.upstreams.tokenizers import (
+    SPARE,
     EstimatedTokens,
     LocalTokenizer,
     Tokenizer,
@@ -75,7 +76,8 @@ class Flavour(Struct, frozen=True):
     """What a kind of server can do. `sampling` are the fields that it takes, under these very names.
 
     `tokens`: prompts are tokens, and answers name theirs. `special`: it can be asked to write special
-    tokens out. `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request.
+    tokens out. `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request, and
+    `unsaid` are values that it does not take, because they are what it does without them.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Flavour(Struct, frozen=True):
     no_top_k: int = -1
     constraints: tuple[type[Constraint], ...] = ()
     fixed: Mapping[str, Any] = {}
+    unsaid: Mapping[str, Any] = {}
 
 
 VLLM = Flavour(
@@ -101,10 +104,18 @@ TABBY = Flavour(
     special=True,
     no_top_k=0,
 )
-TGI = Flavour("tgi", _OPENAI - {"presence_penalty"} | {"repetition_penalty"})
+TGI = Flavour(
+    "tgi",
+    _OPENAI - {"presence_penalty"} | {"repetition_penalty"},
+    fixed={"model": "tgi"},  # any other name is that of an adapter
+    unsaid={"top_p": 1.0},
+)
 ANY = Flavour("completions", _OPENAI)
 
 FLAVOURS = (VLLM, TABBY, TGI, ANY)
+
+ANTIPHON = "antiphon"
+"""Another one, which renders prompts and reads answers itself: it is asked for conversations."""
 
 _REASONS = {
     "stop": FinishReason.STOP,
@@ -145,8 +156,12 @@ class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] = ()
     usage: ReportedUsage | None = None
     error: Any = None
+    error_type: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
 
+
+_STATUSES = {"validation": 422, "overloaded": 429, "generation": 424}
+"""What errors of Text Generation Inference stand for, which it says in the stream: their `error_type`."""
 
 _decode = msgspec.json.Decoder(_Event).decode
 
@@ -199,6 +214,7 @@ class CompletionsServer:
         self.tokenize = tokenizer.tokenize
         self.detokenize = tokenizer.detokenize
         self._flavour = flavour
+        self._spare = SPARE if isinstance(tokenizer, EstimatedTokens) else 0
         self._fixed = {
             "model": name,
             "stream": True,
@@ -227,9 +243,12 @@ class CompletionsServer:
         """What is wanted of the answer."""
         sampling = request.sampling
         wanted: dict[str, Any] = {
-            "max_tokens": request.max_tokens,
+            "max_tokens": self._fitting(request),
             **{name: value for name in self._sent if (value := getattr(sampling, name)) != UNSET[name]},
         }
+        for name, value in self._flavour.unsaid.items():
+            if wanted.get(name) == value:
+                del wanted[name]
         if sampling.logprobs is not None:
             wanted["logprobs"] = sampling.logprobs
         if self._flavour.special and request.preserve:
@@ -239,6 +258,15 @@ class CompletionsServer:
         if isinstance(request.constraint, StructuralTag):
             wanted["structured_outputs"] = {"structural_tag": request.constraint.text}
         return wanted
+
+    def _fitting(self, request: GenerationRequest) -> int:
+        """How many tokens are asked for: servers refuse more than fit behind the prompt as they count it.
+
+        Behind one that is estimated, at least half of what seems to be left.
+        """
+        size = len(request.prompt.ids)
+        room = self.card.context - size
+        return min(request.max_tokens, max(room - self._spare * size, room // 2, 1))
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
         """See `PromptScoringServer`: vLLM tells log probabilities of a prompt where it does not stream."""
@@ -333,6 +361,9 @@ class CompletionsReader(OpenAIReader):
         self._bytes = 0
         self._last: Chunk | None = None
 
+    def _status(self, event: _Event) -> int:
+        return _STATUSES.get(event.error_type or "") or super()._status(event)
+
     def _chosen(self, choice: _Choice) -> Chunk | None:
         chunk = self._chunk(choice)
         if chunk.finish is None:
@@ -345,7 +376,7 @@ class CompletionsReader(OpenAIReader):
 
     def _chunk(self, choice: _Choice) -> Chunk:
         ids, text = choice.token_ids, choice.text
-        finish = None if choice.finish_reason is None else self._finish(choice)
+        finish = self._finish(choice) if choice.finish_reason else None  # some say "" until the end
         if self._counted or not ids:
             self._bytes += len(text.encode())
             return Chunk(text, (), finish)
@@ -429,7 +460,9 @@ def recogniser(flavour: Flavour) -> Recognise:
 
     async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> CompletionsServer | None:
         model = listed_model(answers, wanted)
-        if model is None or not (wanted.kind or flavour is ANY or speaks(model, flavour)):
+        if model is None or not (wanted.kind or flavour is ANY or speaks(model, flavour.name)):
+            return None
+        if flavour is ANY and not wanted.kind and speaks(model, ANTIPHON):
             return None
         if flavour is ANY and not await _has_endpoint(client, model["id"]):
             return None
@@ -448,15 +481,17 @@ async def _has_endpoint(client: HttpClient, name: str) -> bool:
     return status not in (404, 405)
 
 
-def speaks(model: Mapping[str, Any], flavour: Flavour) -> bool:
+def speaks(model: Mapping[str, Any], name: str) -> bool:
     """The server that lists this model calls itself so."""
-    return str(model.get("owned_by")).lower() == flavour.name
+    return str(model.get("owned_by")).lower() == name
 
 
 def listed_model(answers: Answers, wanted: Wanted) -> Mapping[str, Any] | None:
     """The model that is wanted, of those that are listed. Raises EngineError if it is not among them."""
     info = answers.get("/info")
     if isinstance(info, dict) and "max_total_tokens" in info:
+        if wanted.model not in (None, info["model_id"]):
+            raise EngineError(f"The server has no model '{wanted.model}'. It has {info['model_id']}.")
         return {"id": info["model_id"], "owned_by": TGI.name, "max_model_len": info["max_total_tokens"]}
     listed = answers.get("/v1/models")
     if not isinstance(listed, dict) or not listed.get("data"):

@@ -41,6 +41,17 @@ MEDIA_REMEDY = "If the model takes images: start Antiphon with --upstream-kind c
 _TOO_LARGE = re.compile(r"input \((\d+) tokens\) is too large to process.*?batch size: (\d+)")
 """What llama-server says, with the status 500, of a text that it cannot embed."""
 
+_TOO_LONG = (
+    b"context_length",
+    b"context length",
+    b"`inputs` must have",
+    b"`inputs` tokens + `max_new_tokens`",
+)
+"""Parts of what servers say of a prompt that is too long."""
+
+FAILED_WITHIN = 424
+"""The status by which Text Generation Inference says that its model has failed."""
+
 WORD_JOINER = "\u2060"
 """A character without width or meaning. It stands where a prompt of tokens would be cut."""
 
@@ -142,10 +153,14 @@ class OpenAIReader:
             return self.end()
         event = self._decode(data)
         if event.error is not None:
-            raise refusal(error_status(event.error), data)
+            raise refusal(self._status(event), data)
         if event.usage is not None:
             self._usage = event.usage
         return self._chosen(event.choices[0]) if event.choices else None
+
+    def _status(self, event: Any) -> int:
+        """The status that an event with an error stands for."""
+        return error_status(event.error)
 
     def _chosen(self, choice: Any) -> Chunk | None:
         """The chunk in the one choice that there is."""
@@ -316,7 +331,7 @@ def _refusal(status: int, body: bytes) -> AntiphonError:
     if status in (408, 502, 503, 504, 529):
         return EngineNotReadyError()
     message = _message(body)
-    blamed = 400 <= status < 500 or _TOO_LARGE.match(message)
+    blamed = (400 <= status < 500 and status != FAILED_WITHIN) or _TOO_LARGE.match(message)
     return _blame(message, body) if blamed and message else EngineError()
 
 
@@ -327,7 +342,7 @@ def _blame(message: str, body: bytes) -> RequestError:
     found = _TOO_LARGE.match(message)
     if found is not None:
         message = f"it has {found[1]} tokens, and the model reads at most {found[2]} at a time"
-    too_long = found is not None or b"context_length" in body or b"context length" in body
+    too_long = found is not None or any(words in body for words in _TOO_LONG)
     return RequestError(
         f"The server of the model refuses this: {message.rstrip('.')}.",
         param="conversation" if too_long else None,

@@ -39,6 +39,8 @@ _OPTIONS = {
 }
 """The fields of `Sampling` that are supported, and what they are called here."""
 
+_AS_IT_IS = {"raw": True, "think": False, "truncate": False, "shift": False}
+
 SUPPORTED = frozenset(_OPTIONS) | {"max_tokens", "priority"}
 
 
@@ -74,13 +76,17 @@ class OllamaServer:
         return await self._tokenizer.detokenize(ids)
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`. The context is said: Ollama's own is small, and cuts prompts silently."""
+        """See `Server`. The context is said: Ollama's own is small.
+
+        Else it would cut prompts silently, go on without the oldest tokens where the context is full,
+        and take thoughts out of the text by its own template.
+        """
         options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
         for name, wire in _OPTIONS.items():
             value = getattr(request.sampling, name)
             if value is not None:
                 options[wire] = max(value, 0) if name == "top_k" else value  # off is 0 here
-        body = {"model": self._name, "prompt": request.prompt.text, "raw": True, "stream": True}
+        body = {"model": self._name, "prompt": request.prompt.text, **_AS_IT_IS, "stream": True}
         return self.path, msgspec.json.encode(body | {"options": options})
 
     def reader(self, request: GenerationRequest) -> "_Reader":
@@ -120,6 +126,8 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Oll
     name = wanted.model or next(iter(names), None)
     if name is None:
         raise EngineError("This Ollama has no model. Get one with `ollama pull`.")
+    if name not in names and f"{name}:latest" in names:
+        name = f"{name}:latest"
     if name not in names:
         raise EngineError(f"The server has no model '{name}'. It has {', '.join(names)}.")
     facts = (await ask(client, "/api/show", {"model": name})).get("model_info") or {}

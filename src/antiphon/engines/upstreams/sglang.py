@@ -268,7 +268,7 @@ class SglangReader:
 async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> SglangServer | None:
     """The server, if it is SGLang."""
     model = listed_model(answers, wanted)
-    if model is None or not (wanted.kind or speaks(model, SGLANG)):
+    if model is None or not (wanted.kind or speaks(model, SGLANG.name)):
         return None
     tokenizer = ServerTokenizer(client, model["id"], answer="text", body={"skip_special_tokens": False})
     card, slots, chosen = await served(SGLANG, model, answers, wanted, tokenizer)

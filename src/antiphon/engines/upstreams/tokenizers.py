@@ -23,6 +23,8 @@ MAX_ID = 2**31
 ESTIMATE = 4
 """Bytes of UTF-8 that an estimated token has: about as many as those of real tokenizers have in English."""
 
+SPARE = ESTIMATE - 1
+"""How many tokens more than estimated a text may have for each of them: as many as bytes."""
 
 NOTHING: Mapping[str, Any] = {}
 

@@ -124,6 +124,7 @@ class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] = ()
     usage: ReportedUsage | None = None
     error: Any = None
+    error_type: str | None = None
     prompt_token_ids: tuple[int, ...] | None = None
 
 
@@ -172,7 +173,7 @@ class _ImageReader(CompletionsReader):
 async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> VllmServer | None:
     """The server, if it is vLLM."""
     model = listed_model(answers, wanted)
-    if model is None or not (wanted.kind or speaks(model, VLLM)):
+    if model is None or not (wanted.kind or speaks(model, VLLM.name)):
         return None
     card, slots, tokenizer = await served(VLLM, model, answers, wanted, ServerTokenizer(client, model["id"]))
     media, remedy, defaults = await _images(client, model["id"])
