@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.apis.responses.errors import encode_stream_error
+from antiphon.app import log_source
 from antiphon.app import log_writer as writing
 from antiphon.app.log_source import LogProjection, LogSource
+from antiphon.app.log_writer import LogWriter
 from antiphon.core.errors import EngineNotReadyError, NotFoundError, StoreError
 from antiphon.run import drive
 from antiphon.run.drive import CLIENT, Driver
@@ -27,7 +29,7 @@ from tests.app.support import (
 )
 from tests.run.support import until
 from tests.search import examples
-from tests.store.samples import OWNER
+from tests.store.samples import OWNER, response
 
 TEXT = "One two three four five six seven eight nine ten."
 SCRIPT = (
@@ -157,6 +159,22 @@ async def test_a_reader_of_a_response_that_is_deleted(store: Outage) -> None:
         reading = asyncio.create_task(read(server.writer))
         await asyncio.sleep(0.05)
         await store.responses.delete(OWNER, "resp_1")
+        with pytest.raises(NotFoundError):
+            await reading
+
+
+async def test_a_reader_that_hears_of_a_batch_and_the_deletion_at_once(
+    store: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_source, "LOCAL_POLL_INTERVAL", 0.02)
+    monkeypatch.setattr(
+        LogWriter, "fresh", lambda _, __, after: [b'{"sequence_number":0}'] if after < 0 else []
+    )
+    await store.responses.create(response(), ())
+    reading = asyncio.create_task(read(LogWriter(store)))
+    await asyncio.sleep(0.05)
+    await store.responses.delete(OWNER, "resp_1")
+    async with asyncio.timeout(10):
         with pytest.raises(NotFoundError):
             await reading
 

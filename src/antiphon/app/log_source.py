@@ -14,6 +14,8 @@ from antiphon.store.store import Watch, events_of
 
 POLL_INTERVAL = 30.0
 """Seconds after which the store is read again, even without a notification."""
+LOCAL_POLL_INTERVAL = 1.0
+"""The same while this server writes the response: fresh lines do not say that it was deleted meanwhile."""
 
 
 class LogSource:
@@ -48,7 +50,7 @@ class LogSource:
                 # Where this server writes it, its readers do not read the store for each batch.
                 while lines := self._writer.fresh(self._id, self._after):
                     await self._push(output, pieces(lines, len))
-                    await self._changed(watch)
+                    await self._changed(watch, LOCAL_POLL_INTERVAL)
                 tail = await self._writer.retried(partial(read, self._after))
 
     async def _push(self, output: Driver, batches: Iterable[list[bytes]]) -> None:
@@ -61,9 +63,9 @@ class LogSource:
         if output.paused:
             await own_turn(output)
 
-    async def _changed(self, watch: Watch) -> None:
-        """Wait for a change."""
-        changed = asyncio.ensure_future(watch.changed(POLL_INTERVAL))
+    async def _changed(self, watch: Watch, within: float = POLL_INTERVAL) -> None:
+        """Wait for a change, or so many seconds. Several changes may be one notification."""
+        changed = asyncio.ensure_future(watch.changed(within))
         stopping = self._writer.stopping
         try:
             await asyncio.wait((changed, stopping), return_when=asyncio.FIRST_COMPLETED)
