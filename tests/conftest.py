@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests import search  # noqa: F401 - loads the profile of hypothesis
 
@@ -32,6 +33,11 @@ FIRST = [
 """They load the bundled model."""
 
 re._MAXCACHE = 10_000  # the patterns of all dialects are more than the 512 that stay compiled otherwise
+
+*_processors, _ = structlog.get_config()["processors"]
+_renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*_processors, _renderer])
+"""Plain lines: to draw a traceback in boxes and colours takes longer than the test that it is logged in."""
 
 gc.disable()  # until everything is collected: nothing of that is garbage
 

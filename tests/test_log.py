@@ -26,14 +26,14 @@ VALUES = st.one_of(
 def line_of(event: str, known: dict[str, Any]) -> str:
     """The line that our configuration writes, where no terminal is."""
     out = io.StringIO()
-    before = sys.stderr
+    before, usual = sys.stderr, structlog.get_config()
     sys.stderr = out
     try:
         configure("info")
         structlog.get_logger().info(event, **known)
     finally:
         sys.stderr = before
-        structlog.reset_defaults()
+        structlog.configure(**usual)
     return out.getvalue()
 
 
@@ -57,6 +57,7 @@ def test_what_is_not_seen_is_quoted(value: str):
 
 
 def test_a_reader_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch):
+    usual = structlog.get_config()
     read, write = os.pipe()
     os.close(read)
     with open(write, "w", buffering=1) as gone:
@@ -65,7 +66,7 @@ def test_a_reader_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch):
         configure("info")
         structlog.get_logger().info("request")
         say("stopping")
-        structlog.reset_defaults()
+        structlog.configure(**usual)
         monkeypatch.undo()
         with pytest.raises(BrokenPipeError):
             gone.write("x\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from tests.openai_schema import (
     OPEN_RESPONSES,
@@ -225,7 +225,8 @@ async def client(server: Running, key: str | None = None) -> AsyncIterator[Api]:
 
 def sdk(server: Running, key: str = "alice") -> AsyncOpenAI:
     """OpenAI's client of the server. It does not try again what has failed."""
-    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
+    http = DefaultAsyncHttpxClient(verify=NO_TLS)
+    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, http_client=http)
 
 
 def _read(response: httpx.Response, status: int) -> Json:
