@@ -588,6 +588,142 @@ def _unread(server: Server, readers: int, path: str, asked: Any) -> Answers:
 
 
 @attack
+def connections(server: Server) -> Answers:
+    """More than there may be, which say nothing."""
+    opened = [server.connection() for _ in range(5000)]
+    for each in opened:
+        each.settimeout(0)
+    time.sleep(1)
+    left = sum(_is_open(each) for each in opened)
+    for each in opened:
+        each.close()
+    return Answers({"open": left, "closed": len(opened) - left})
+
+
+def _is_open(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.recv(1))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@attack
+def between_chunks(server: Server) -> Answers:
+    """A trailer, trailers, and an extension of a chunk without end."""
+    return (
+        server.send(CHUNKED + b"2\r\n{}\r\n0\r\nx: ", *[b"a" * MB] * 200)
+        + server.send(CHUNKED + b"2\r\n{}\r\n0\r\n", *[b"x: y\r\n" * 100_000] * 50)
+        + server.send(CHUNKED + b"2;", *[b"a" * MB] * 200)
+    )
+
+
+@attack
+def tiny_chunks(server: Server) -> Answers:
+    return server.send(CHUNKED, *[b"1\r\n \r\n" * 200_000] * 10, b"0\r\n\r\n")
+
+
+@attack
+def bodies_that_never_come(server: Server) -> Answers:
+    """They are announced, and their clients leave all at once."""
+    head = b"POST /v1/responses HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1000\r\n\r\n"
+    opened = [server.connection() for _ in range(300)]
+    for each in opened:
+        each.sendall(head)
+    time.sleep(2)
+    for each in opened:
+        each.close()
+    return Answers({"left": len(opened)})
+
+
+@attack
+def odd_requests(server: Server) -> Answers:
+    lines = [
+        *(
+            "OPTIONS * HTTP/1.1",
+            "GET http://a/health HTTP/1.1",
+            "GET /health HTTP/1.0",
+            "CONNECT a:1 HTTP/1.1",
+        ),
+        *("GET /page/%2e%2e/%2e%2e/etc/passwd HTTP/1.1", "HEAD /v1/files HTTP/1.1", "PRI * HTTP/2.0"),
+        *(f"GET /v1/files?{'a=b;' * 7000} HTTP/1.1", f"GET /v1/files?after={'%F0%9F' * 4000} HTTP/1.1"),
+        f"GET /page/app.js HTTP/1.1\r\nrange: bytes={'0-,' * 9000}",
+    ]
+    return sum((server.send(f"{line}\r\nhost: a\r\n\r\n".encode(), seconds=3) for line in lines), Answers())
+
+
+@attack
+def waiting_on_sockets(server: Server) -> Answers:
+    """Each has as many large messages as may wait."""
+    text = json.dumps({"type": "response.create", "store": False, **respond("count"), "x": "y" * 3_900_000})
+    answers, sockets = Answers(), []
+    for _ in range(40):
+        ws = connect(f"ws://{server.host}:{server.port}/v1/responses", compression=None, legacy=True)
+        sockets.append(ws)
+        try:
+            for _ in range(8):
+                ws.send(text)
+            answers["takes all of a socket"] += 1
+        except WebSocketException:
+            answers["closed"] += 1
+    for ws in sockets:
+        ws.socket.close()
+    time.sleep(3)
+    return answers
+
+
+@attack
+def pages_that_are_not_read(server: Server) -> Answers:
+    made = server.created("/v1/conversations", {})
+    item = {"type": "message", "role": "user", "content": "word " * 700_000}
+    path = f"/v1/conversations/{made['id']}/items"
+    for _ in range(8):
+        server.post(path, {"items": [item]})
+    head = f"GET {path}?limit=100 HTTP/1.1\r\nhost: a\r\n\r\n".encode()
+    readers = [server.connection() for _ in range(100)]
+    for each in readers:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        each.sendall(head)
+    time.sleep(SECONDS / 2)
+    for each in readers:
+        each.close()
+    return Answers({"not read": len(readers)})
+
+
+@attack
+def searches(server: Server) -> Answers:
+    """Long queries, and filters with many values, and many filters, for each of some files."""
+    made = server.created("/v1/vector_stores", {})
+    path = f"/v1/vector_stores/{made['id']}"
+    named = {f"a{number}": "x" * 500 for number in range(16)}
+    files = [{"file_id": _uploaded(server, b"word"), "attributes": named} for _ in range(60)]
+    server.post(f"{path}/file_batches", {"files": files})
+    time.sleep(2)
+    words = " ".join(f"{number * 7919:x}" for number in range(300_000))
+    wide = {"type": "in", "key": "a1", "value": [f"v{number}" for number in range(90_000)]}
+    one = {"type": "nin", "key": "a1", "value": [f"v{number}" for number in range(10)]}
+    many = {"type": "and", "filters": [one] * 490}
+    bodies = [{"query": words}, {"query": [words[:200_000]] * 20}, {"query": "a", "filters": wide}]
+    answers = server.posts(f"{path}/search", *bodies)
+    return answers + server.posts(f"{path}/search", *[{"query": ["word"] * 20, "filters": many}] * 4)
+
+
+def _uploaded(server: Server, content: bytes) -> str:
+    """The id of a file."""
+    form = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n--b\r\n'
+    form += b'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + content + b"\r\n--b--\r\n"
+    connection = HTTPConnection(server.host, server.port, timeout=SECONDS, source_address=(ATTACKER, 0))
+    connection.request("POST", "/v1/files", form, {"content-type": "multipart/form-data; boundary=b"})
+    made = json.loads(connection.getresponse().read())
+    connection.close()
+    return str(made["id"])
+
+
+@attack
 def nested(server: Server) -> Answers:
     deep = [
         b'{"model": "scripted", "x": ' + b"[" * n + b"12345678901234567890" + b"]" * n + b"}"

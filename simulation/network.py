@@ -88,6 +88,9 @@ class Transport(asyncio.Transport):
             self._paused = True
             self._protocol.pause_writing()
 
+    def get_write_buffer_size(self) -> int:
+        return len(self._unread)
+
     def close(self) -> None:
         if not self._closing:
             self._closing = True

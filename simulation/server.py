@@ -76,7 +76,11 @@ class Server:
         self.worker._indexer.start = lambda: None  # type: ignore[method-assign] # no client has files
         runtime = Runtime(self.app, self.worker)
         config = uvicorn.Config(
-            build(self.app), log_config=None, lifespan="off", access_log=False, **protocols(Options().limits)
+            build(self.app),
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+            **protocols(self.app.options.limits, self.app.options.stall),
         )
         self._http = HttpServer(config, runtime, rng.choice((0.5, DRAIN)))
         self._http.servers = []  # nobody listens

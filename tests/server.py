@@ -167,7 +167,7 @@ async def running(
         log_config=None,
         lifespan="off",
         proxy_headers=False,
-        **protocols(limits) | ({"http": http} if http else {}),
+        **protocols(limits, options.stall) | ({"http": http} if http else {}),
     )
     server = PromptServer(config)
     patch = pytest.MonkeyPatch()

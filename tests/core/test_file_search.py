@@ -45,10 +45,30 @@ def test_comparisons(type_: str, key: str, value: Any, admitted: bool):
     assert parse_filter(either, "filters").admits(FILE) is admitted
 
 
+def test_a_file_is_looked_up_in_a_list_and_not_compared_with_all_of_it():
+    compared = 0
+
+    class Counted(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    values = [Counted(f"v{number}") for number in range(1000)]
+    given = parse_filter({"type": "in", "key": "name", "value": values}, "filters")
+    files = [{"name": f"v{number}"} for number in range(990, 1010)]
+    assert [given.admits(file) for file in files] == [True] * 10 + [False] * 10
+    assert compared < 100
+
+
 def test_too_many_and_too_deep():
     one: dict[str, Any] = {"type": "eq", "key": "k", "value": 1}
     with pytest.raises(RequestError, match="more than 500"):
         parse_filter({"type": "or", "filters": [one] * 500}, "filters")
+    with pytest.raises(RequestError, match="5000 values"):
+        parse_filter({"type": "nin", "key": "k", "value": ["x"] * 5001}, "filters")
     for _ in range(25):
         one = {"type": "and", "filters": [one]}
     with pytest.raises(RequestError, match="levels"):

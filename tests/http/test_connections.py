@@ -3,10 +3,11 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2 as httpx
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
@@ -15,7 +16,8 @@ from websockets.exceptions import ConnectionClosedError
 
 from antiphon.core.limits import Limits
 from antiphon.http.protocol import protocols
-from tests.server import Running, running
+from tests.run.support import until
+from tests.server import NO_TLS, Running, running
 
 SCRIPT: list[dict[str, Any]] = [
     {"when": "slow", "output": "word ", "tokens": 10_000, "delay_ms": 50},
@@ -87,6 +89,87 @@ async def test_heads_of_several_requests_are_counted_each() -> None:
             await reader.readexactly(18)
 
 
+CHUNKED = b"POST /v1/responses HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("between", [b"2;", b"2\r\n{}\r\n0\r\nx: "], ids=["extension", "trailer"])
+async def test_what_is_no_part_of_a_body_is_counted(between: bytes) -> None:
+    async with serving(header_bytes=1000) as server, connected(server) as (reader, writer):
+        writer.write(CHUNKED + between)
+        for _ in range(6):
+            writer.write(b"a" * 300)
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            refusal(await reader.read(), 431, "header_bytes")
+
+
+async def test_small_parts_of_a_body_are_none_of_its_head() -> None:
+    async with serving(header_bytes=100) as server:
+        answer = await sent(server, CHUNKED, *[b"1\r\n \r\n" * 50] * 4, b"0\r\n\r\n", HEALTH[:1])
+        assert b" 400 " in answer.partition(b"\r\n")[0]
+
+
+async def test_a_body_of_too_many_chunks() -> None:
+    async with serving(chunks=10) as server:
+        assert b" 400 " in await sent(server, CHUNKED, b"1\r\n \r\n" * 9, b"0\r\n\r\n", HEALTH[:1])
+        refusal(await sent(server, CHUNKED, *[b"1\r\n \r\n" * 6] * 2), 413, "chunks")
+
+
+async def test_who_has_most_connections_makes_room_for_others() -> None:
+    async with serving(connections=4) as server, connected(server) as (busy, asking):
+        asking.write(ask_slowly())
+        await busy.readuntil(b"word")
+        async with (
+            connected(server) as (idle, _),
+            connected(server) as (newer, also_idle),
+            connected(server),
+            connected(server) as (reader, writer),
+            asyncio.timeout(10),
+        ):
+            writer.write(HEALTH)
+            assert b" 200 " in await reader.readline()
+            assert await idle.read() == b""  # it has been idle for longest
+            await busy.readuntil(b"word")
+            also_idle.write(HEALTH)
+            assert b" 200 " in await newer.readline()
+
+
+async def test_only_answers_are_left_to_make_room() -> None:
+    async with serving(connections=2) as server, connected(server) as (first, asking):
+        asking.write(ask_slowly())
+        await first.readuntil(b"word")
+        async with connected(server) as (second, also_asking):
+            also_asking.write(ask_slowly())
+            await second.readuntil(b"word")
+            assert await sent(server) == b""  # the newest
+            await second.readuntil(b"word")
+            await first.readuntil(b"word")
+
+
+def ask_slowly() -> bytes:
+    body = json.dumps({"model": "scripted", "input": "slow", "stream": True, "store": False}).encode()
+    return b"POST /v1/responses HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize("limits", [{}, {"unread_bytes": 1_000_000}], ids=["for too long", "too much"])
+async def test_who_does_not_read_whole_answers_is_cut_off(limits: dict[str, int]) -> None:
+    """Its connection is closed while it still has most of the answer to come."""
+    async with running(
+        [{"output": "x" * 16_000_000}], limits=Limits(**limits), stall=60.0 if limits else 0.2
+    ) as server:
+        body = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}).encode()
+        async with connected(server) as (reader, writer):
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            head = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+            writer.write(head + body)
+            await until(lambda: bool(server.app.metrics.tokens("scripted")[1]))
+            await asyncio.sleep(0.5)
+            reader._transport.resume_reading()  # type: ignore[attr-defined]
+            async with asyncio.timeout(10):
+                with suppress(ConnectionResetError):
+                    assert len(await reader.read()) < 16_000_000
+
+
 @pytest.mark.parametrize(
     ("piece", "limit"),
     [
@@ -110,9 +193,7 @@ async def test_a_slow_answer_is_no_slow_request() -> None:
         connected(server) as streams,
     ):
         reader, writer = streams
-        body = json.dumps({"model": "scripted", "input": "slow", "stream": True, "store": False}).encode()
-        head = b"POST /v1/responses HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body)
-        writer.write(head + body + HEALTH[:20])
+        writer.write(ask_slowly() + HEALTH[:20])
         async with asyncio.timeout(10):
             seen = b""
             while seen.count(b"word") < 40:  # two seconds
@@ -142,6 +223,25 @@ async def test_requests_that_wait_on_a_connection() -> None:
         assert answers.count(b" 200 ") == 4
         # The first is answered after it was read: those behind it are too many.
         assert (await sent(server, HEALTH * 50)).count(b" 200 ") < 50
+
+
+async def test_who_leaves_before_the_body_has_come_is_no_failure() -> None:
+    async with serving() as server:
+        async with connected(server) as (_, writer):
+            writer.write(CHUNKED + b"1\r\n{\r\n")
+            await until(lambda: len(asyncio.all_tasks()) > 1)
+            await asyncio.sleep(0.05)
+        async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http:
+            counts = (await http.get("/metrics")).text
+        assert 'http_requests_total{handler="/v1/responses",method="POST",status="4xx"} 1.0' in counts
+
+
+async def test_a_request_for_no_path_is_an_error_like_others() -> None:
+    async with serving() as server:
+        answer = await sent(server, b"OPTIONS * HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b" 404 " in head.partition(b"\r\n")[0]
+        assert json.loads(body)["error"]["type"] == "not_found_error"
 
 
 @asynccontextmanager

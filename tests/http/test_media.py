@@ -630,7 +630,7 @@ async def test_media_of_others_are_not_there() -> None:
 
 
 async def test_a_long_list_of_media_comes_in_pages() -> None:
-    async with apis(limits=Limits(history_bytes=300)) as seeing:
+    async with apis(limits=Limits(page_bytes=300)) as seeing:
         said = [*in_responses("Look", RED), *in_responses("And", WIDE)]
         answer = await seeing.responses.create(said)
         path = f"/responses/{answer['id']}/input_items"

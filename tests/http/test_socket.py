@@ -243,6 +243,31 @@ async def test_a_connection_remembers_so_many_turns() -> None:
         await turn(socket, "more", store=False, previous_response_id=ids[1])
 
 
+async def test_a_client_is_remembered_so_many_bytes_of_turns() -> None:
+    async with running(SCRIPT, limits=Limits(socket_bytes=16_000)) as server, connected(server) as socket:
+        first = (await turn(socket, "Hi" + " " * 3000, store=False))["id"]
+        async with connected(server) as other:
+            second = (await turn(other, "Hi" + " " * 3000, store=False))["id"]  # there is no room for it
+            await send(other, "more", store=False, previous_response_id=second)
+            assert (await refused(other))["code"] == "previous_response_not_found"
+        await turn(socket, "more", store=False, previous_response_id=first)
+    assert not server.app.socket_bytes
+
+
+async def test_so_many_bytes_of_a_client_wait() -> None:
+    async with running(SCRIPT, limits=Limits(socket_bytes=8000)) as server, connected(server) as socket:
+        await send(socket, "slow", store=False)
+        await socket.recv()
+        async with connected(server) as other:
+            await send(other, "slow" + " " * 5000, store=False)
+            await other.recv()
+            await send(socket, " " * 3000)
+            with pytest.raises(ConnectionClosedError, match=r"1008.*socket_bytes"):
+                await heard(socket)
+            while b"delta" not in await other.recv(decode=False):
+                pass
+
+
 async def test_turns_that_are_sent_at_once_are_answered_one_after_the_other(
     server: Running, socket: ClientConnection
 ) -> None:

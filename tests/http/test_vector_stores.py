@@ -183,6 +183,7 @@ async def test_owners_have_nothing_in_common(server: Running, alice: AsyncOpenAI
         ("", {"metadata": {"k": "v" * 513}}, "metadata[...]"),
         ("/search", {"query": "x", "rewrite_query": True}, "rewrite_query"),
         ("/search", {"query": []}, "query"),
+        ("/search", {"query": ["x", "x" * 4097]}, "query"),
         ("/search", {"query": "x", "max_num_results": 51}, "max_num_results"),
         ("/search", {"query": "x", "ranking_options": {"ranker": "best"}}, "ranking_options.ranker"),
         (

@@ -204,6 +204,33 @@ async def test_a_cancelled_call_leaves_no_process_and_no_zombie(session: Session
     assert not children("sh")
 
 
+async def test_what_begins_while_its_call_is_cancelled_twice_ends_before_the_server() -> None:
+    begins, goes_on = asyncio.Event(), asyncio.Event()
+    pause = f"77.{os.getpid()}"
+
+    async def beginning() -> asyncio.subprocess.Process:
+        begins.set()
+        await goes_on.wait()
+        return await asyncio.create_subprocess_exec(
+            "sleep",
+            pause,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    call = asyncio.create_task(process.begun(beginning()))
+    await begins.wait()
+    for _ in range(2):  # as by a client that leaves, and then by the server that stops
+        call.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    goes_on.set()
+    await Shell("sh").close()
+    assert not children(pause)  # nor a zombie, whose pipes the event loop would have to close
+
+
 async def test_what_is_stopped_takes_those_along_that_have_left_the_group(session: Session) -> None:
     pause = f"sleep 76.{os.getpid()}"
     call = asyncio.create_task(session.run(*commands(f"setsid sh -c '{pause}; :' & wait")))

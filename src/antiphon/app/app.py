@@ -1,5 +1,6 @@
 """Everything that a use case may need: one object, made by the composition root."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from time import time
@@ -67,7 +68,7 @@ class App(Struct, frozen=True):
 
     `attachments` reads what clients send along. `keys` knows who they are. `records` are the insides of
     answers, where they are kept. `interpreters` work in containers. `embedder` makes vectors of what vector
-    stores have.
+    stores have. `socket_bytes` are those that the WebSockets of each client hold.
     """
 
     models: Models
@@ -83,6 +84,7 @@ class App(Struct, frozen=True):
     records: AnswerRecords = field(default_factory=AnswerRecords)
     interpreters: Interpreters | None = None
     embedder: ChunkEmbedder | None = None
+    socket_bytes: Counter[str] = field(default_factory=Counter)
 
     @property
     def searcher(self) -> FileSearcher:

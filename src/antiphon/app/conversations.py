@@ -105,7 +105,8 @@ async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> 
 
 
 async def _shown(app: App, owner: str, page: Page[ItemRecord]) -> bytes:
-    return encode_items(await shown_page(app.storage.store, owner, page, app.options.limits.history_bytes))
+    most = app.options.limits.page_bytes
+    return await encode_items(await shown_page(app.storage.store, owner, page, most))
 
 
 def _encode(record: ConversationRecord) -> bytes:

@@ -1,5 +1,6 @@
 """Files without HTTP: uploaded, read and deleted."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator
 
@@ -54,7 +55,10 @@ async def create(
 async def list_files(app: App, owner: str, purpose: str | None, paging: Paging) -> bytes:
     """A page of files. Raises NotFoundError for ids in `paging`."""
     page = await app.storage.store.files.list(owner, purpose, paging)
-    return listed([_shown(record) for record in page.data], has_more=page.has_more)
+    # There may be thousands: beside the event loop.
+    return await asyncio.to_thread(
+        lambda: listed([_shown(record) for record in page.data], has_more=page.has_more)
+    )
 
 
 async def retrieve(app: App, owner: str, file_id: str) -> bytes:

@@ -19,8 +19,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.app.storage import Storage
-from antiphon.core.file_search import FileQuery, FileResult
-from antiphon.core.limits import Limits
+from antiphon.core.file_search import FileQuery, FileResult, Filter
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.vectors import EmbeddingRequest
 from antiphon.run.documents import terms_of
 from antiphon.run.models import Models
@@ -201,8 +201,9 @@ def fused(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
 class FileSearcher:
     """Searches the vector stores of a server."""
 
-    def __init__(self, storage: Storage, *more: Ranker) -> None:
+    def __init__(self, storage: Storage, *more: Ranker, limits: Limits = DEFAULTS) -> None:
         self._storage = storage
+        self._limits = limits
         self._rankers: tuple[Ranker, ...] = (TermRanker(storage), *more)
 
     async def check(self, owner: str, vector_store_ids: Sequence[str]) -> None:
@@ -212,7 +213,9 @@ class FileSearcher:
                 raise missing(vector_store_id)
 
     async def search(self, owner: str, query: FileQuery) -> list[FileResult]:
-        """What is found, the best first. Raises NotFoundError, StoreError."""
+        """What is found, the best first. Raises RequestError, NotFoundError, StoreError."""
+        for text in query.queries:
+            self._limits.check("query_characters", len(text), "query")
         await self.check(owner, query.vector_store_ids)
         vector_stores = self._storage.store.vector_stores
         await vector_stores.touch(owner, query.vector_store_ids, time.time())
@@ -230,7 +233,12 @@ class FileSearcher:
         if query.filter is None:
             return None
         attributes = await self._storage.store.vector_stores.attributes(owner, query.vector_store_ids)
-        return [key for key, its in attributes.items() if query.filter.admits(msgspec.json.decode(its))]
+        # Beside the event loop: there may be thousands of files, and hundreds of filters for each.
+        return await asyncio.to_thread(_admitted, query.filter, attributes)
+
+
+def _admitted(wanted: Filter, attributes: Mapping[str, bytes]) -> list[str]:
+    return [key for key, its in attributes.items() if wanted.admits(msgspec.json.decode(its))]
 
 
 def _result(it: Ranked) -> FileResult:
@@ -242,5 +250,5 @@ def _result(it: Ranked) -> FileResult:
 def searcher(storage: Storage, embedder: ChunkEmbedder | None, limits: Limits) -> FileSearcher:
     """What searches by terms and, where a model embeds, by meaning."""
     if embedder is None:
-        return FileSearcher(storage)
-    return FileSearcher(storage, MeaningRanker(storage, embedder, limits.compared_chunks))
+        return FileSearcher(storage, limits=limits)
+    return FileSearcher(storage, MeaningRanker(storage, embedder, limits.compared_chunks), limits=limits)

@@ -26,10 +26,14 @@ _POSITIVE = ("eq", "in")
 _COMPARISONS = ("eq", "ne", *_ORDER, *_LISTED)
 _DEPTH = 20
 _MOST_FILTERS = 500
+_MOST_VALUES = 5000
 
 
 class Filter(Struct, frozen=True):
-    """Which files are searched, by their attributes: a comparison, or filters of which all, or any, hold."""
+    """Which files are searched, by their attributes: a comparison, or filters of which all, or any, hold.
+
+    Of a comparison with a list, `value` holds the values of that with their kinds, for files to be looked up.
+    """
 
     type: str
     key: str = ""
@@ -44,8 +48,8 @@ class Filter(Struct, frozen=True):
         if self.type in _ORDER:
             comparable = _kind(its) is _kind(self.value) and _kind(its) in (str, float)
             return comparable and _ORDER[self.type](its, self.value)
-        values = self.value if self.type in _LISTED else (self.value,)
-        return any(_equal(its, value) for value in values) is (self.type in _POSITIVE)
+        values = self.value if self.type in _LISTED else (_kinded(self.value),)
+        return (_kinded(its) in values) is (self.type in _POSITIVE)
 
 
 _BRACKETS = str.maketrans("【】\n", "〖〗 ")
@@ -85,13 +89,26 @@ class FileResult(Struct, frozen=True):
 
 def parse_filter(value: Any, where: str) -> Filter:
     """The filter at `where` in a request. Raises RequestError."""
-    found = _parsed(value, where, _DEPTH)
-    if _count(found) > _MOST_FILTERS:
-        raise RequestError(f"'{where}' has more than {_MOST_FILTERS} filters.", param=where)
-    return found
+    return _parsed(value, where, _DEPTH, _Room(where))
 
 
-def _parsed(value: Any, where: str, depth: int) -> Filter:
+class _Room:
+    """What a filter may still have."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._filters, self._values = _MOST_FILTERS, _MOST_VALUES
+
+    def take(self, values: int) -> None:
+        """There is a filter more, with so many values. Raises RequestError."""
+        self._filters -= 1
+        self._values -= values
+        if self._filters < 0 or self._values < 0:
+            most = f"{_MOST_FILTERS} filters, or {_MOST_VALUES} values"
+            raise RequestError(f"'{self._where}' has more than {most}.", param=self._where)
+
+
+def _parsed(value: Any, where: str, depth: int, room: _Room) -> Filter:
     if not isinstance(value, Mapping) or depth == 0:
         raise _wrong(where, f"Expected a filter: an object, nested {_DEPTH} levels deep at most.")
     type_ = str(value.get("type"))
@@ -99,7 +116,10 @@ def _parsed(value: Any, where: str, depth: int) -> Filter:
         inner = value.get("filters")
         if not isinstance(inner, list) or not inner:
             raise _wrong(f"{where}.filters", "Expected a list of filters.")
-        parsed = (_parsed(each, f"{where}.filters[{index}]", depth - 1) for index, each in enumerate(inner))
+        room.take(0)
+        parsed = (
+            _parsed(each, f"{where}.filters[{index}]", depth - 1, room) for index, each in enumerate(inner)
+        )
         return Filter(type_, filters=tuple(parsed))
     if type_ not in _COMPARISONS:
         raise _wrong(f"{where}.type", f"Use one of and, or, {', '.join(_COMPARISONS)}.")
@@ -109,14 +129,12 @@ def _parsed(value: Any, where: str, depth: int) -> Filter:
     several = type_ in _LISTED
     if several and not isinstance(operand, list):
         raise _wrong(f"{where}.value", f"'{type_}' needs a list of values.")
-    for each in operand if several else (operand,):  # type: ignore[union-attr]
+    values: Sequence[Any] = operand if several else (operand,)  # type: ignore[assignment]
+    room.take(len(values))
+    for each in values:
         if _kind(each) is None:
             raise _wrong(f"{where}.value", "Use texts, numbers, true or false.")
-    return Filter(type_, key, operand)
-
-
-def _count(found: Filter) -> int:
-    return 1 + sum(map(_count, found.filters))
+    return Filter(type_, key, frozenset(map(_kinded, values)) if several else operand)
 
 
 def _kind(value: Any) -> type | None:
@@ -126,8 +144,9 @@ def _kind(value: Any) -> type | None:
     return float if isinstance(value, int | float) else str if isinstance(value, str) else None
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return _kind(one) is _kind(other) and bool(one == other)
+def _kinded(value: Any) -> tuple[type | None, Any]:
+    """A value with its kind: those of different kinds are never equal."""
+    return _kind(value), value
 
 
 def _wrong(param: str, remedy: str) -> RequestError:

@@ -58,6 +58,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
 
     # What is stored, and what is answered
     references: int = 500
+    page_bytes: int = 4 * MIB
     history_bytes: int = 16 * MIB
     answer_bytes: int = 32 * MIB
     repetitions: int = 1_000_000  # more than an answer has room for: none is ended
@@ -70,6 +71,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     files: int = 10_000
     vector_stores: int = 1_000
     compared_chunks: int = 20_000
+    query_characters: int = 4_096
 
     # Work that may not end: see `run/bounded.py`
     work_seconds: int = 10
@@ -112,7 +114,10 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     python_characters: int = 32_000
 
     # Connections
+    connections: int = 2_048
+    unread_bytes: int = 128 * MIB
     header_bytes: int = 32 * KIB
+    chunks: int = 50_000
     header_seconds: int = 10
     body_seconds: int = 60
     idle_seconds: int = 75
@@ -120,6 +125,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     fragments: int = 1_000
     socket_messages: int = 8
     socket_turns: int = 16
+    socket_bytes: int = 64 * MIB
 
     def refuse(self, name: str, param: str, what: str) -> NoReturn:
         """Raise the RequestError for a parameter that is over a limit."""

@@ -22,7 +22,7 @@ from antiphon.core.errors import (
 from antiphon.log import log_failure
 
 ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
-    "/": encode_error,
+    "": encode_error,
     "/v1/messages": messages.encode_error,
 }
 """What makes the body of an error, by the beginning of the path: each API has its own. The longest counts."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from time import perf_counter
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,6 +24,7 @@ from antiphon.core.observation import Observation
 from antiphon.decode.ids import random_id
 from antiphon.http.errors import response_to
 from antiphon.http.request import REQUEST_ID, app_of, header_of
+from antiphon.run.endings import ClientLeftError
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """What is asked for every few seconds, without end: logged with --log-level debug only."""
@@ -33,6 +34,8 @@ _MESSAGES = "/v1/messages"
 UNROUTED = "none"
 """The route of a request that has none: what clients make up is no label."""
 INTERNAL_ERROR = 500
+CLIENT_CLOSED = 499
+"""The status that nobody gets any more; it is for the log."""
 MAX_TRACESTATE = 512
 """Characters that have to be passed on (W3C Trace Context)."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})
@@ -73,6 +76,9 @@ class ObservingMiddleware:
 
         try:
             await self._asgi(scope, receive, identified)
+        except ClientDisconnect:  # before its request was whole: there is nobody to be told
+            observation.fail(ClientLeftError())
+            status = CLIENT_CLOSED
         except Exception as error:
             if status is not None:  # the response has begun
                 raise

@@ -11,11 +11,13 @@ A connection may send no more than the limits of the server allow, and not slowe
 """
 
 from asyncio import BaseTransport, TimerHandle
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
+import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
@@ -24,10 +26,16 @@ from antiphon.apis.errors import encode_error
 from antiphon.core.errors import EngineNotReadyError, RequestError
 from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
 
+log = structlog.get_logger()
+
 STREAM = "antiphon.stream"
 """The ASGI extension."""
+STALL = 60.0
+"""Seconds for which a client may read nothing of what waits for it."""
 LARGE_PART = 256 * 1024
 """Bytes of a part of a body from which on it is written as it is, and not copied into its frame."""
+_SENT = frozenset({"header_seconds", "body_seconds"})
+"""What limits how long a request may take to come."""
 SLICE = 4096
 """Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
 
@@ -43,6 +51,72 @@ class Listener:
 
     def on_resume(self) -> None:
         """It reads on."""
+
+
+class Bounded(Protocol):
+    """A connection, as those of all clients see it."""
+
+    transport: Any
+    client: tuple[str, int] | None
+
+    @property
+    def answering(self) -> bool:
+        """There is something under way that it waits for."""
+        ...
+
+
+class Connections:
+    """The connections of a server, and how much waits for clients that do not read, by their addresses.
+
+    There are `most` connections: each more closes one of the address that has most of them, the one that has
+    been idle for longest, or else the newest. So nobody keeps others out.
+    """
+
+    def __init__(self, most: int, unread: int) -> None:
+        self._most = most
+        self._unread = unread
+        self._of: dict[str, dict[Bounded, int]] = {}  # the bytes that wait, by address
+        self._waiting = Counter[str]()
+        self._count = 0
+
+    def add(self, connection: Bounded) -> None:
+        """A connection was made."""
+        self._of.setdefault(_address(connection), {})[connection] = 0
+        self._count += 1
+        if self._count > self._most:
+            theirs = max(self._of.values(), key=len)
+            closed = next((each for each in theirs if not each.answering), None) or next(reversed(theirs))
+            self.remove(closed)
+            closed.transport.abort()
+
+    def remove(self, connection: Bounded) -> None:
+        """A connection is closed, or another protocol has it."""
+        address = _address(connection)
+        theirs = self._of.get(address, {})
+        if connection in theirs:
+            self.waits(connection, 0)
+            del theirs[connection]
+            self._count -= 1
+            if not theirs:
+                del self._of[address]
+
+    def waits(self, connection: Bounded, size: int) -> None:
+        """So many bytes wait for the client of a connection. It is closed if too many do for its address."""
+        address = _address(connection)
+        theirs = self._of.get(address, {})
+        if connection not in theirs:
+            return
+        self._waiting[address] += size - theirs[connection]
+        theirs[connection] = size
+        if not self._waiting[address]:
+            del self._waiting[address]
+        elif size and self._waiting[address] > self._unread:
+            log.info("a client that does not read is cut off", limit="unread_bytes")
+            connection.transport.abort()
+
+
+def _address(connection: Bounded) -> str:
+    return connection.client[0] if connection.client else ""
 
 
 class _RefusedError(Exception):
@@ -83,6 +157,8 @@ class StreamProtocol(HttpToolsProtocol):
     """One connection. A connection has one response under way at a time, also if requests are pipelined."""
 
     limits: ClassVar[Limits] = DEFAULTS
+    stall: ClassVar[float] = STALL
+    others: ClassVar[Connections] = Connections(DEFAULTS.connections, DEFAULTS.unread_bytes)
     listener: Listener | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -90,10 +166,15 @@ class StreamProtocol(HttpToolsProtocol):
         self._awaited: str | None = "idle_seconds"  # the limit of what is awaited of the client
         self._timed: str | None = None  # the limit of the timer that runs
         self._timer: TimerHandle | None = None
-        self._requests = 0
         self._most = self.limits.header_bytes
         self._head = 0  # bytes of the URL and the headers that are read
-        self._pieces = 0  # bytes of further pieces of this head, which may be one header
+        self._pieces = (
+            0  # bytes of further pieces of this head, or of what is no body, which may be one header
+        )
+        self._chunks = 0
+        self._told = False  # there was something in the last piece that a request is made of
+        self._reader: TimerHandle | None = None
+        self._unread = 0
         self._refusal: tuple[HTTPStatus, str] | None = None
 
     # What a connection may send
@@ -101,14 +182,23 @@ class StreamProtocol(HttpToolsProtocol):
     def connection_made(self, transport: BaseTransport) -> None:
         """Wait for the first request."""
         super().connection_made(transport)  # type: ignore[arg-type]
+        self.others.add(self)
         self._time()
+
+    @property
+    def answering(self) -> bool:
+        """See `Bounded`."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
         """Read on, within the limits."""
-        requests = self._requests
+        self._told = False
         super().data_received(data)
-        if self._awaited == "header_seconds" and self._requests == requests and self._refusal is None:
-            self._pieces += len(data)  # all of them are of this head: of one header, it may be
+        if self._told:
+            self._pieces = 0
+        elif self._awaited in _SENT and self._refusal is None:
+            # All of them are of this head, or between parts of the body: of one header, it may be.
+            self._pieces += len(data)
             if self._pieces > self._most:
                 with suppress(_RefusedError):
                     self._refuse_head()
@@ -137,8 +227,7 @@ class StreamProtocol(HttpToolsProtocol):
     def _late(self) -> None:
         """The client is too slow, unless it is not read from, or has an answer to wait for."""
         limit, self._timed = str(self._timed), None
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if self.flow.read_paused or (answering and limit == "header_seconds"):
+        if self.flow.read_paused or (self.answering and limit == "header_seconds"):
             self._time()
         elif limit == "idle_seconds":
             self.transport.close()
@@ -162,8 +251,8 @@ class StreamProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Offer the extension to the request that begins."""
-        self._requests += 1
-        self._head = self._pieces = 0
+        self._told = True
+        self._head = self._chunks = 0
         self._awaited = "header_seconds"
         if len(self.pipeline) >= self.limits.pipelined:
             what = f"More than {self.limits.pipelined} requests wait on this connection"
@@ -192,6 +281,18 @@ class StreamProtocol(HttpToolsProtocol):
         """Wait for the body."""
         self._awaited = "body_seconds"
         super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """Count a chunk of the body."""
+        self._chunks += 1
+        if self._chunks > self.limits.chunks:
+            what = f"The body has more than {self.limits.chunks} chunks"
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "chunks", what)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._told = True
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Wait for nothing: uvicorn waits for the next request."""
@@ -231,27 +332,71 @@ class StreamProtocol(HttpToolsProtocol):
         """Notify the listener, too."""
         self._awaited = None
         self._time()
+        self.others.remove(self)
+        self._stop_reader()
         super().connection_lost(exc)
         if self.listener is not None:
             self.listener.on_disconnect()
 
     def pause_writing(self) -> None:
-        """Notify the listener, too."""
+        """Notify the listener, too, and give the client its time to read on."""
         super().pause_writing()
         if self.listener is not None:
             self.listener.on_pause()
+        self._unread = self.transport.get_write_buffer_size()
+        self._reader = self.loop.call_later(self.stall, self._look)
+        self.others.waits(self, self._unread)
 
     def resume_writing(self) -> None:
         """Notify the listener, too."""
+        self._stop_reader()
+        self.others.waits(self, 0)
         super().resume_writing()
         if self.listener is not None:
             self.listener.on_resume()
+
+    def _look(self) -> None:
+        """Cut off a client that has read nothing meanwhile. A stream has told its answer before."""
+        before, self._unread = self._unread, self.transport.get_write_buffer_size()
+        if self._unread < before:
+            self._reader = self.loop.call_later(self.stall, self._look)
+            self.others.waits(self, self._unread)
+        elif not self.transport.is_closing():
+            log.info("a client that does not read is cut off", seconds=self.stall)
+            self.transport.abort()
+
+    def _stop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to the other protocol."""
+        self._awaited = None
+        self._time()
+        self.others.remove(self)
+        super().handle_websocket_upgrade()
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
     """One WebSocket."""
 
     limits: ClassVar[Limits] = DEFAULTS
+    others: ClassVar[Connections] = StreamProtocol.others
+    answering = True
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Take the connection."""
+        super().connection_made(transport)
+        self.others.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of it, and of what it has sent: nothing of that is taken any more."""
+        self.others.remove(self)
+        self.frames = []
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Read on, until there is too much of it."""
@@ -296,11 +441,16 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
 
-def protocols(limits: Limits) -> dict[str, Any]:
-    """The protocols of a server with these limits, as uvicorn takes them."""
+def protocols(limits: Limits, stall: float = STALL, connections: int | None = None) -> dict[str, Any]:
+    """The protocols of a server with these limits, as uvicorn takes them.
+
+    Who reads nothing for `stall` seconds is cut off. The system may allow for fewer `connections`.
+    """
+    others = Connections(connections or limits.connections, limits.unread_bytes)
+    shared = {"limits": limits, "others": others}
     return {
-        "http": type("StreamProtocol", (StreamProtocol,), {"limits": limits}),
-        "ws": type("SocketProtocol", (SocketProtocol,), {"limits": limits}),
+        "http": type("StreamProtocol", (StreamProtocol,), {**shared, "stall": stall}),
+        "ws": type("SocketProtocol", (SocketProtocol,), shared),
         "ws_max_size": limits.body_bytes,
         "timeout_keep_alive": limits.idle_seconds,
     }

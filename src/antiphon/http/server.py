@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import errno
 import gc
+import resource
 import shlex
 import signal
 import socket
@@ -42,6 +43,8 @@ log = structlog.get_logger()
 
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
+FILES = 512
+"""Files that are kept open beside connections: the store's, those of tools and of other servers."""
 SWITCH_SECONDS = 0.0005
 """How long a thread may keep Python to itself while the event loop waits for it. With Python's own 0.005
 seconds each wait, and each line of the log, costs the loop that much while a long prompt is rendered."""
@@ -92,7 +95,7 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
         server_header=False,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
-        **protocols(runtime.app.options.limits),
+        **protocols(runtime.app.options.limits, settings.stall_seconds, _connections(runtime.app)),
     )
     server = Server(config, runtime, settings.drain_seconds)
     with (
@@ -230,6 +233,19 @@ class Server(uvicorn.Server):
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+
+
+def _connections(app: App) -> int:
+    """How many connections there may be: as many as the limit, if the system allows for so many files."""
+    wanted = app.options.limits.connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted + FILES:
+        soft = wanted + FILES if hard == resource.RLIM_INFINITY else min(wanted + FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    most = min(wanted, max(soft - FILES, soft // 2))
+    if most < wanted:
+        log.warning("the system allows for few open files: raise `ulimit -n`", connections=most, files=soft)
+    return most
 
 
 def _tune_malloc() -> None:

@@ -20,6 +20,7 @@ from antiphon.app.journal import as_records
 from antiphon.app.responses.create import Creation, begin, response_id
 from antiphon.core.accounts import ANYONE
 from antiphon.core.errors import RequestError, public_error
+from antiphon.core.limits import CLIENT as CLIENT_NAME
 from antiphon.core.observation import observed
 from antiphon.http.auth import POLICY_VIOLATION
 from antiphon.http.delivery import MAX_UNSENT
@@ -60,10 +61,10 @@ async def converse(socket: WebSocket) -> None:
             await asyncio.gather(receiving, answering, return_exceptions=True)
         finally:  # a server that stops cancels this wait, too
             conversation.client.close()
+            conversation.forget()
     connected = socket.client_state is socket.application_state is WebSocketState.CONNECTED
     if connected and not conversation.client.stalled:
-        most = conversation.limits.socket_messages
-        await socket.close(POLICY_VIOLATION, f"More than {most} messages wait, the limit 'socket_messages'.")
+        await socket.close(POLICY_VIOLATION, conversation.refusal)
 
 
 def _is_foreign(socket: WebSocket) -> bool:
@@ -165,15 +166,42 @@ class _Conversation:
         self._remembered: dict[str, Sequence[bytes]] = {}
         self._driver: Driver | None = None  # of the turn that is being answered
         self._left = False
+        self._holder = CLIENT_NAME.get()
+        self._held = 0
+        self.refusal = ""
+        """Why no more is taken."""
 
     async def receive(self) -> None:
         """Take what the client sends, until it leaves or sends too much."""
         while True:
             message = await self._socket.receive()
-            if message["type"] == "websocket.disconnect" or self._waiting.full():
+            if message["type"] == "websocket.disconnect":
+                return
+            if self._waiting.full():
+                most = self.limits.socket_messages
+                self.refusal = f"More than {most} messages wait, the limit 'socket_messages'."
                 return
             text = message.get("text")
-            self._waiting.put_nowait(message["bytes"] if text is None else text.encode())
+            received = message["bytes"] if text is None else text.encode()
+            if self._hold(len(received)) > self.limits.socket_bytes:
+                self.refusal = "Too much waits on your connections: the limit 'socket_bytes'."
+                return
+            self._waiting.put_nowait(received)
+
+    def _hold(self, size: int) -> int:
+        """Keep so many bytes more, or less. How many all connections of this client do."""
+        held = self._app.socket_bytes
+        held[self._holder] += size
+        self._held += size
+        return held[self._holder]
+
+    def forget(self) -> None:
+        """Nothing is kept any more."""
+        self._remembered = {}
+        while not self._waiting.empty():
+            self._waiting.get_nowait()
+        if not self._hold(-self._held):
+            del self._app.socket_bytes[self._holder]
 
     def leave(self, answering: asyncio.Task[None]) -> None:
         """The client has left: its turn stops, and no other is taken."""
@@ -198,6 +226,7 @@ class _Conversation:
                 self._socket.scope["state"]["names"].restore(shown)
                 self.client.write([encode_socket_error(shown)])
                 error.__traceback__ = None  # its frames refer to it, and to prompts
+            self._hold(-len(message))
             report(self._app, self._socket.scope, SWITCHED, observation)
 
     async def _turn(self, wire: Create) -> None:
@@ -211,10 +240,10 @@ class _Conversation:
             )
             await self._drive(creation.driver(streamed=True))
         except Exception:
-            self._remembered.pop(previous, None)
+            self._drop(previous)
             raise
         if creation.projection.status == ResponseStatus.FAILED:
-            self._remembered.pop(previous, None)
+            self._drop(previous)
         elif not creation.stored or previous in self._remembered:
             self._remember(creation)
 
@@ -229,9 +258,14 @@ class _Conversation:
     def _remember(self, creation: Creation) -> None:
         """Keep the turn, so that the next can continue it; the oldest is dropped first."""
         new = [item.payload for item in (*creation.input, *as_records(creation.projection.items))]
-        self._remembered[creation.id] = [*creation.history, *new]
-        if len(self._remembered) > self.limits.socket_turns:
-            del self._remembered[next(iter(self._remembered))]
+        self._remembered[creation.id] = turn = [*creation.history, *new]
+        held, most = self._hold(sum(map(len, turn))), self.limits.socket_bytes // 2  # messages have room, too
+        while self._remembered and (held > most or len(self._remembered) > self.limits.socket_turns):
+            held = self._drop(next(iter(self._remembered)))
+
+    def _drop(self, turn_id: str) -> int:
+        """Remember a turn no longer. What is held still."""
+        return self._hold(-sum(map(len, self._remembered.pop(turn_id, ()))))
 
 
 def _refuse(wire: Create) -> None:

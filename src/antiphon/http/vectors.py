@@ -19,6 +19,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
 from antiphon.engines.engine import TranscriptionRequest
 from antiphon.http.files import converted, form_of, name_of, pieces_of
+from antiphon.http.observing import CLIENT_CLOSED
 from antiphon.http.request import Handler, app_of, json_response, read_request
 from antiphon.run.endings import ClientLeftError
 
@@ -29,9 +30,6 @@ _FORMS = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
 
 AHEAD = 16
 """Pieces of a body that are read before the client has taken them."""
-
-CLIENT_CLOSED = 499
-"""The status that nobody gets any more; it is for the log."""
 
 
 def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any]) -> Handler:

@@ -23,6 +23,12 @@ from antiphon.tools.text import Excerpt
 DRAINING = 2.0
 """Seconds for reading what a program left in its pipes; who left its group may hold them open for ever."""
 
+ENDING = 10.0
+"""Seconds for all that was killed to be gone, when the server stops: a machine may be busy."""
+
+PIECE_BYTES = 256 * 1024
+"""As much of what is in a pipe is in memory at a time."""
+
 PAUSE = 0.001
 """Seconds between two reads: a program that does nothing but print must not keep the server busy."""
 
@@ -65,10 +71,7 @@ async def execute(program: Program, seconds: float, limit: int, tell: Tell = unh
         try:
             exit_code = await _exit_code(process, seconds)
         finally:
-            kill_group(process.pid)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DRAINING):
-                    await process.wait()
+            await end(process)
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAINING):
                 await out.ended.wait()
@@ -87,21 +90,50 @@ async def begun(beginning: Coroutine[Any, Any, Process]) -> Process:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(_end)  # whenever it begins
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(DRAINING):
-                process = await asyncio.shield(task)
-                await process.wait()
+        await _ended(_end_begun(task))
         raise
 
 
-def _end(beginning: asyncio.Task[Process]) -> None:
-    """Kill a process that nobody waits for any more, if it has begun."""
-    if not beginning.cancelled() and beginning.exception() is None:
-        process = beginning.result()
+async def end(process: Process) -> None:
+    """Kill a process with its group, and wait for its end for a while."""
+    kill_group(process.pid)
+    await _ended(_end(process))
+
+
+async def all_ended() -> None:
+    """Wait for what was killed and has not ended: before the event loop is closed."""
+    loop = asyncio.get_running_loop()
+    if ending := [each for each in _ending if each.get_loop() is loop]:
+        await asyncio.wait(ending, timeout=ENDING)
+
+
+_ending: set[asyncio.Task[None]] = set()
+"""The ends of processes. They do not depend on whoever waits for them, and may be cancelled."""
+
+
+async def _ended(ending: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(ending)
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)
+    await asyncio.wait([task], timeout=DRAINING)
+
+
+async def _end_begun(beginning: asyncio.Task[Process]) -> None:
+    with suppress(OSError):  # then there is none
+        process = await beginning
         kill_group(process.pid)
-        if process.stdin is not None:
-            process.stdin.close()
+        await _end(process)
+
+
+async def _end(process: Process) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    await process.wait()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAINING):
+            # The loop keeps the pipe until its end was read.
+            while process.stdout is not None and await process.stdout.read(PIECE_BYTES):
+                pass
 
 
 class _Output(asyncio.Protocol):

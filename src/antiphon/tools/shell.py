@@ -22,7 +22,7 @@ from antiphon.core.hosts import unread
 from antiphon.core.tool_result import Executed, Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.commands import MAX_SECONDS, SECONDS, Commands, parse_commands
-from antiphon.tools.process import Program, execute
+from antiphon.tools.process import Program, all_ended, execute
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.tool import Offer, Wanted
 
@@ -112,7 +112,8 @@ class Shell:
         return Workspace(self._words)
 
     async def close(self) -> None:
-        """See `ServerTool`. Nothing is shared."""
+        """See `ServerTool`. Nothing is shared but the end of shells whose answers have not waited for it."""
+        await all_ended()
 
 
 class Workspace:

@@ -15,15 +15,12 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.core.errors import ToolError
-from antiphon.tools.process import PAUSE, begun, kill_group
+from antiphon.tools.process import PAUSE, PIECE_BYTES, begun, end, kill_group
 from antiphon.tools.python.sandbox import environment
 from antiphon.tools.text import Excerpt
 
 LINE_BYTES = 1024 * 1024
 """The longest line of an answer."""
-
-PIECE_BYTES = 256 * 1024
-"""As much of a file is in memory at a time."""
 
 TRANSFER_SECONDS = 60.0
 """How long files may take, in either direction."""
@@ -140,20 +137,12 @@ class Interpreter:
 
     async def close(self) -> None:
         """Kill it, with all that it has begun."""
-        kill_group(self._process.pid)
         self._working = False
         self._stop_reading()
         if self._output >= 0:
             os.close(self._output)
             self._output = -1
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ENDING):
-                await self._process.wait()
-                # The loop keeps the pipe until its end was read.
-                while self._process.stdout is not None and await self._process.stdout.read(PIECE_BYTES):
-                    pass
+        await end(self._process)
 
     async def _files(self, room: Room, receive: Receive) -> Ran:
         count, left = 0, room.bytes

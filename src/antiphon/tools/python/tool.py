@@ -25,6 +25,7 @@ from antiphon.core.hosts import unread
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import Printed, Tell, ToolResult, WrittenFile, unheard
 from antiphon.core.turn import Function, Hosted
+from antiphon.tools.process import all_ended
 from antiphon.tools.python.interpreter import Content, Interpreter, LostError, Ran, Room
 from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.settings import check_container, invalid_setting
@@ -167,6 +168,7 @@ class Interpreters:
         for container in list(self._workers):
             await self._end(container)
         await asyncio.gather(*self._ending)
+        await all_ended()
 
     @asynccontextmanager
     async def _alone(self, container: str) -> AsyncIterator[None]:
