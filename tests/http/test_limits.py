@@ -123,6 +123,13 @@ async def test_an_answer_has_no_more_tokens_than_there_is_room_for() -> None:
         assert answer["usage"]["completion_tokens"] == 10
         wanted = chat(n=2, max_tokens=6)
         assert await refused(api, "/chat/completions", wanted, "answer_bytes") == "max_tokens"
+        for path, name, body in (
+            ("/chat/completions", "max_completion_tokens", chat(n=2)),
+            ("/chat/completions", "max_new_tokens", chat(n=2)),
+            ("/responses", "max_output_tokens", ask("Hi")),
+            ("/responses", "max_tokens", ask("Hi")),
+        ):
+            assert await refused(api, path, {**body, name: 100}, "answer_bytes") == name
         scored = chat(logprobs=True, top_logprobs=3, max_tokens=3)
         assert await refused(api, "/chat/completions", scored, "answer_bytes") == "max_tokens"
         batch = {"model": "scripted", "messages": [chat()["messages"]] * 2, "max_tokens": 6}

@@ -81,6 +81,7 @@ class ResponseContext(Struct, frozen=True):
 
 PARAMETERS = {
     "conversation": "input",
+    "max_tokens": "max_output_tokens",
     "messages": "input",
     "prompt": "input",
     "reasoning_limit": "thinking_token_budget",
