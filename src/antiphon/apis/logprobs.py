@@ -1,6 +1,6 @@
 """Tokens as log probabilities name them, in every API."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from msgspec import Raw
@@ -38,6 +38,31 @@ def text_of(token: Token | Candidate) -> str:
 def bytes_of(token: Token | Candidate) -> list[int]:
     """The bytes of a token."""
     return list(token.text.encode() if token.raw is None else token.raw)
+
+
+class EncodedList:
+    """A list as JSON has it, which grows by encoded entries: an object for each would weigh more.
+
+    What has `raw` of it may use it as long as nothing is added.
+    """
+
+    __slots__ = ("_encoded",)
+
+    def __init__(self) -> None:
+        self._encoded = bytearray(b"[]")
+
+    def extend(self, entries: Iterable[Raw]) -> None:
+        """Add entries."""
+        encoded = self._encoded
+        for entry in entries:
+            encoded[-1:] = b"," if len(encoded) > 2 else b""
+            encoded += entry
+            encoded += b"]"
+
+    @property
+    def raw(self) -> Raw:
+        """All of it; nothing is copied."""
+        return Raw(self._encoded)
 
 
 def prompt_logprobs(tokens: Sequence[Token]) -> PromptLogprobs:

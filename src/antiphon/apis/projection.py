@@ -1,7 +1,7 @@
 """What the projections of OpenAI's two older APIs share: `run.drive.Projection`, in two halves."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from antiphon.apis.chunks import DONE
 from antiphon.apis.envelope import Envelope
@@ -12,7 +12,14 @@ from antiphon.core.errors import AntiphonError
 from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextDelta, TextEnded
 from antiphon.core.items import Item
 
-T = TypeVar("T")
+
+class Collection(Protocol):
+    """What is made of tokens is collected in it."""
+
+    def extend(self, values: Iterable[Any], /) -> object: ...  # noqa: D102
+
+
+C = TypeVar("C", bound=Collection)
 
 
 class SilentProjection:
@@ -65,19 +72,19 @@ class BodyProjection(_Enveloped, SilentProjection):
     """A full answer, which has no events."""
 
 
-class ChoiceResult(Generic[T]):
+class ChoiceResult(Generic[C]):
     """What one choice of a full answer comes to: its items, its end, and those tokens that are shown.
 
-    `tokens` are those of the visible text as `shown` makes them, where there is one.
+    `tokens` collects those of the visible text as `shown` makes them, where there is one.
     """
 
     __slots__ = ("_end", "_items", "_shown", "ids", "tokens")
 
-    def __init__(self, shown: Callable[[Sequence[Token]], Iterable[T]] | None) -> None:
+    def __init__(self, shown: Callable[[Sequence[Token]], Iterable[Any]] | None, tokens: C) -> None:
         self._shown = shown
         self._items: list[Item] = []
         self._end: Finished | None = None
-        self.tokens: list[T] = []
+        self.tokens = tokens
         self.ids: list[int] = []
 
     def push(self, events: list[Event]) -> None:
@@ -86,7 +93,7 @@ class ChoiceResult(Generic[T]):
             match event:
                 case TextDelta():
                     if self._shown is not None:
-                        self.tokens += self._shown(event.tokens)
+                        self.tokens.extend(self._shown(event.tokens))
                 case TextEnded(item=item) | ReasoningEnded(item=item) | CallEnded(item=item):
                     assert item is not None
                     self._items.append(item)

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from antiphon.app.app import Options
 from antiphon.http.protocol import STREAM, Listener, StreamProtocol
-from antiphon.run.drive import CLIENT, Client, Driver
+from antiphon.run.drive import CLIENT, LARGE, Client, Driver, own_turn
 from antiphon.run.endings import ClientLeftError, ClientStalledError
 
 EVENT_STREAM = [
@@ -198,6 +198,8 @@ class FullAnswer(_Delivery):
     async def _deliver(self) -> None:
         await self._driver.run(self)
         if self._body is not None:  # else the client has left
+            if len(self._body) > LARGE:  # many answers may be stored in one transaction
+                await own_turn()
             await self._connection.answer(self._body)
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.apis.chat.accept import Accepted
 from antiphon.apis.envelope import PresentationOptions, UsageReports
@@ -95,7 +96,19 @@ def drawn(**sampling: Any) -> Turn:
     ],
 )  # fmt: skip
 def test_each_field_lands_in_the_turn(more: dict[str, Any], expected: Turn) -> None:
-    assert turn(**more) == expected
+    assert replace(turn(**more), parameters=expected.parameters) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"max_tokens": 3}, "max_tokens"),
+        ({"max_completion_tokens": 4}, "max_completion_tokens"),
+        ({"max_completion_tokens": 4, "max_tokens": 3}, "max_completion_tokens"),
+    ],
+)
+def test_a_limit_of_tokens_is_blamed_by_the_name_that_counts(more: dict[str, Any], name: str) -> None:
+    assert turn(**more).parameter("max_tokens") == name
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def accept_messages(
             [*repairs, "response_prefix left out: no answer begins here"],
         )
     max_tokens = token_limit(options.max_completion_tokens, options.max_tokens)
-    limit = "max_tokens" if options.max_completion_tokens is None else "max_completion_tokens"
+    parameters = {**PARAMETERS, "conversation": where, "format": format_source}
+    if options.max_completion_tokens is not None:
+        parameters["max_tokens"] = "max_completion_tokens"
     turn = Turn(
         model=options.model,
         items=tuple(history.items),
@@ -101,7 +103,7 @@ def accept_messages(
         reasoning_limit=options.thinking_token_budget,
         owner=owner,
         media_fallback=options.media_fallback,
-        parameters={**PARAMETERS, "conversation": where, "format": format_source, "max_tokens": limit},
+        parameters=parameters,
     )
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
     if ending is Ending.TRANSCRIPT:

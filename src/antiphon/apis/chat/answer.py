@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -20,7 +20,7 @@ from antiphon.apis.chat.resource import (
 )
 from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_reason, total
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
-from antiphon.apis.logprobs import bytes_of, logprob_of, namer, prompt_logprobs
+from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult
 from antiphon.core.accumulator import PARAGRAPH, Output
 from antiphon.core.chunks import Token
@@ -67,10 +67,11 @@ class ChatCompletionBuilder(BodyProjection):
         super().__init__(envelope)
         self._presentation = presentation
         scored = None if presentation.logprobs is None else partial(token_logprobs, presentation=presentation)
-        self._choices: list[ChoiceResult[Raw]] = [ChoiceResult(scored) for _ in range(choices)]
+        self._choices = [ChoiceResult(scored, EncodedList()) for _ in range(choices)]
         self._cited = [Annotations(len(presentation.echo)) for _ in range(choices)]
         self._annotations: list[tuple[Annotation, ...]] = [()] * choices
         self._scored: PromptLogprobs | UnsetType = UNSET
+        self._body: bytes | None = None
 
     def prompted(self, prompts: Iterable[Any]) -> None:
         """See `Projection`."""
@@ -95,6 +96,11 @@ class ChatCompletionBuilder(BodyProjection):
 
     def body(self) -> bytes:
         """The JSON body."""
+        if self._body is None:  # it may be stored, then sent
+            self._body = self._encoded()
+        return self._body
+
+    def _encoded(self) -> bytes:
         envelope, presentation = self._envelope, self._presentation
         outputs = [state.output for state in self._choices]
         completion = ChatCompletion(
@@ -117,17 +123,18 @@ class ChatCompletionBuilder(BodyProjection):
             completion.prompt_logprobs = self._scored
         return msgspec.json.encode(completion)
 
-    def _choice(self, index: int, state: ChoiceResult[Raw], output: Output) -> Choice:
+    def _choice(self, index: int, state: ChoiceResult[EncodedList], output: Output) -> Choice:
         presentation = self._presentation
         calls = output.calls
         reason = finish_reason(output.reason, len(calls))
         message = _message(output, calls, presentation)
         message.annotations = self._annotations[index]
+        scored = cast("list[Raw]", state.tokens.raw)
         return Choice(
             index,
             message,
             reason_shown(reason, presentation),
-            logprobs=None if presentation.logprobs is None else ChoiceLogprobs(state.tokens),
+            logprobs=None if presentation.logprobs is None else ChoiceLogprobs(scored),
             stop_reason=output.stop,
             token_ids=state.ids if presentation.token_ids else UNSET,
             error=ChoiceError(output.error) if output.error else UNSET,

@@ -46,8 +46,8 @@ class CompletionBuilder(BodyProjection):
         self._scored: list[PromptLogprobs] = []  # of each prompt
         self._echoed: list[list[ShownToken]] = []  # the same
         shown = partial(shown_tokens, presentation=presentation)
-        self._choices: list[ChoiceResult[ShownToken]] = [
-            ChoiceResult(shown) for _ in range(layout.prompts * layout.best_of)
+        self._choices: list[ChoiceResult[list[ShownToken]]] = [
+            ChoiceResult(shown, []) for _ in range(layout.prompts * layout.best_of)
         ]
 
     def prompted(self, prompts: Iterable[Any]) -> None:
@@ -81,7 +81,7 @@ class CompletionBuilder(BodyProjection):
         )
         return msgspec.json.encode(completion)
 
-    def _best(self, prompt: int) -> list[tuple[ChoiceResult[ShownToken], int]]:
+    def _best(self, prompt: int) -> list[tuple[ChoiceResult[list[ShownToken]], int]]:
         """The completions of a prompt that are shown, the most likely first if there was a choice."""
         best_of, n = self._layout.best_of, self._layout.n
         states = self._choices[prompt * best_of : (prompt + 1) * best_of]
@@ -89,7 +89,7 @@ class CompletionBuilder(BodyProjection):
             states.sort(key=_score, reverse=True)
         return [(state, prompt) for state in states[:n]]
 
-    def _choice(self, index: int, state: ChoiceResult[ShownToken], number: int) -> CompletionChoice:
+    def _choice(self, index: int, state: ChoiceResult[list[ShownToken]], number: int) -> CompletionChoice:
         presentation, output, prompt = self._presentation, state.output, self._envelope.prompts[number]
         choice = CompletionChoice(
             index,
@@ -108,7 +108,7 @@ class CompletionBuilder(BodyProjection):
         return choice
 
 
-def _score(choice: ChoiceResult[ShownToken]) -> float:
+def _score(choice: ChoiceResult[list[ShownToken]]) -> float:
     """How likely the text is, token by token."""
     scores = [LEAST_LOGPROB if token.logprob is None else token.logprob for token in choice.tokens]
     return fmean(scores) if scores else LEAST_LOGPROB

@@ -113,7 +113,7 @@ class InfillBuilder(BodyProjection):
     def __init__(self, envelope: Envelope, fields: list[str] | None) -> None:
         super().__init__(envelope)
         self._fields = fields
-        self._result: ChoiceResult[Token] = ChoiceResult(None)
+        self._result = ChoiceResult(None, list[Token]())
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
         """Take the next events."""

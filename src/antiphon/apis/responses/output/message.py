@@ -5,7 +5,7 @@ from typing import cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from antiphon.apis.logprobs import bytes_of, logprob_of, text_of
+from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, text_of
 from antiphon.apis.responses.events import (
     AnnotationAdded,
     ContentPartAdded,
@@ -86,7 +86,7 @@ class OpenMessage(OpenItem):
         self._annotations: Sequence[Struct] = ()
         self.frame = frame(TextDelta, *position, 0)
         self._phase: str | UnsetType = UNSET if phase is None else phase
-        self._logprobs = Raw(b"[]")  # encoded once for all events that have all of them
+        self._logprobs = EncodedList()  # for all events that have all of them
 
     def item(self, status: str) -> OutputMessage:
         """The message; one that has only begun has no part yet."""
@@ -107,12 +107,12 @@ class OpenMessage(OpenItem):
                 self.numbers.encode(AnnotationAdded, *self.position, 0, index, annotation)
                 for index, annotation in enumerate(self._annotations)
             ),
-            self.numbers.encode(TextDone, *self.position, 0, self.text, self._logprobs),
+            self.numbers.encode(TextDone, *self.position, 0, self.text, self._logprobs.raw),
             self.numbers.encode(ContentPartDone, *self.position, 0, self._part()),
         ]
 
     def _part(self) -> OutputText:
-        return OutputText(self.text, self._annotations, cast("Sequence[Raw]", self._logprobs))
+        return OutputText(self.text, self._annotations, cast("Sequence[Raw]", self._logprobs.raw))
 
 
 class OpenScoredMessage(OpenMessage):
@@ -123,21 +123,12 @@ class OpenScoredMessage(OpenMessage):
     ) -> None:
         super().__init__(numbers, position, phase, cite)
         self.frame = None
-        self._scored = bytearray(b"[")  # those so far, encoded: an object for each would weigh more
 
     def add(self, event: Delta, out: list[bytes]) -> None:
         """Append a delta with the tokens that begin in it."""
         logprobs = to_logprobs(event.tokens)
-        for each in logprobs:
-            self._scored += each
-            self._scored += b","
+        self._logprobs.extend(logprobs)
         out.append(self.numbers.encode(TextDelta, *self.position, 0, event.text, logprobs))
-
-    def end(self, item: Item) -> list[bytes]:
-        """See `OpenMessage`."""
-        self._scored[max(1, len(self._scored) - 1) :] = b"]"  # in the place of the last comma
-        self._logprobs = Raw(self._scored)
-        return super().end(item)
 
 
 def to_logprobs(tokens: Iterable[Token]) -> list[Raw]:
