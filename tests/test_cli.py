@@ -1,11 +1,13 @@
 """The command line as a user meets it."""
 
 import asyncio
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,15 +44,20 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         assert command in text
 
 
+@pytest.fixture(scope="module")
+def lines_of_help() -> list[str]:
+    """The help of `serve`: an option, its text and its variable on one line."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
+        patch.setenv("COLUMNS", "1000")
+        assert main(["serve", "--help"]) == 0
+    return out.getvalue().splitlines()
+
+
 @pytest.mark.parametrize("name", OPTIONS)
-def test_serve_help_documents_every_option(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", "1000")  # an option, its text and its variable on one line
+def test_serve_help_documents_every_option(lines_of_help: list[str], name: str) -> None:
     flag = f"--{name.replace('_', '-')} "
-    line = next(
-        line for line in help_text(capsys, "serve").splitlines() if line.startswith("│") and flag in line
-    )
+    line = next(line for line in lines_of_help if line.startswith("│") and flag in line)
     words = line.partition(flag)[2].partition("[")[0]
     assert len(words.split()) >= 4, f"{name} has no docstring"
     assert f"[env var: ANTIPHON_{name.upper()}]" in line

@@ -1,10 +1,13 @@
 """The examples and the README's Python run as they stand."""
 
 import asyncio
+import json
 import os
 import re
 import socket
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -139,41 +142,63 @@ assistant: Blue.
 }
 
 
-async def run(*command: str, url: str) -> str:
-    """What a Python program prints. Fails with its stderr if it fails."""
-    code, out, err = await ended(*command, url=url)
-    assert code == 0, err
-    return out
+Ended = tuple[int, str, str]
+"""The exit code of a program, and what it printed."""
 
 
-async def ended(*command: str, url: str) -> tuple[int | None, str, str]:
-    """The exit code of a Python program, and what it prints."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        env={**os.environ, "ANTIPHON_URL": f"{url}/v1"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    return process.returncode, out.decode(), err.decode()
+class Programs:
+    """Runs Python programs, one after the other, see `program_runner.py`."""
+
+    def __init__(self, runner: "subprocess.Popen[str]", folder: Path) -> None:
+        self._runner = runner
+        self._out, self._err = folder / "stdout", folder / "stderr"
+
+    async def ended(self, *command: str, url: str) -> Ended:
+        """How a program ended."""
+        assert self._runner.stdin is not None
+        assert self._runner.stdout is not None
+        for file in (self._out, self._err):
+            file.write_bytes(b"")
+        job = {
+            "command": command,
+            "env": {**os.environ, "ANTIPHON_URL": f"{url}/v1"},
+            "out": str(self._out),
+            "err": str(self._err),
+        }
+        self._runner.stdin.write(f"{json.dumps(job)}\n")
+        self._runner.stdin.flush()
+        code = await asyncio.wait_for(asyncio.to_thread(self._runner.stdout.readline), 60)
+        return int(code), self._out.read_text(), self._err.read_text()
+
+    async def run(self, *command: str, url: str) -> str:
+        """What a program prints. Fails with its stderr if it fails."""
+        code, out, err = await self.ended(*command, url=url)
+        assert code == 0, err
+        return out
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    command = (sys.executable, str(Path(__file__).with_name("program_runner.py")))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runner:  # noqa: S603
+        yield Programs(runner, tmp_path_factory.mktemp("programs"))
 
 
 @pytest.mark.parametrize("example", sorted(PRINTED.keys() - {"containers.py"}))
-async def test_example(example: str) -> None:
+async def test_example(python: Programs, example: str) -> None:
     mcp = open_mcp((), ("127.0.0.1",), DEFAULTS, str)
     searcher = Late()
     tools = [CodeInterpreter(), mcp, FileSearch(searcher)]
     async with serving() as sums, running(SCRIPT, tools=tools) as server:
         searcher.storage = server.app.storage
         arguments = [sums.url] if example == "mcp_tools.py" else []
-        printed = await run(str(ROOT / "examples" / example), *arguments, url=server.url)
+        printed = await python.run(str(ROOT / "examples" / example), *arguments, url=server.url)
     assert printed == PRINTED[example]
 
 
-async def test_the_example_that_edits(tmp_path: Path) -> None:
+async def test_the_example_that_edits(python: Programs, tmp_path: Path) -> None:
     async with running(SCRIPT) as server:
-        printed = await run(str(ROOT / "examples" / "own_editor.py"), str(tmp_path), url=server.url)
+        printed = await python.run(str(ROOT / "examples" / "own_editor.py"), str(tmp_path), url=server.url)
     assert printed == "-> create_file rain.txt\n-> update_file rain.txt\nIt pours now.\n"
     assert (tmp_path / "rain.txt").read_text() == "It rains.\nIt pours.\nI wait.\n"
 
@@ -185,19 +210,19 @@ async def test_the_example_that_edits(tmp_path: Path) -> None:
         (("code_interpreter", "Count to three."), ">>> for i in range(1, 4): print(i)"),
     ],
 )
-async def test_the_example_that_watches_programs(asked: tuple[str, ...], ran: str) -> None:
+async def test_the_example_that_watches_programs(python: Programs, asked: tuple[str, ...], ran: str) -> None:
     async with running(SCRIPT, tools=[CodeInterpreter(), Shell("sh")]) as server:
-        printed = await run(str(ROOT / "examples" / "watch_programs.py"), *asked, url=server.url)
+        printed = await python.run(str(ROOT / "examples" / "watch_programs.py"), *asked, url=server.url)
     assert printed == f"{ran}\n1\n2\n3\nThat was three.\n"
 
 
-async def test_the_example_that_searches_the_web(tmp_path: Path) -> None:
+async def test_the_example_that_searches_the_web(python: Programs, tmp_path: Path) -> None:
     (tmp_path / "song.example").mkdir()
     (tmp_path / "song.example" / "index.html").write_text(
         "<title>Songs</title>An antiphon is for two choirs."
     )
     async with running(SCRIPT, tools=[open_web_search(str(tmp_path), None)]) as server:
-        printed = await run(str(ROOT / "examples" / "web_search.py"), url=server.url)
+        printed = await python.run(str(ROOT / "examples" / "web_search.py"), url=server.url)
     assert printed == (
         "searched for 'antiphon': https://song.example/\n"
         "Two choirs 【0†L4】.\n11-17: Songs, https://song.example/\n"
@@ -205,9 +230,9 @@ async def test_the_example_that_searches_the_web(tmp_path: Path) -> None:
 
 
 @needs_bubblewrap
-async def test_the_example_with_containers() -> None:
+async def test_the_example_with_containers(python: Programs) -> None:
     async with running(SCRIPT, programs=programs) as server:
-        printed = await run(str(ROOT / "examples" / "containers.py"), url=server.url)
+        printed = await python.run(str(ROOT / "examples" / "containers.py"), url=server.url)
     assert printed == PRINTED["containers.py"]
 
 
@@ -238,51 +263,53 @@ def test_every_example_tells_errors_in_words() -> None:
         (["cite.py", "nothing.txt"], "", "nothing.txt: No such file or directory\n"),
     ],
 )
-async def test_an_example_that_fails_says_why(command: list[str], path: str, said: str) -> None:
+async def test_an_example_that_fails_says_why(
+    python: Programs, command: list[str], path: str, said: str
+) -> None:
     name, *arguments = command
     async with running(ScriptedEngine(SCRIPT, capabilities=Capabilities())) as server:
-        found = await ended(str(ROOT / "examples" / name), *arguments, url=server.url + path)
+        found = await python.ended(str(ROOT / "examples" / name), *arguments, url=server.url + path)
     assert found == (1, "", said)
 
 
 @pytest.mark.parametrize("name", ["stream.py", "cite.py"])
-async def test_an_example_without_a_server_says_so(name: str) -> None:
+async def test_an_example_without_a_server_says_so(python: Programs, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    code, out, err = await ended(str(ROOT / "examples" / name), url=url)
+    code, out, err = await python.ended(str(ROOT / "examples" / name), url=url)
     assert (code, out) == (1, "")
     assert err.startswith(f"No server answers at {url}/v1/models. Start one")
 
 
-async def test_several_models() -> None:
+async def test_several_models(python: Programs) -> None:
     served = [
         ServedModel(ScriptedEngine([{"output": f"I am {name}."}]), names=(name,), dialect="hermes")
         for name in ("small", "large")
     ]
     async with running([], models=Models(served)) as server:
-        printed = await run(str(ROOT / "examples/several_models.py"), url=server.url)
+        printed = await python.run(str(ROOT / "examples/several_models.py"), url=server.url)
     assert printed == "small: I am small.\nlarge: I am large.\n"
 
 
-async def test_replicas() -> None:
+async def test_replicas(python: Programs) -> None:
     pool = PoolEngine([(name, ScriptedEngine(SCRIPT)) for name in ("one", "two")])
     async with running(pool) as server:
-        printed = await run(str(ROOT / "examples/replicas.py"), "a story", url=server.url)
+        printed = await python.run(str(ROOT / "examples/replicas.py"), "a story", url=server.url)
     assert printed == "Once upon a time it rained.\nscripted: ready, 2 of 2 servers are up\n"
 
 
-async def test_a_provider() -> None:
+async def test_a_provider(python: Programs) -> None:
     async with running([{"when": "What was my", "output": "How much it is."}, *SCRIPT]) as provider:
         engine = UpstreamEngine(Options(provider.url, upstream_kind="chat"))
         async with running(engine, dialect=None, tools=[CodeInterpreter()]) as server:
-            printed = await run(str(ROOT / "examples/provider.py"), url=server.url)
+            printed = await python.run(str(ROOT / "examples/provider.py"), url=server.url)
     assert printed == f"{PRINTED['server_tools.py']}How much it is.\n"
 
 
-async def test_the_python_of_the_readme() -> None:
+async def test_the_python_of_the_readme(python: Programs) -> None:
     code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
     async with running(SCRIPT) as server:
         mine = code.replace("http://127.0.0.1:8000", server.url)
         assert mine != code
-        assert await run("-c", mine, url=server.url) == "Because of the air.Ann.\n"
+        assert await python.run("-c", mine, url=server.url) == "Because of the air.Ann.\n"

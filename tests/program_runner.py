@@ -1,0 +1,40 @@
+"""Runs Python programs for tests, each in a process that is forked from one that has imported the SDKs.
+
+To import them takes longer than most programs run. A line of standard input is a job: the arguments of Python, the
+environment, and the files for what is printed. The line that answers it is the exit code.
+"""
+
+import gc
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import anthropic  # noqa: F401
+import httpx2  # noqa: F401
+import openai  # noqa: F401
+
+gc.freeze()  # the end of each process is not for looking at what it was forked with
+for line in sys.stdin:
+    job = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+
+# At the top of the process, as in any other: what a program raises gets to its own `sys.excepthook`.
+for descriptor, file in enumerate((os.devnull, job["out"], job["err"])):
+    os.dup2(os.open(file, os.O_RDWR), descriptor)
+os.environ.clear()
+os.environ.update(job["env"])
+program, *arguments = job["command"]
+sys.stdin = open(0)  # noqa: SIM115 - the old one has read ahead
+if program == "-c":
+    sys.argv = ["-c", *arguments[1:]]
+    exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
+else:
+    sys.argv, sys.path[0] = [program, *arguments], str(Path(program).parent)
+    runpy.run_path(program, run_name="__main__")
