@@ -123,7 +123,7 @@ def read_keep_loaded(value: str) -> tuple[int | None, int | None]:
     """A number of models, or else a number of bytes. Raises ValueError."""
     found = _SIZE.fullmatch(value)
     if found is None:
-        raise ValueError(f"a number of models, as in 2, or of bytes, as in 24GiB, not '{value}'.")
+        raise ValueError("Give a number of models, as in 2, or of bytes, as in 24GiB.")
     number, unit = int(found["number"]), found["unit"]
     if unit is None:
         return number, None

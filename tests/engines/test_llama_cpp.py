@@ -432,7 +432,7 @@ async def test_adapters_are_used_by_name_and_come_and_go_beside_what_runs(tmp_pa
         whole = await running.whole()
         with pytest.raises(RequestError, match="no adapter file") as raised:
             await engine.load_adapter("third", str(tmp_path / "none"))
-        with pytest.raises(EngineError, match=r"cannot load"):
+        with pytest.raises(RequestError, match=r"adapter at .*expect general\.type") as refused:
             await engine.load_adapter("third", str(resolve(None)))
         await engine.unload_adapter("first")
         with pytest.raises(EngineError, match="'first' is not loaded"):
@@ -440,7 +440,7 @@ async def test_adapters_are_used_by_name_and_come_and_go_beside_what_runs(tmp_pa
         again = text_of(await chunks_of(engine, prompt, 8, adapter="second"))
     finally:
         await engine.stop()
-    assert raised.value.param == "lora_path"
+    assert raised.value.param == refused.value.param == "lora_path"
     assert "Paris" in texts[None]
     assert len({*texts.values()}) == 3
     assert len(tokens_of(whole)) == 100, "it was cut off"
@@ -488,7 +488,12 @@ async def test_a_process_that_ends_is_started_again_and_says_so():
 
 
 async def test_what_is_asked_of_llama_cpp_that_it_cannot_do_is_told_in_its_words(tmp_path):
-    with pytest.raises(EngineError, match=r"cannot load SmolLM2.*"):
+    with pytest.raises(EngineError, match=r"cannot load SmolLM2.* with none\.gguf: "):
         await LlamaCppEngine(
             resolve(None), Options(context=256, parallel=1, draft=str(tmp_path)), draft=tmp_path / "none.gguf"
         ).start()
+
+
+async def test_draft_tokens_are_refused_where_nothing_guesses():
+    with pytest.raises(EngineError, match="--draft-tokens says how much --draft guesses"):
+        Options(draft_tokens=3).build()

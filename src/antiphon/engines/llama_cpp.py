@@ -108,6 +108,10 @@ class Options:
         """Find the files, which may have to be downloaded."""
         if find_spec("xllamacpp") is None:
             raise EngineError(install_extra("GGUF models", "llama-cpp"))
+        if self.draft is None and self.draft_tokens is not None:
+            raise EngineError(
+                "--draft-tokens says how much --draft guesses. Give that, too, or leave this out."
+            )
         draft = None if self.draft in (None, NGRAM) else resolve(self.draft)
         path = resolve(self.model)
         encoder = encoder_beside(path) if self.mmproj is None else None
@@ -238,7 +242,8 @@ class LlamaCppEngine:
             settings = self._settings(context, adapters, self._task(facts)[1])
             process = await LlamaProcess.start(settings, report)
         except LoadError as error:
-            message = f"llama.cpp cannot load {self._path.name}: {str(error).rstrip('.')}."
+            files = " with ".join(each.name for each in (self._path, self._draft, self._encoder) if each)
+            message = f"llama.cpp cannot load {files}: {str(error).rstrip('.')}."
             raise EngineError(message) from error
         client = UpstreamEngine(
             upstream.Options(
@@ -369,8 +374,14 @@ class LlamaCppEngine:
         return self._adapters
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """See `Adapters`."""
-        await self._change({**self._adapters, name: path})
+        """See `Adapters`. Raises RequestError, with llama.cpp's words, for a file that it cannot load."""
+        try:
+            await self._change({**self._adapters, name: path})
+        except EngineError as error:
+            if not isinstance(error.__cause__, LoadError):
+                raise
+            message = f"llama.cpp cannot load the adapter at {path}: {str(error.__cause__).rstrip('.')}."
+            raise RequestError(message, param="lora_path") from error
 
     async def unload_adapter(self, name: str) -> None:
         """See `Adapters`."""

@@ -288,7 +288,13 @@ class Models:
             message = f"There is a model '{name}' already. Use another name, or load_inplace for an adapter."
             raise RequestError(message, param="lora_name")
         takes = [each for each in self._served if each.takes_adapters]
-        served = self._find(base)[0] if base is not None else owner or next(iter((*takes, *self._served)))
+        served = owner or next(iter((*takes, *self._served)))
+        if base is not None:
+            found = self._lookup(base)  # which is not answered by default
+            if found is None:
+                message = f"The model '{base}' does not exist. Use one of: {self._known()}."
+                raise NotFoundError(message, param="base_model_name", code="model_not_found")
+            served = found[0]
         await served.load_adapter(name, path)
         log.info("adapter loaded", name=name, model=served.names[0])
 
