@@ -6,18 +6,22 @@ One whose database several servers can share inherits `SharedStoreContract`.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from itertools import count
 from random import Random
 from typing import Any
 
 import pytest
 
-from antiphon.core.errors import StoreError
+from antiphon.app.search import bm25
+from antiphon.core.errors import NotFoundError, StoreError
 from antiphon.store.open import open_store
 from antiphon.store.records import (
+    FileCounts,
     Limits,
     LogEntry,
     Paging,
+    VectorStoreBatch,
     Verdict,
 )
 from antiphon.store.store import JOBS, Store, cancel_of, events_of
@@ -32,7 +36,8 @@ from tests.store.parts.jobs import JobsContract
 from tests.store.parts.log import LogContract, WatchContract
 from tests.store.parts.responses import ChainsContract, ItemsContract, ResponsesContract
 from tests.store.parts.usage import UsageContract
-from tests.store.parts.vector_stores import VectorStoresContract
+from tests.store.parts.vector_stores import VectorStoresContract, filled, indexed, vector_store
+from tests.store.parts.vector_stores import index as index_next
 from tests.store.samples import (
     NOW,
     OWNER,
@@ -196,6 +201,72 @@ class SharedStoreContract(StoreContract):
                 found.append(seen)
         assert None in found
         assert ["a", "b"] in found
+
+    async def test_a_vector_store_that_is_deleted_while_it_is_read_is_whole_or_not_there(
+        self, store: Store, other: Store
+    ) -> None:
+        numbers, listed = count(), Paging("asc")
+        name = ""
+        await filled(store, {"file_a": [], "file_b": []}, "vs_other")  # what is uploaded stays
+
+        async def prepare() -> None:
+            nonlocal name
+            name = f"vs_{next(numbers)}"
+            await store.vector_stores.create(vector_store(name), [])
+            attached = [indexed(each, name, batch_id=f"b_{name}") for each in ("file_a", "file_b")]
+            batch = VectorStoreBatch(id=f"b_{name}", vector_store_id=name, owner=OWNER, created_at=NOW)
+            await store.vector_stores.attach(OWNER, name, attached, batch)
+            for text in ("one", "two"):
+                await index_next(store, [text])
+
+        read = store.vector_stores
+
+        async def listing() -> Any:
+            found = await read.list(OWNER, listed)
+            return next((each for each in found.data if each.id == name), None)
+
+        def ids(page: Any) -> list[str]:
+            return [each.id for each in page.data]
+
+        both = FileCounts(completed=2)
+        reads: list[tuple[Callable[[], Awaitable[Any]], Callable[[Any], Any], Any]] = [
+            (lambda: read.files(OWNER, name, listed), ids, ["file_a", "file_b"]),
+            (lambda: read.files(OWNER, name, listed, None, f"b_{name}"), ids, ["file_a", "file_b"]),
+            (lambda: read.texts(OWNER, name, "file_a"), list, ["one"]),
+            (lambda: read.batch(OWNER, name, f"b_{name}"), lambda it: it.counts, both),
+            (lambda: read.get(OWNER, name), lambda it: it.counts, both),
+            (listing, lambda it: it.counts, both),
+        ]
+        for reading, seen, whole in reads:
+            found = [
+                None if each is None else seen(each)
+                async for each in interleaved(
+                    prepare, reading, lambda: other.vector_stores.delete(OWNER, name)
+                )
+            ]
+            assert all(each in (None, whole) for each in found), found
+            assert whole in found
+
+    async def test_what_is_searched_while_files_come_and_go_is_ranked(
+        self, store: Store, other: Store
+    ) -> None:
+        await filled(store, {"file_a": []})
+        await store.vector_stores.detach(OWNER, "vs_1", "file_a")
+
+        async def come() -> None:
+            await other.vector_stores.attach(OWNER, "vs_1", [indexed("file_a", key=f"{next(keys)}")])
+            await index_next(other, ["one two", "two"])
+
+        async def go() -> None:
+            with suppress(NotFoundError):
+                await other.vector_stores.detach(OWNER, "vs_1", "file_a")
+
+        keys = count()
+        for before, change in ((go, come), (come, go)):
+            async for found in interleaved(
+                before, lambda: store.vector_stores.postings(OWNER, ["vs_1"], ["one", "two"]), change
+            ):
+                assert all(0 < each.score < 1 for each in bm25(found))
 
     async def test_a_log_that_is_read_while_it_grows_has_no_hole(self, store: Store, other: Store) -> None:
         async def prepare() -> None:

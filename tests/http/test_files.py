@@ -78,10 +78,18 @@ async def test_lists(alice: AsyncOpenAI, http: httpx.AsyncClient):
 
 async def test_expiry(alice: AsyncOpenAI):
     expiry: Any = {"anchor": "created_at", "seconds": 3600}
-    made = await alice.files.create(file=b"x", purpose="evals", expires_after=expiry)
+    made = await alice.files.create(file=b"x", purpose="user_data", expires_after=expiry)
     assert made.expires_at == pytest.approx(made.created_at + 3600, abs=1)
-    batch = await alice.files.create(file=b"x", purpose="batch")
-    assert batch.expires_at == pytest.approx(batch.created_at + 30 * 86400, abs=1)
+
+
+@pytest.mark.parametrize("purpose", ["batch", "fine-tune", "evals"])
+async def test_purposes_that_nothing_is_done_for_are_refused_by_name(alice: AsyncOpenAI, purpose: Any):
+    with pytest.raises(BadRequestError, match=f"purpose '{purpose}'") as caught:
+        await alice.files.create(file=b"x", purpose=purpose)
+    assert caught.value.param == "purpose"
+    with pytest.raises(BadRequestError, match=f"purpose '{purpose}'"):
+        await alice.uploads.create(filename="a", purpose=purpose, bytes=1, mime_type="text/plain")
+    assert (await alice.files.list(purpose=purpose)).data == []
 
 
 async def test_owners_have_nothing_in_common(server: Running, alice: AsyncOpenAI):

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterable, AsyncIterator
 import msgspec
 from msgspec import UNSET
 
-from antiphon.apis.files.schema import BATCH_SECONDS, DAY, CreateFile, DeletedFile, File, listed
+from antiphon.apis.files.schema import DAY, REFUSED, CreateFile, DeletedFile, File, listed
 from antiphon.app.app import App
-from antiphon.core.errors import NotFoundError
+from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.decode.ids import random_id
 from antiphon.store.files import missing_file
 from antiphon.store.records import FileRecord, NewBlob, Paging
@@ -21,6 +21,7 @@ async def create(
     app: App, owner: str, wire: CreateFile, filename: str, content: AsyncIterable[bytes]
 ) -> bytes:
     """Store a file. Raises RequestError."""
+    check_purpose(wire.purpose)
     file_id, now, store = random_id("file-", 24), time.time(), app.storage.store
     # Held for a day until the file is there: who dies in between leaves nothing behind.
     new = NewBlob(
@@ -31,9 +32,7 @@ async def create(
         expires_at=now + DAY,
     )
     blob = await store.blobs.put(new, content)
-    seconds = BATCH_SECONDS if wire.purpose == "batch" else None
-    if wire.expires_after is not None:
-        seconds = wire.expires_after.seconds
+    seconds = wire.expires_after.seconds if wire.expires_after is not None else None
     record = FileRecord(
         id=file_id,
         owner=owner,
@@ -50,6 +49,13 @@ async def create(
         await store.blobs.release(owner, file_id)
         raise
     return _encode(record)
+
+
+def check_purpose(purpose: str) -> None:
+    """Raise RequestError for a purpose that nothing here is done for."""
+    if purpose in REFUSED:
+        message = f"No files are taken for the purpose '{purpose}'. {REFUSED[purpose]}"
+        raise RequestError(f"{message} To keep a file, send 'user_data'.", param="purpose")
 
 
 async def list_files(app: App, owner: str, purpose: str | None, paging: Paging) -> bytes:

@@ -39,6 +39,7 @@ class _Described(Struct):
 
 async def create(app: App, owner: str, wire: CreateUpload) -> bytes:
     """Begin an upload. Raises RequestError."""
+    files.check_purpose(wire.purpose)
     app.options.limits.check("file_bytes", wire.bytes, "bytes")
     described = _Described(random_id("", 24), time.time(), wire)
     content = msgspec.json.encode(described)

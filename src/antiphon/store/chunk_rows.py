@@ -118,9 +118,11 @@ def postings(
     size = _joined(func.count(), func.coalesce(func.sum(vector_chunks.c.size), 0))
     total, length = connection.execute(size.where(searched)).one()
     counts: dict[str, int] = {}
+    if not total:
+        return Postings(0, 0, counts, [])
     for term in terms:
         count = _joined(func.count()).where(searched, _matching(connection, ids, [term]))
-        counts[term] = connection.execute(count).scalar_one()
+        counts[term] = min(total, connection.execute(count).scalar_one())  # files may come meanwhile
     found = [term for term in terms if counts[term]]
     if not found:
         return Postings(total, int(length), counts, [])

@@ -5,6 +5,7 @@ lease, its chunks are written, and it is completed or failed. Chunks belong to t
 found only when it is completed (`chunk_rows.py`). What is detached is marked, and goes with the sweep.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from antiphon.store import chunk_rows
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_vector_stores, detach_files
 from antiphon.store.files import missing_file
-from antiphon.store.pages import page
+from antiphon.store.pages import page, there
 from antiphon.store.records import (
     ChunkRecord,
     FileCounts,
@@ -111,30 +112,45 @@ def _lock(transaction: Transaction, owner: str, vector_store_id: str) -> None:
 # Vector stores
 
 
-def _counts(connection: Connection, which: ColumnElement[bool]) -> tuple[FileCounts, int]:
-    """How many files there are of each status, and what their chunks take."""
-    status = vector_store_files.c.status
-    sums = select(status, func.count(), func.sum(vector_store_files.c.usage_bytes)).where(which)
-    rows = [tuple(row) for row in connection.execute(sums.group_by(status))]
-    counts = FileCounts(**{status: count for status, count, _ in rows})
-    return counts, sum(int(usage) for _, _, usage in rows)
-
-
-def _record(connection: Connection, row: Found) -> VectorStoreRecord:
-    counts, usage = _counts(connection, _attached(row.owner, row.id))
-    return VectorStoreRecord(**row._mapping, counts=counts, usage_bytes=usage)
+def _records(connection: Connection, rows: Sequence[Found]) -> list[VectorStoreRecord]:
+    """Vector stores with how many files they have of each status; without those that are gone meanwhile."""
+    file = vector_store_files.c
+    its = (file.vector_store_id == vector_stores.c.id) & (file.owner == vector_stores.c.owner) & _THERE
+    sums = select(vector_stores.c.id, file.status, func.count(file.id), func.sum(file.usage_bytes))
+    named = sums.select_from(vector_stores.outerjoin(vector_store_files, its)).where(
+        vector_stores.c.id.in_([row.id for row in rows])
+    )
+    counts: dict[str, dict[str, int]] = {}
+    usage = Counter[str]()
+    for id_, status, count, size in connection.execute(named.group_by(vector_stores.c.id, file.status)):
+        its_counts = counts.setdefault(id_, {})
+        if status is not None:
+            its_counts[status] = count
+            usage[id_] += int(size)
+    return [
+        VectorStoreRecord(**row._mapping, counts=FileCounts(**counts[row.id]), usage_bytes=usage[row.id])
+        for row in rows
+        if row.id in counts
+    ]
 
 
 def find(connection: Connection, owner: str, vector_store_id: str) -> VectorStoreRecord | None:
     """The vector store."""
     row = connection.execute(select(*_STORE).where(_owned(owner, vector_store_id))).first()
-    return _record(connection, row) if row else None
+    return next(iter(_records(connection, [row])), None) if row else None
+
+
+def _require(connection: Connection, owner: str, vector_store_id: str) -> None:
+    """Raise NotFoundError if it is not there."""
+    found = select(vector_stores.c.id).where(_owned(owner, vector_store_id))
+    if connection.execute(found).first() is None:
+        raise missing(vector_store_id)
 
 
 def _list(connection: Connection, owner: str, paging: Paging) -> Page[VectorStoreRecord]:
     wanted = select(*_STORE).where(vector_stores.c.owner == owner)
     found = page(connection, wanted, (vector_stores.c.created_at, vector_stores.c.id), paging)
-    return Page([_record(connection, row) for row in found.data], found.has_more)
+    return Page(_records(connection, found.data), found.has_more)
 
 
 @one_by_one
@@ -235,8 +251,7 @@ def _require_file(connection: Connection, owner: str, vector_store_id: str, file
     its = _attached(owner, vector_store_id) & (vector_store_files.c.file_id == file_id)
     row = connection.execute(select(*_FILE).where(its)).first()
     if row is None:
-        if find(connection, owner, vector_store_id) is None:
-            raise missing(vector_store_id)
+        _require(connection, owner, vector_store_id)
         raise _missing_file(vector_store_id, file_id)
     return _indexed(row)
 
@@ -249,15 +264,20 @@ def _files(  # noqa: PLR0913, PLR0917 - what a list is filtered by
     status: str | None,
     batch_id: str | None,
 ) -> Page[IndexedFile]:
-    if find(connection, owner, vector_store_id) is None:
-        raise missing(vector_store_id)
     wanted = select(*_FILE).where(_attached(owner, vector_store_id))
     if status is not None:
         wanted = wanted.where(vector_store_files.c.status == status)
     if batch_id is not None:
-        _require_batch(connection, owner, vector_store_id, batch_id)
         wanted = wanted.where(vector_store_files.c.batch_id == batch_id)
-    found = page(connection, wanted, (vector_store_files.c.created_at, vector_store_files.c.file_id), paging)
+
+    def require() -> None:
+        _require(connection, owner, vector_store_id)
+        if batch_id is not None:
+            _batch_row(connection, owner, vector_store_id, batch_id)
+
+    keys = (vector_store_files.c.created_at, vector_store_files.c.file_id)
+    with there(require):
+        found = page(connection, wanted, keys, paging)
     return Page([_indexed(row) for row in found.data], found.has_more)
 
 
@@ -272,16 +292,23 @@ def _texts(connection: Connection, owner: str, vector_store_id: str, file_id: st
 # Batches
 
 
-def _require_batch(
-    connection: Connection, owner: str, vector_store_id: str, batch_id: str
-) -> VectorStoreBatch:
+def _batch_row(connection: Connection, owner: str, vector_store_id: str, batch_id: str) -> Found:
     batches = vector_store_batches.c
     its = (batches.id == batch_id) & (batches.vector_store_id == vector_store_id) & (batches.owner == owner)
     row = connection.execute(select(*batches).where(its)).first()
     if row is None:
         raise _missing_batch(batch_id)
+    return row
+
+
+def _require_batch(
+    connection: Connection, owner: str, vector_store_id: str, batch_id: str
+) -> VectorStoreBatch:
+    status = vector_store_files.c.status
     within = _attached(owner, vector_store_id) & (vector_store_files.c.batch_id == batch_id)
-    return VectorStoreBatch(**row._mapping, counts=_counts(connection, within)[0])
+    rows = connection.execute(select(status, func.count()).where(within).group_by(status)).all()
+    row = _batch_row(connection, owner, vector_store_id, batch_id)  # behind them: else they may be gone
+    return VectorStoreBatch(**row._mapping, counts=FileCounts(**dict(map(tuple, rows))))
 
 
 @one_by_one

@@ -1,6 +1,6 @@
 """The wire types of Files. Names and meanings are those of OpenAI's OpenAPI document."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,9 +9,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 HOUR, DAY = 60 * 60, 24 * 60 * 60
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-"""What a file may be uploaded for. Nothing is done differently for any, but that lists are filtered by it."""
-BATCH_SECONDS = 30 * DAY
-"""So long a file of the purpose `batch` is kept, unless the request says otherwise, as OpenAI has it."""
+"""What a file may be for, where lists are filtered by it. Nothing else is done differently for any."""
+REFUSED: Mapping[str, str] = {
+    "batch": "Batches of files are not served. Use /v1/messages/batches, or background responses.",
+    "fine-tune": "Models are not trained here.",
+    "evals": "Answers are not evaluated here.",
+}
+"""Purposes that no file can be uploaded for, and what is said to who does."""
 
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
