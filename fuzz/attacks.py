@@ -409,6 +409,37 @@ def many_items(server: Server) -> Answers:
 
 
 @attack
+def many_items_within_limits(server: Server) -> Answers:
+    items = [{"role": "user", "content": "a"}] * 9000
+    parts = [{"role": "user", "content": [{"type": "input_text", "text": "a"}] * 1000}] * 20
+    message = {"model": "scripted", "max_tokens": 9, "messages": items}
+    return (
+        server.posts("/v1/responses", respond(items))
+        + server.posts("/v1/responses", respond(parts))
+        + server.posts("/v1/messages", message)
+        + server.posts("/v1/messages/count_tokens", message)
+        + server.posts("/v1/responses/compact", respond(items))
+    )
+
+
+@attack
+def long_names(server: Server) -> Answers:
+    """In what is logged, too."""
+    return server.posts("/v1/responses", *[{"model": "x" * 3_900_000, "input": "Hello"}] * 3)
+
+
+@attack
+def many_texts(server: Server) -> Answers:
+    """To be embedded, ranked and scored."""
+    texts = ["word " * 80] * 2048
+    return (
+        server.posts("/v1/embeddings", {"model": "scripted", "input": texts})
+        + server.posts("/v1/rerank", {"model": "scripted", "query": "a " * 50, "documents": texts})
+        + server.posts("/score", {"model": "scripted", "text_1": ["a b"] * 2048, "text_2": texts})
+    )
+
+
+@attack
 def many_tools(server: Server) -> Answers:
     wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(20_000)}}
     tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": wide}} for i in range(4)]

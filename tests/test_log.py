@@ -56,6 +56,13 @@ def test_what_is_not_seen_is_quoted(value: str):
     assert line.isprintable() or line[:-1].isprintable()
 
 
+def test_a_text_that_a_client_made_long_is_cut():
+    line = line_of("request", {"model": "x" * 3_000_000, "path": "/v1/models"})
+    assert len(line) < 5_000
+    assert "… (3000000 characters)" in line
+    assert "path=/v1/models" in line
+
+
 def test_a_reader_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch):
     usual = structlog.get_config()
     read, write = os.pipe()

@@ -20,6 +20,8 @@ _log = structlog.get_logger(__name__)
 
 _EVENT_WIDTH = 30
 _LEVEL_WIDTH = 9
+LONGEST = 2_000
+"""Characters of a text in a line, which a client may have made up, unless contents are to be logged."""
 _LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical"}
 """Other names of methods of a logger."""
 _RARE = frozenset({"exc_info", "exception", "stack", "logger", "logger_name"})
@@ -57,6 +59,10 @@ def noted(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     observation = OBSERVATION.get()
     if observation is not None and observation.request_id:
         event.setdefault("request_id", observation.request_id)
+    if observation is None or not observation.content:
+        for name, value in event.items():
+            if type(value) is str and len(value) > LONGEST:
+                event[name] = f"{value[:LONGEST]}… ({len(value)} characters)"
     return event
 
 

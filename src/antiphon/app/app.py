@@ -1,10 +1,11 @@
 """Everything that a use case may need: one object, made by the composition root."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from msgspec import Struct, field
@@ -33,7 +34,12 @@ from antiphon.tools.python.tool import Interpreters
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 DAY = 24 * 60 * 60
+
+MANY = 500
+"""Items of a request, with their parts, from which on it takes long to understand them."""
 
 
 class Options(Struct, frozen=True):
@@ -156,6 +162,17 @@ class App(Struct, frozen=True):
         if template is not None and not self.options.trust_templates:
             message = "This server takes no chat templates from clients. Leave it out."
             raise RequestError(message, param="chat_template")
+
+
+async def made_of(items: Any, work: Callable[[], T]) -> T:
+    """What work makes of the items of a request: beside the event loop, if they are many."""
+    given = items if isinstance(items, list) else ()
+    return await asyncio.to_thread(work) if len(given) + sum(map(_parts, given[:MANY])) > MANY else work()
+
+
+def _parts(item: Any) -> int:
+    content = item.get("content") if isinstance(item, dict) else getattr(item, "content", None)
+    return len(content) if isinstance(content, list) else 0
 
 
 @cache

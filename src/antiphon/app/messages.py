@@ -15,7 +15,7 @@ from antiphon.apis.messages.resource import TokenCount
 from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tools import requested_tools
-from antiphon.app.app import App
+from antiphon.app.app import App, made_of
 from antiphon.app.attachments import Contents
 from antiphon.app.chat import answer_id
 from antiphon.app.journal import CallJournal
@@ -41,7 +41,8 @@ async def create(
     """The answer to a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
     contents = app.contents(owner)
-    accepted = accept(request, await _context(app, model, request, owner, contents))
+    reading = await _context(app, model, request, owner, contents)
+    accepted = await made_of(request.messages, lambda: accept(request, reading))
     app.log_notes(accepted.presentation.tools.notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
@@ -56,7 +57,8 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     model = await app.models.model(request.model)
     contents = app.contents(owner)
-    turn = prompting(request, await _context(app, model, request, owner, contents))
+    reading = await _context(app, model, request, owner, contents)
+    turn = await made_of(request.messages, lambda: prompting(request, reading))
     size = await model.count(await app.attached(model, turn, contents))
     return TokenCount(size.tokens, size.estimated or UNSET)
 

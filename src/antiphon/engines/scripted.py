@@ -114,6 +114,9 @@ REMEMBERED_PIECES = 65536
 LONG = 64 * 1024
 """Characters from which on a text is tokenized beside the event loop."""
 
+PAUSE = 64
+"""Texts that are tokenized before others get their turn."""
+
 REMEMBERED_REQUESTS = 64
 
 
@@ -230,12 +233,18 @@ class ScriptedEngine:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Vectors by the tokens of the texts: texts with the same words have vectors with a small angle."""
-        ids = [await self._input(each, request) for each in request.inputs]
         dimensions = request.dimensions or DIMENSIONS
         if dimensions > DIMENSIONS:
             raise RequestError(f"A vector has at most {DIMENSIONS} dimensions.", param="dimensions")
+        vectors, tokens = [], 0
+        for place, each in enumerate(request.inputs):
+            ids = await self._input(each, request)
+            vectors.append(_vector(ids, dimensions))
+            tokens += len(ids)
+            if place % PAUSE == 0:
+                await asyncio.sleep(0)
         async with self._slot():
-            return Embeddings(tuple(_vector(each, dimensions) for each in ids), sum(map(len, ids)))
+            return Embeddings((*vectors,), tokens)
 
     async def _input(self, text: str | tuple[int, ...], request: EmbeddingRequest) -> Sequence[int]:
         ids = await self.tokenize([text]) if isinstance(text, str) else text
@@ -248,7 +257,11 @@ class ScriptedEngine:
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """The share of the words of the query that the document has."""
         words = [({*query.split()}, {*document.split()}) for query, document in pairs]
-        tokens = sum([len(await self.tokenize(pair)) for pair in pairs])
+        tokens = 0
+        for place, pair in enumerate(pairs):
+            tokens += len(await self.tokenize(pair))
+            if place % PAUSE == 0:
+                await asyncio.sleep(0)
         async with self._slot():
             return Scores(tuple(len(query & found) / (len(query) or 1) for query, found in words), tokens)
 

@@ -1,0 +1,34 @@
+"""What the use cases share."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from antiphon.apis.chat.schema import ChatRequest
+from antiphon.apis.wire import decode
+from antiphon.app.app import MANY, made_of
+from antiphon.core.limits import Limits
+
+
+@pytest.mark.parametrize(
+    ("given", "beside"),
+    [
+        ("x" * 10_000, False),
+        (None, False),
+        ([{"role": "user", "content": "x"}] * MANY, False),
+        ([{"role": "user", "content": "x"}] * (MANY + 1), True),
+        ([{"role": "user", "content": [{"type": "text", "text": "x"}] * MANY}], True),
+    ],
+    ids=["text", "nothing", "some items", "many items", "many parts"],
+)
+async def test_many_items_are_understood_beside_the_event_loop(given: Any, beside: bool):
+    thread = await made_of(given, threading.current_thread)
+    assert (thread is not threading.main_thread()) is beside
+
+
+async def test_parts_of_messages_that_were_decoded_count():
+    part = b'{"type":"text","text":"x"}'
+    body = b'{"model":"m","messages":[{"role":"user","content":[' + b",".join([part] * MANY) + b"]}]}"
+    request = decode(body, ChatRequest, Limits())
+    assert await made_of(request.messages, threading.current_thread) is not threading.main_thread()
