@@ -15,8 +15,9 @@ from antiphon.apis.containers.schema import (
     DeletedContainerFile,
     ExpiresAfter,
 )
-from antiphon.apis.files.schema import DAY, listed
+from antiphon.apis.files.schema import listed
 from antiphon.app.app import App
+from antiphon.app.files import hold
 from antiphon.app.storage import Storage
 from antiphon.core.containers import WORKSPACE
 from antiphon.core.errors import RequestError
@@ -25,7 +26,7 @@ from antiphon.core.limits import Limits
 from antiphon.decode.ids import random_id
 from antiphon.store.containers import missing_container
 from antiphon.store.files import missing_file
-from antiphon.store.records import ContainerFileRecord, ContainerRecord, FileRecord, NewBlob, Page, Paging
+from antiphon.store.records import ContainerFileRecord, ContainerRecord, FileRecord, Page, Paging
 from antiphon.tools.python.tool import HeldFile, Interpreters
 from antiphon.tools.settings import check_container
 
@@ -112,15 +113,7 @@ class ContainerKeeper:
     ) -> ContainerFileRecord:
         """Keep a file. Raises NotFoundError, RequestError."""
         file_id, now = random_id("cfile_", 24), time.time()
-        # Held for a day until the file is there: who dies in between leaves nothing behind.
-        new = NewBlob(
-            owner=owner,
-            holder=file_id,
-            media_type="application/octet-stream",
-            created_at=now,
-            expires_at=now + DAY,
-        )
-        blob = await self._storage.store.blobs.put(new, content)
+        blob = await hold(self._storage.store, owner, file_id, content)
         record = ContainerFileRecord(
             id=file_id,
             owner=owner,

@@ -12,9 +12,28 @@ from antiphon.app.app import App
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.decode.ids import random_id
 from antiphon.store.files import missing_file
-from antiphon.store.records import FileRecord, NewBlob, Paging
+from antiphon.store.records import BlobRecord, FileRecord, NewBlob, Paging
+from antiphon.store.store import Store
 
 NAME_CHARACTERS = 512
+
+
+async def hold(
+    store: Store, owner: str, holder: str, content: AsyncIterable[bytes] | bytes, seconds: float = DAY
+) -> BlobRecord:
+    """Store the content of a file whose row comes next. Raises RequestError.
+
+    It is held for so long until then: a server that dies in between leaves nothing behind.
+    """
+    now = time.time()
+    new = NewBlob(
+        owner=owner,
+        holder=holder,
+        media_type="application/octet-stream",
+        created_at=now,
+        expires_at=now + seconds,
+    )
+    return await store.blobs.put(new, content)
 
 
 async def create(
@@ -23,15 +42,7 @@ async def create(
     """Store a file. Raises RequestError."""
     check_purpose(wire.purpose)
     file_id, now, store = random_id("file-", 24), time.time(), app.storage.store
-    # Held for a day until the file is there: who dies in between leaves nothing behind.
-    new = NewBlob(
-        owner=owner,
-        holder=file_id,
-        media_type="application/octet-stream",
-        created_at=now,
-        expires_at=now + DAY,
-    )
-    blob = await store.blobs.put(new, content)
+    blob = await hold(store, owner, file_id, content)
     seconds = wire.expires_after.seconds if wire.expires_after is not None else None
     record = FileRecord(
         id=file_id,

@@ -24,7 +24,6 @@ from antiphon.app import files
 from antiphon.app.app import App
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.decode.ids import random_id
-from antiphon.store.records import BlobRecord, NewBlob
 
 PREFIX, PART = "upload_", "part_"
 
@@ -44,14 +43,14 @@ async def create(app: App, owner: str, wire: CreateUpload) -> bytes:
     described = _Described(random_id("", 24), time.time(), wire)
     content = msgspec.json.encode(described)
     upload_id = PREFIX + sha256(content).hexdigest()
-    await _keep(app, owner, upload_id, content)
+    await files.hold(app.storage.store, owner, upload_id, content, HOUR)
     return _shown(upload_id, described, "pending")
 
 
 async def add_part(app: App, owner: str, upload_id: str, content: AsyncIterable[bytes]) -> bytes:
     """Keep a part of an upload. Raises NotFoundError, RequestError."""
     await _find(app, owner, upload_id)
-    blob = await _keep(app, owner, upload_id, content)
+    blob = await files.hold(app.storage.store, owner, upload_id, content, HOUR)
     return msgspec.json.encode(UploadPart(PART + blob.digest, int(time.time()), upload_id))
 
 
@@ -77,18 +76,6 @@ async def cancel(app: App, owner: str, upload_id: str) -> bytes:
     described = await _find(app, owner, upload_id)
     await app.storage.store.blobs.release(owner, upload_id)
     return _shown(upload_id, described, "cancelled")
-
-
-async def _keep(app: App, owner: str, upload_id: str, content: AsyncIterable[bytes] | bytes) -> BlobRecord:
-    now = time.time()
-    new = NewBlob(
-        owner=owner,
-        holder=upload_id,
-        media_type="application/octet-stream",
-        created_at=now,
-        expires_at=now + HOUR,
-    )
-    return await app.storage.store.blobs.put(new, content)
 
 
 async def _find(app: App, owner: str, upload_id: str) -> _Described:
