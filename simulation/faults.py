@@ -165,8 +165,8 @@ FAULTS = {
     ),
     "a turn on a WebSocket misses the one before": Fault(
         "http/socket.py",
-        "self._remembered[creation.id] = [*creation.history, *new]",
-        "self._remembered[creation.id] = new",
+        "self._remembered[creation.id] = turn = [*creation.history, *new]",
+        "self._remembered[creation.id] = turn = new",
         "without what was said before",
     ),
     "a turn on a WebSocket goes on without its client": Fault(

@@ -186,6 +186,7 @@ class StreamJournal(ResponseJournal):
         Raises StoreError; LostError if it was not ours to end.
         """
         new = self.record(0, (), lines)
+        # Now nothing of it is being written any more: what is left goes into one transaction with the end.
         await self.release()
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is not None:

@@ -110,7 +110,7 @@ class Worker:
         """Claim jobs as they come, one for each free slot."""
         with self._app.storage.store.watch(JOBS) as watch:
             while True:
-                await self._slots.acquire()
+                await self._slots.acquire()  # first: what waits here no other server could run
                 record = await self._next()
                 if record is None or record.id in self._jobs.values():  # ours: its lease had run out
                     self._slots.release()
@@ -195,7 +195,7 @@ class Worker:
 
         self._stops[record.id] = stop
         try:
-            await asyncio.wait((preparing,))
+            await asyncio.wait((preparing,))  # not awaited itself: `stop` cancels it, and not this task
         finally:
             await _cancelled([preparing])
         if reasons:

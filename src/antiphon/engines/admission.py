@@ -105,6 +105,7 @@ class Admission:
         self.running -= 1
         _count_down(self._running, ticket.client)
         if self._queue:
+            # Of clients that hold equally many, the one that came first: `min` takes the first of equals.
             first = min(self._queue, key=lambda each: (each.priority, self._running[each.client]))
             self._leave_queue(first)
             self._admit(first)

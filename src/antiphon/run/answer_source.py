@@ -66,7 +66,7 @@ class AnswerSource:
             message = "With 'do_remote_decode' there is one answer: it says where its prompt is. Ask for one."
             raise RequestError(message, param="kv_transfer_params")
         prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
-        _reserve(prepared)
+        _reserve(prepared)  # before the first event, so that a key over its limit gets a 429
         if prepared[0].request.sampling.prompt_logprobs is None:
             output.prompted([each.prompt for each in prepared])
         else:
@@ -90,6 +90,7 @@ class AnswerSource:
         try:
             async for index, failure in _failures(tasks):
                 failures[index] = failure
+                # Before the first event nothing is shown: if all fail, that can still be the HTTP status.
                 if output.begun:
                     self._tell(output, failures)
         finally:

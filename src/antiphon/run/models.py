@@ -335,7 +335,7 @@ class Models:
         served.uses += 1
         try:
             while not served.loaded:
-                await asyncio.shield(self._bring(served))
+                await asyncio.shield(self._bring(served))  # others may wait for it when this one leaves
         except BaseException:
             self.release(served)
             raise
@@ -373,7 +373,7 @@ class Models:
             task.exception()  # whoever waits gets it; nobody may wait
 
     async def _load(self, served: ServedModel) -> None:
-        async with self._changing:
+        async with self._changing:  # one after the other: two would both find the same room
             while served.uses and not self._keep.allows([*self._sizes(), served.memory]):
                 idle = [each for each in self._served if each.loaded and each.memory and not each.uses]
                 if idle:

@@ -134,6 +134,7 @@ class ToolCalls:
         first = group.first
         allowed = [self._allowed(call) for call in calls]
         if not all(self.hosted(call).idempotent for call in calls):
+            # Before they run: whoever takes the answer over has to know that they may have.
             await output.calls_begin(first + len(calls))
         tasks = [
             asyncio.create_task(self._recorded_or_run(call, first + number, seconds, group.listener(number)))
@@ -143,7 +144,7 @@ class ToolCalls:
         try:
             for call, task in zip(calls, tasks, strict=True):
                 group.show_recorded()
-                entries.append(await task)
+                entries.append(await task)  # in the order of the calls, whichever ends first
                 group.show(ToolResultReceived(call.call_id, entries[-1].result))
         finally:
             group.over = True
@@ -171,7 +172,7 @@ class ToolCalls:
         log = self._context.log
         recorded = log.result_of(number) if log else None
         if recorded is not None:
-            if seconds is not None:
+            if seconds is not None:  # one that was not run has left nothing in its session
                 await self._sessions.recall(call, recorded.result)
             return recorded
         entry = ToolResultEntry(*await self._result(call, number, seconds, tell), number)

@@ -161,6 +161,7 @@ class ToolLoop:
             self._over = not self._pending()
             if self._over:
                 self._observation.ended = whole.reason
+            # In place of the end, with its text and tokens: no token of a generation may be missing.
             events[-1] = whole if self._over else ToolCallsPending(end.raw, end.tokens)
         self._output.push(choice, events)
 
@@ -211,7 +212,7 @@ class ToolLoop:
             return FinishReason.LENGTH
         prompt = self._prepared.prompt.ids
         if log is not None and recorded is None:
-            log.write(PromptEntry(prompt))
+            log.write(PromptEntry(prompt))  # rendered again it may differ: templates may contain the time
         self._usage += Usage(prompt_tokens=len(prompt))
         self._generation = self._prepared.generation(self._index, self._context, self._items)
         self._first, self._end = len(self._items.items), None

@@ -84,6 +84,7 @@ class ResponseState(Struct):
             return Verdict.ENDED
         if self.worker != worker:
             return Verdict.LOST
+        # What is there already is accepted: a commit whose confirmation was lost is tried again.
         if entries and not (_in_a_row(entries) and (self._has(entries) or self._continues(entries))):
             return Verdict.GAP
         return Verdict.ACCEPTED
@@ -143,6 +144,7 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
             at.grow(len(append.prompt_ids) - at.prompt_bytes, transaction)
             at.prompt_bytes = len(append.prompt_ids)
         changes.append((at.last_seq, append.prompt_ids, append.calls_begun, at.size, at.id))
+        # Stored all the same: the verdict stops the answer, and what was generated until then stays.
         over = "response_bytes" if at.size > room.limits.response else room.exceeded(at.owner)
         return Verdict(over or verdict)
 

@@ -89,9 +89,8 @@ class Sqlite:
     async def transact(self, work: Work[R]) -> R:
         """Run a write, commit it and wake its topics."""
         result, topics = await _run(self._write_thread, lambda: self._transact(work))
-        self._notifier.wake(
-            topics
-        )  # here: watches are the event loop's, and nobody may look before the commit
+        # Here: watches are the event loop's, and nobody may look before the commit.
+        self._notifier.wake(topics)
         return result
 
     def refuses(self, error: BaseException) -> bool:
