@@ -164,16 +164,19 @@ class LogWriter:
                 journal.stop(LostError(verdict))
 
     async def _taken(self) -> dict[Writable, Append]:
-        """What was collected: what is large is taken in a turn of its own."""
+        """What was collected: what is large in all is taken in several turns."""
         ready, self._ready = self._ready, {}
         self._any_ready.clear()
         self._background_ready.clear()
         appends: dict[Writable, Append] = {}
+        size = 0
         for journal in ready:
             if append := journal.take():
                 appends[journal] = append
-                if sum(len(entry.events) for entry in append.entries) > LARGE:
-                    await own_turn()
+                size += sum(len(entry.events) + len(entry.chunks) for entry in append.entries)
+            if size > LARGE:
+                await own_turn()
+                size = 0
         return appends
 
     async def retried(

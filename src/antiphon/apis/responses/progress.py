@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from antiphon.apis.framing import event_type
 
-_ITEMS = frozenset({b"response.output_item.added", b"response.output_item.done"})
+_ADDED, _DONE = b"response.output_item.added", b"response.output_item.done"
 _FIELDS = {
     b"response.content_part.added": "content",
     b"response.output_text.delta": "content",
@@ -26,40 +26,44 @@ _FIELDS = {
 
 
 class _Event(Struct):
-    """What such an event has: of `item`, `part` and `delta` one."""
+    """What such an event has: of `item`, `part` and `delta` one. What may be much is not read."""
 
     output_index: int
-    item: dict[str, Any] = {}
+    item: Raw = Raw(b"{}")
     part: dict[str, Any] | None = None
     delta: str = ""
-    logprobs: list[Any] = []
+    logprobs: list[Raw] = []
 
 
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-def output_so_far(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """The items, of which those that are not done are in progress."""
-    output: dict[int, dict[str, Any]] = {}
+def output_so_far(lines: Iterable[bytes]) -> list[Raw | dict[str, Any]]:
+    """The items: those that are done as they are, encoded; the others are in progress."""
+    done: dict[int, Raw] = {}
+    begun: dict[int, dict[str, Any]] = {}
     texts: dict[tuple[int, str], list[str]] = {}
     for line in lines:
         type_ = event_type(line)
-        if type_ in _ITEMS:
-            event = _decode(line)
-            output[event.output_index] = event.item
-        elif (field := _FIELDS.get(type_)) is not None:
-            event = _decode(line)
-            if event.part is not None:
-                output[event.output_index][field].append(event.part)
-                continue
-            texts.setdefault((event.output_index, field), []).append(event.delta)
+        field = _FIELDS.get(type_, "")
+        if not field and type_ not in (_ADDED, _DONE):
+            continue
+        event = _decode(line)
+        index = event.output_index
+        if type_ == _ADDED:
+            begun[index] = msgspec.json.decode(event.item)
+        elif type_ == _DONE:
+            done[index] = event.item
+        elif event.part is not None:
+            begun[index][field].append(event.part)
+        else:
+            texts.setdefault((index, field), []).append(event.delta)
             if event.logprobs:
-                output[event.output_index][field][-1]["logprobs"] += event.logprobs
+                begun[index][field][-1]["logprobs"] += event.logprobs
     for (index, field), pieces in texts.items():
-        item = output[index]
-        if item["status"] == "in_progress":
-            _set_text(item, field, "".join(pieces))
-    return [item for _, item in sorted(output.items())]
+        if index not in done:
+            _set_text(begun[index], field, "".join(pieces))
+    return [item for _, item in sorted((begun | done).items())]
 
 
 def _set_text(item: dict[str, Any], field: str, text: str) -> None:

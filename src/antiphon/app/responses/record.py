@@ -76,7 +76,7 @@ async def end_from_record(
     entries = await log_of(store, record)
     so_far = _so_far(record, entries)
     # An item without an end in the log can have none in the response: readers would disagree.
-    so_far["output"] = [item for item in so_far["output"] if item.get("status") != ResponseStatus.IN_PROGRESS]
+    so_far["output"] = [item for item in so_far["output"] if isinstance(item, msgspec.Raw)]
     if isinstance(reason, CancelRequestedError):
         response = so_far | {
             "status": ResponseStatus.CANCELLED,
