@@ -182,6 +182,13 @@ class _ScoredAnswer(Struct, frozen=True, gc=False):
     choices: list[_ScoredChoice]
 
 
+class _SearchedAnswer(Struct, frozen=True, gc=False):
+    """The beams, which are read one by one: each may be large."""
+
+    choices: list[Raw]
+
+
+_read_choice = msgspec.json.Decoder(_Choice, strict=False).decode
 _read_row = msgspec.json.Decoder(dict[int, _InPlace] | None, strict=False).decode
 
 
@@ -305,16 +312,16 @@ class CompletionsServer:
         for name in ("length_penalty", "ignore_eos", "logprobs", "cache_salt"):
             if (value := getattr(sampling, name)) is not None:
                 body[name] = value
-        answer = await post(self.path, body)
+        answer = await post(self.path, body, _SearchedAnswer)
         reader = self.reader(request)
+        return [[await self._beam(reader, choice)] for choice in answer.choices]
+
+    async def _beam(self, reader: "CompletionsReader", encoded: Raw) -> Chunk:
+        """A whole answer as one chunk, whose tokens have their texts if these are those of the answer."""
         try:
-            choices = msgspec.convert(answer, _Event, strict=False).choices
+            choice = await asyncio.to_thread(_read_choice, encoded)
         except msgspec.ValidationError as error:
             raise unexpected() from error
-        return [[await self._beam(reader, choice)] for choice in choices]
-
-    async def _beam(self, reader: "CompletionsReader", choice: _Choice) -> Chunk:
-        """A whole answer as one chunk, whose tokens have their texts if these are those of the answer."""
         while True:
             try:
                 return reader.whole(choice)
