@@ -343,8 +343,10 @@ class Socket:
 class EngineCore:
     """Yields a token for each request in each step. `script` is played instead, `held` stops it, `dies` and `end` end it.
 
-    `processes` are its own, if it has any.
+    `processes` are those of the next one, if it has any.
     """
+
+    processes: ClassVar[list[Any]] = []
 
     def __init__(self, tokenizer: FakeTokenizer) -> None:
         self._next: dict[int, int] = {}
@@ -360,7 +362,6 @@ class EngineCore:
         self.end = os.pipe()
         self.outputs_queue: Any = asyncio.Queue()
         self._tasks: list[asyncio.Future[None]] = []
-        self.processes: list[Any] = []
         self.resources = SimpleNamespace(
             engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]], processes=self.processes),
             output_socket=Socket(),

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import signal
 import subprocess
+import sys
 from contextlib import asynccontextmanager
 from math import sqrt
 from pathlib import Path
@@ -45,6 +47,14 @@ from tests.server import NO_TLS
 from tests.server import running as antiphon_running
 
 PLAYED = ("dtype=bfloat16", "enforce-eager=true")
+CORE = """
+import os, signal
+if not os.fork():
+    with open("/proc/self/comm", "w") as name:
+        name.write("VLLM::Worker_TP0")
+    print(os.getpid(), flush=True)
+signal.pause()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -534,21 +544,29 @@ async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, seen):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell")
-async def test_a_vllm_that_is_killed_is_dead_before_its_memory_is_free(engine):
-    core = llm_of(engine).engine_core
-    core.held = True
-    process = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220, S607 - its end is not waited for, as vLLM does
-    core.processes.append(process)
-    receiver = Collected()
-    engine.generate(await request_of(engine, "a", 200), receiver)
-    await asyncio.sleep(2.5 * SILENCE_SECONDS)
-    assert engine.load.running == 1  # it is silent, and lives
-    process.kill()
-    with pytest.raises(EngineError, match="failed to answer"):
-        await receiver.whole()
-    with pytest.raises(EngineNotReadyError):
-        await engine.tokenize(["a"])
-    process.wait()
+@pytest.mark.parametrize("which", ["core", "worker"])
+async def test_a_vllm_that_is_killed_is_dead_before_its_memory_is_free(monkeypatch, which):
+    core = subprocess.Popen([sys.executable, "-S", "-c", CORE], stdout=subprocess.PIPE)  # noqa: ASYNC220, S603
+    worker = int(await asyncio.to_thread(core.stdout.readline))
+    monkeypatch.setattr(fake_vllm.EngineCore, "processes", [core])  # what is its sentinel says nothing
+    engine = made(context=512, parallel=3)
+    await engine.start()
+    try:
+        llm_of(engine).engine_core.held = True
+        receiver = Collected()
+        engine.generate(await request_of(engine, "a", 200), receiver)
+        await asyncio.sleep(2.5 * SILENCE_SECONDS)
+        assert engine.load.running == 1  # it is silent, and lives
+        os.kill(worker if which == "worker" else core.pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match="failed to answer"):
+            await receiver.whole()
+        with pytest.raises(EngineNotReadyError):
+            await engine.tokenize(["a"])
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        core.kill()
+        core.communicate()
+        await engine.stop()
 
 
 async def test_an_answer_that_vllm_gives_up_fails_alone(engine):

@@ -18,6 +18,7 @@ from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import Options, VllmEngine
+from antiphon.engines.vllm_core import workers_of
 from tests.contracts.engine import (
     Collected,
     EngineContract,
@@ -278,7 +279,8 @@ def first_end(processes):
     return time.monotonic()
 
 
-async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, one):
+@pytest.mark.parametrize("which", ["core", "workers"])
+async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, one, which):
     request = await request_of(engine, TestContract.prompt, 200)
     waiting = [Collected() for _ in range(SLOTS)]
     async with running(engine, request) as (_, collected):
@@ -287,9 +289,13 @@ async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, one):
         processes = multiprocessing.active_children()
         ended = asyncio.create_task(asyncio.to_thread(first_end, processes))
         await asyncio.sleep(0.1)
+        ids = [process.pid for process in processes]
+        if which == "workers":
+            ids = [worker for process in ids for worker in workers_of(process)]
+        assert ids
         killed = time.monotonic()
-        for process in processes:
-            os.kill(process.pid, signal.SIGKILL)
+        for process in ids:
+            os.kill(process, signal.SIGKILL)
         for receiver in (collected, *waiting):
             with pytest.raises(EngineError, match="failed"):
                 await receiver.whole()

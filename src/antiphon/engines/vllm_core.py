@@ -14,6 +14,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
@@ -115,6 +116,10 @@ _EXITING = 0x4 | 0x400
 
 _KILLED = 1 << (signal.SIGKILL - 1)
 
+_TOLD = os.path.exists("/proc/self/stat")
+_WORKER = "VLLM::Worker"
+"""What vLLM calls the processes that its core has compute, where it does not compute itself."""
+
 
 def imported(name: str) -> Any:
     """A module of vLLM's. Raises EngineError if vLLM is not installed, or cannot be imported."""
@@ -202,14 +207,23 @@ def _unloadable(model: str, error: Exception) -> EngineError:
 
 
 def is_ending(process: int) -> bool:
-    """Whether the system is ending the process with this id; False where it does not tell, as on macOS."""
+    """Whether the system is ending the process with this id, or has; False where it does not tell (macOS)."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()  # the name may have spaces
-    except OSError:
-        return False
+    except (FileNotFoundError, ProcessLookupError):
+        return _TOLD
     flags, pending = int(fields[_FLAGS]), int(fields[_PENDING])
     return bool(flags & _EXITING or pending & _KILLED)
+
+
+def workers_of(process: int) -> list[int]:
+    """The processes that compute for a process of the core's; none where the system does not tell."""
+    with suppress(OSError):
+        threads = Path(f"/proc/{process}/task").glob("*/children")
+        children = [int(child) for thread in threads for child in thread.read_text().split()]
+        return [each for each in children if Path(f"/proc/{each}/comm").read_text().startswith(_WORKER)]
+    return []
 
 
 class Around(Struct, frozen=True):
@@ -297,6 +311,8 @@ class VllmCore:
         self._steps = client.outputs_queue = _Steps()
         self._messages = _Messages(client.resources.output_socket)
         client.resources.output_socket.recv_multipart = self._messages.recv_multipart
+        own = [process.pid for process in getattr(client.resources.engine_manager, "processes", ())]
+        self._processes = [*own, *(worker for process in own for worker in workers_of(process))]
         self._params = imported("vllm.sampling_params")
         self._refusal = imported("vllm.exceptions").VLLMClientError
         self._config = self._llm.model_config
@@ -591,12 +607,11 @@ class VllmCore:
 
     @property
     def ending(self) -> bool:
-        """Whether the system is ending a process of the core's on this machine.
+        """Whether the system is ending a process of the core's, or one that computes for it, on this machine.
 
-        `sentinels` tell that later: when the memory of the process is free.
+        `sentinels` tell the first later: when its memory is free; vLLM the other, seconds later.
         """
-        manager = self._llm.engine_core.resources.engine_manager
-        return any(is_ending(process.pid) for process in getattr(manager, "processes", ()))
+        return any(map(is_ending, self._processes))
 
     def leave(self) -> None:
         """Leave the event loop: nothing is read any more."""
