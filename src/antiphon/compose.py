@@ -261,6 +261,7 @@ def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
     given = read_limits(settings.limit)
     limits = Limits(
         history=given.history_bytes,
+        page=given.page_bytes,
         response=given.response_bytes,
         conversation=given.conversation_bytes,
         stored=given.stored_bytes,

@@ -119,9 +119,11 @@ def _list(
     return Page([_record(row) for row in found.data], found.has_more)
 
 
-def _messages(connection: Connection, owner: str, completion_id: str, paging: Paging) -> Page[ItemRecord]:
+def _messages(
+    connection: Connection, owner: str, completion_id: str, paging: Paging, most: int
+) -> Page[ItemRecord]:
     with there(lambda: _require(connection, owner, completion_id)):
-        return items.input_page(connection, completion_id, paging)
+        return items.input_page(connection, completion_id, paging, most)
 
 
 def _require(connection: Connection, owner: str, completion_id: str) -> None:
@@ -156,4 +158,4 @@ class SqlCompletions:
         return await self._database.write(_delete, (owner, completion_id))
 
     async def messages(self, owner: str, completion_id: str, paging: Paging) -> Page[ItemRecord]:
-        return await self._database.read(_messages, owner, completion_id, paging)
+        return await self._database.read(_messages, owner, completion_id, paging, self._database.limits.page)

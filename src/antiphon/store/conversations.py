@@ -157,9 +157,11 @@ def _blobs(transaction: Transaction, which: ColumnElement[bool]) -> set[str]:
     return {digest for row in transaction.execute(named) for digest in row.blobs.split()}
 
 
-def _page(connection: Connection, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:
+def _page(
+    connection: Connection, owner: str, conversation_id: str, paging: Paging, most: int
+) -> Page[ItemRecord]:
     with there(lambda: _require(connection, owner, conversation_id)):
-        return items.input_page(connection, conversation_id, paging)
+        return items.input_page(connection, conversation_id, paging, most)
 
 
 def _history(connection: Connection, owner: str, conversation_id: str, most: int) -> list[ItemRecord]:
@@ -201,7 +203,7 @@ class SqlConversations:
             raise missing(conversation_id)
 
     async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:
-        return await self._database.read(_page, owner, conversation_id, paging)
+        return await self._database.read(_page, owner, conversation_id, paging, self._database.limits.page)
 
     async def history(self, owner: str, conversation_id: str) -> list[ItemRecord]:
         return await self._database.read(_history, owner, conversation_id, self._database.limits.history)

@@ -1,10 +1,11 @@
 """Items of a parent: a response, a conversation or a stored completion."""
 
 from collections.abc import Iterable, Sequence
-from itertools import count
+from itertools import accumulate, count
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from msgspec.structs import replace
+from sqlalchemy import Connection, Row, Select, func, select
 
 from antiphon.core.errors import RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
@@ -19,6 +20,8 @@ COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.
 
 SIZE = stored_size(items.c.payload, items.c.tokens)
 """What an item counts."""
+
+_BYTES = func.coalesce(func.length(items.c.payload), 0).label("size")
 
 _ADD = insertion(items)
 
@@ -48,9 +51,14 @@ def inputs_of(parent: str) -> Select[Any]:
     return select(*COLUMNS).where(items.c.parent == parent, items.c.output.is_(False))
 
 
-def input_page(connection: Connection, parent: str, paging: Paging) -> Page[ItemRecord]:
-    """Part of what went in."""
-    found = page(connection, inputs_of(parent), (items.c.position,), paging)
+def input_page(connection: Connection, parent: str, paging: Paging, most: int) -> Page[ItemRecord]:
+    """Part of what went in: one item, and as many more as have so many bytes with it. No others are read."""
+    wanted = inputs_of(parent)
+    sizes = page(connection, wanted.with_only_columns(items.c.id, _BYTES), (items.c.position,), paging)
+    backwards = paging.before is not None and paging.after is None
+    weights = accumulate(row.size for row in (reversed(sizes.data) if backwards else sizes.data))
+    fitting = max(1, sum(weight <= most for weight in weights))
+    found = page(connection, wanted, (items.c.position,), replace(paging, limit=fitting))
     return Page([record(row) for row in found.data], found.has_more)
 
 

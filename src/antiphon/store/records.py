@@ -433,6 +433,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The most responses that `previous_id` may link in a row."""
     history: int = 16 * 1024 * 1024
     """The most bytes that the items of a conversation, or of linked responses, may have together."""
+    page: int = 4 * 1024 * 1024
+    """The most bytes that the items of a page may have together; one item is always there."""
     response: int = 128 * 1024 * 1024
     """The most bytes that a response may have, with its items and its log, before its end is added."""
     conversation: int = 32 * 1024 * 1024

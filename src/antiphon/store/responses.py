@@ -274,9 +274,11 @@ def _summaries(
     return Page(data, found.has_more)
 
 
-def _input_items(connection: Connection, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
+def _input_items(
+    connection: Connection, owner: str, response_id: str, paging: Paging, most: int
+) -> Page[ItemRecord]:
     with there(lambda: _require(connection, owner, response_id)):
-        return items.input_page(connection, response_id, paging)
+        return items.input_page(connection, response_id, paging, most)
 
 
 def _require(connection: Connection, owner: str, response_id: str) -> None:
@@ -346,7 +348,7 @@ class SqlResponses:
         return await self._database.write(_delete, (owner, response_id))
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
-        return await self._database.read(_input_items, owner, response_id, paging)
+        return await self._database.read(_input_items, owner, response_id, paging, self._database.limits.page)
 
     async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
         return await self._database.read(_items, owner, item_ids)

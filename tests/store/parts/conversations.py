@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
@@ -85,6 +86,13 @@ class ConversationsContract:
         await store.conversations.add(OWNER, "conv_1", items(*"cde"))
         await store.conversations.delete_item(OWNER, "conv_1", "x")
         await check_pages(lambda paging: store.conversations.items(OWNER, "conv_1", paging), "abcde")
+
+    @pytest.mark.parametrize(("most", "fitting"), [(1, 1), (60, 3)])
+    async def test_a_page_has_so_many_bytes(self, opened: Opener, most: int, fitting: int) -> None:
+        store = await opened(page=most)
+        records = [replace(each, payload=b"x" * 20) for each in items(*"abcde")]
+        await store.conversations.create(conversation(), records)
+        await check_pages(lambda paging: store.conversations.items(OWNER, "conv_1", paging), "abcde", fitting)
 
     async def test_items_added_at_once_stay_side_by_side(self, store: Store) -> None:
         await store.conversations.create(conversation(), ())
