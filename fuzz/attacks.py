@@ -172,6 +172,14 @@ class Server:
         finally:
             connection.close()
 
+    def got(self, path: str) -> bytes:
+        """The body of what is at this path."""
+        connection = HTTPConnection(self.host, self.port, timeout=SECONDS, source_address=(ATTACKER, 0))
+        connection.request("GET", path)
+        body = connection.getresponse().read()
+        connection.close()
+        return body
+
     def created(self, path: str, body: Any) -> Any:
         """What was created."""
         status, data = self.read(path, body)
@@ -741,6 +749,17 @@ def searches(server: Server) -> Answers:
     bodies = [{"query": words}, {"query": [words[:200_000]] * 20}, {"query": "a", "filters": wide}]
     answers = server.posts(f"{path}/search", *bodies)
     return answers + server.posts(f"{path}/search", *[{"query": ["word"] * 20, "filters": many}] * 4)
+
+
+@attack
+def large_files(server: Server) -> Answers:
+    """Files to be searched, one of which is one word."""
+    ids = [_uploaded(server, content) for content in (b"word " * 6 * MB, b"w" * 30 * MB)]
+    made = server.created("/v1/vector_stores", {"file_ids": ids})
+    path = f"/v1/vector_stores/{made['id']}"
+    while b'"status":"in_progress"' in server.got(path):
+        time.sleep(0.5)
+    return Answers(server.request("GET", f"{path}/files/{each}/content", b"") for each in ids)
 
 
 def _uploaded(server: Server, content: bytes) -> str:

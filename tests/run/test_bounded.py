@@ -5,12 +5,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from antiphon.core.errors import ClientBusyError, RequestError
 from antiphon.core.limits import CLIENT, LIMIT_EXCEEDED, Limits
-from antiphon.run.bounded import BoundedPool, warm
+from antiphon.run.bounded import BoundedPool, Large, warm
 from tests.endless import echo, endless, greedy, nested, process, refused, wordy
 
 
@@ -49,6 +50,14 @@ async def test_what_is_over_a_limit_is_refused_by_its_name(call: object, limits:
         await pool.run("format", call)  # type: ignore[arg-type]
     assert (error.value.param, error.value.code, error.value.status) == ("format", LIMIT_EXCEEDED, 400)
     assert await pool.run("format", echo, 1) == 1
+
+
+async def test_many_bytes_arrive_as_they_are() -> None:
+    pool, large = BoundedPool(), bytearray(b"ab" * 2_000_000)
+    for content in (large, bytes(large), b""):
+        sent: Any = Large(content)
+        assert await pool.run("x", bytes.count, sent, b"a") == len(content) // 2
+    assert await pool.run("x", bytes.join, b" ", [sent, Large(b"a"), Large(b"b")]) == b" a b"
 
 
 async def test_a_process_that_is_warm_is_the_one_that_works() -> None:

@@ -103,14 +103,17 @@ def content(app: App, record: FileRecord) -> AsyncIterator[bytes]:
     return app.storage.store.blobs.read(record.owner, record.digest)
 
 
-async def whole_content(app: App, owner: str, file_id: str, param: str) -> tuple[FileRecord, bytes]:
+async def whole_content(app: App, owner: str, file_id: str, param: str) -> tuple[FileRecord, bytearray]:
     """A file that a request refers to with `param`, and all of its bytes. Raises NotFoundError."""
+    whole = bytearray()
     try:
         record = await find(app, owner, file_id)
-        return record, b"".join([piece async for piece in content(app, record)])
+        async for piece in content(app, record):
+            whole += piece  # piece by piece: to join them takes long if they are many
     except NotFoundError as error:
         error.param = param
         raise
+    return record, whole
 
 
 def plain_name(name: str) -> str:

@@ -134,17 +134,40 @@ class _Unsent:
         raise NotImplementedError(f"{self._name} was not sent")
 
 
+class Large:
+    """Stands for bytes that are sent as they are, and arrive as bytes: a copy of many holds Python up."""
+
+    def __init__(self, content: bytes | bytearray) -> None:
+        self.content = content
+
+
+_received: list[bytes] = []
+"""In the process: what was sent so."""
+
+
+def _take(index: int) -> bytes:
+    return _received[index]
+
+
 class _Pickler(pickle.Pickler):
+    def __init__(self, out: io.BytesIO) -> None:
+        super().__init__(out)
+        self.large: list[bytes | bytearray] = []
+
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Large):
+            self.large.append(value.content)
+            return _take, (len(self.large) - 1,)
         if isinstance(value, FunctionType) and "<" in value.__qualname__:
             return _Unsent, (value.__qualname__,)
         return NotImplemented
 
 
-def _written(job: Any) -> bytes:
-    out = io.BytesIO()
-    _Pickler(out).dump(job)
-    return out.getvalue()
+def _written(job: Any) -> tuple[bytes, list[bytes | bytearray]]:
+    """A job as it is sent, and what is sent with it as it is."""
+    pickler = _Pickler(out := io.BytesIO())
+    pickler.dump(job)
+    return out.getvalue(), pickler.large
 
 
 class _Process:
@@ -164,7 +187,10 @@ class _Process:
     def run(self, job: Any) -> tuple[bool, Any]:
         """Whether a piece of work was done, and what it returned, or raised. Over a limit, it ends."""
         try:
-            self._connection.send_bytes(_written(job))
+            written, large = _written(job)
+            self._connection.send_bytes(b"%d" % len(large))
+            for each in (*large, written):
+                self._connection.send_bytes(each)
             answer: tuple[bool, Any] = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own
         except (EOFError, OSError):
             limit = "work_seconds" if self._process.wait() == -signal.SIGPROF else "work_bytes"
@@ -216,7 +242,9 @@ def work(connection: Connection) -> None:
 
     with suppress(EOFError, OSError):
         while True:
+            _received[:] = [connection.recv_bytes() for _ in range(int(connection.recv_bytes()))]
             connection.send_bytes(_answer(*pickle.loads(connection.recv_bytes())))  # noqa: S301 - our own
+            _received.clear()
 
 
 def _answer(call: Callable[..., Any], args: Any, kwargs: Any, limits: Limits) -> bytes:

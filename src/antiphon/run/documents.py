@@ -15,12 +15,13 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from io import BytesIO
+from typing import cast
 from zipfile import BadZipFile, ZipFile
 
 from msgspec import Struct
 
 from antiphon.core.errors import RequestError, missing_extra
-from antiphon.run.bounded import BoundedPool
+from antiphon.run.bounded import BoundedPool, Large
 
 PDF = "application/pdf"
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
@@ -80,22 +81,27 @@ class Chunk(Struct, frozen=True):
     terms: str
 
 
-async def read_document(pool: BoundedPool, content: bytes, param: str) -> Document:
+async def read_document(pool: BoundedPool, content: bytes | bytearray, param: str) -> Document:
     """The text of a file.
 
     Raises RequestError, which blames `param`: with the code `unsupported_file` if none can be read, with
     `limit_exceeded` if that takes too much.
     """
     try:
-        return await pool.run(param, document_of, content)
+        return await pool.run(param, document_of, _sent(content))
     except RequestError as error:
         error.param = param
         raise
 
 
-async def read_chunks(pool: BoundedPool, content: bytes, chunking: Chunking) -> list[Chunk]:
+async def read_chunks(pool: BoundedPool, content: bytes | bytearray, chunking: Chunking) -> list[Chunk]:
     """The text of a file, cut. Raises RequestError as `read_document` does."""
-    return await pool.run("file_id", _chunks, content, chunking)
+    return await pool.run("file_id", _chunks, _sent(content), chunking)
+
+
+def _sent(content: bytes | bytearray) -> bytes:
+    """What becomes these bytes in the process."""
+    return cast(bytes, Large(content))
 
 
 # What follows runs in a bounded process
