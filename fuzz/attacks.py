@@ -601,6 +601,13 @@ def scored_responses(server: Server) -> Answers:
 
 
 @attack
+def scored_completions(server: Server) -> Answers:
+    """The same, whole and stored."""
+    scored = ask("count", logprobs=True, top_logprobs=20, store=True)
+    return server.posts(CHAT, *[scored] * (PARALLEL - 1))
+
+
+@attack
 def readers_that_do_not_read(server: Server) -> Answers:
     """For twice as many slots as there are."""
     return _unread(server, 2 * PARALLEL, CHAT, ask("count", stream=True, logprobs=True, top_logprobs=20))
