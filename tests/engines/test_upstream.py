@@ -444,7 +444,7 @@ async def test_a_text_that_cannot_be_looked_up(found):
     """What was asked for cannot be answered, so the generation fails."""
     answers = {**VLLM, "/v1/completions": stream(SCORED, LAST, DONE), "/detokenize": [found]}
     collected = Collected()
-    async with canned({**answers, "/tokenize": [answer(200, {"tokens": []})]}) as server:
+    async with canned(answers) as server:
         engine = await started(server)
         engine.generate(GenerationRequest(REQUEST.prompt, 4, Sampling(logprobs=2)), collected)
         await until(collected.over.is_set)
@@ -517,6 +517,8 @@ async def test_a_server_that_lacks_what_its_kind_has():
     listed = {"/v1/models": [answer(200, {"data": [{"id": "m", "owned_by": "somebody"}]})]}
     message = await refused(listed, upstream_kind="sglang")
     assert message.startswith("The server at URL does not answer as sglang does. Leave out --upstream-kind")
+    message = await refused({**listed, "/tokenize": [answer(200, {"tokens": []})]}, upstream_kind="vllm")
+    assert message.startswith("The server at URL does not answer as vllm does.")
 
 
 async def test_an_antiphon_is_asked_for_conversations():

@@ -103,7 +103,7 @@ class TestLlamaCpp(VectorContract):
 MODELS = answer(200, {"data": [{"id": "e5", "owned_by": "vllm", "max_model_len": 512}]})
 VLLM = {
     "/v1/models": [MODELS],
-    "/tokenize": [answer(200, {"tokens": [], "count": 0, "max_model_len": 512})],
+    "/tokenize": [answer(200, {"tokens": [81], "count": 1, "max_model_len": 512})],
 }
 OLLAMA = {
     "/api/tags": [answer(200, {"models": [{"name": "all-minilm"}]})],

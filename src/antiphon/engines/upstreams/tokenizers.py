@@ -79,7 +79,10 @@ class ServerTokenizer:
 
     async def opening(self) -> int | None:
         """See `Tokenizer`."""
-        return opening_of(await self._tokens("a", special=False), await self._tokens("a", special=True))
+        bare = await self._tokens("a", special=False)
+        if not bare:  # as llama-server says, which looks for the text elsewhere
+            raise KeyError("tokens")
+        return opening_of(bare, await self._tokens("a", special=True))
 
 
 class LocalTokenizer:
