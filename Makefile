@@ -80,7 +80,7 @@ test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model u
 test-wheel:  ## Build the wheel, install it into a fresh environment, and see that it serves
 	scripts/try_wheel $(PYTHON)
 
-fuzz: $(VENV)/.test  ## Throw nonsense at every dialect (ARGS="--seconds 60 --dialect hermes")
+fuzz: $(VENV)/.test  ## Feed random text to every dialect (ARGS="--seconds 60 --dialect hermes")
 	$(BIN)/python fuzz/decode.py $(ARGS)
 
 new-dialect: $(VENV)/.test  ## Write the skeleton of a dialect (NAME=my_family)

@@ -139,7 +139,7 @@ async def test_a_file_that_is_no_record_is_refused(
     record = tmp_path / "record.json"
     record.write_text("{}")
     assert main(["replay", str(record)]) == 1
-    assert "is no record of an answer" in capsys.readouterr().err
+    assert "is not a record of an answer" in capsys.readouterr().err
 
 
 async def test_dialects_that_are_none_are_refused_with_a_list(

@@ -97,9 +97,9 @@ class Client:
             self.url = urlsplit(url.rstrip("/"))
             self.port = self.url.port
         except ValueError as error:
-            raise ChatError(f"{url} is no URL: {error}.") from error
+            raise ChatError(f"{url} is not a URL: {error}.") from error
         if self.url.scheme not in {"http", "https"} or not self.url.hostname:
-            raise ChatError(f"{url} is no http or https URL.")
+            raise ChatError(f"{url} is not an http or https URL.")
         if not self.url.path:
             self.url = self.url._replace(path="/v1")
         self.headers = {"Content-Type": "application/json"}
@@ -189,7 +189,7 @@ def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise ChatError(f"this is no Chat Completions server: {error}.") from error
+        raise ChatError(f"this is not a Chat Completions server: {error}.") from error
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[bytes]:

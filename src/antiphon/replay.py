@@ -22,7 +22,7 @@ from antiphon.run.recording import Reading, decoded_again, name_of
 
 
 class ReplayError(AntiphonError):
-    """This is no record of an answer."""
+    """This is not a record of an answer."""
 
 
 class _Prompt(Struct):
@@ -85,7 +85,7 @@ def read_record(answer: str, client: Client) -> Record:
     try:
         return msgspec.json.decode(data, type=Record)
     except msgspec.DecodeError as error:
-        raise ReplayError(f"{answer} is no record of an answer: {error}.") from error
+        raise ReplayError(f"{answer} is not a record of an answer: {error}.") from error
 
 
 def lines(record: Record, dialect: str | None = None) -> Iterator[str]:

@@ -564,7 +564,7 @@ async def test_nobody_there():
 
 
 def test_what_is_no_url():
-    with pytest.raises(EngineError, match="no URL"):
+    with pytest.raises(EngineError, match="not the URL"):
         Options("http://").build()
 
 

@@ -288,7 +288,7 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"structured_outputs": {"grammar": 'start: "a"'}}, "structured_outputs.grammar", "GBNF"),
     ({"structured_outputs": {"structural_tag": {"type": "structural_tag"}}}, "structured_outputs.structural_tag", "format"),
     ({"response_format": schema({"type": "string", "enum": []}, strict=True)}, "response_format", "contradicts itself"),
-    ({"response_format": schema({"properties": {"a": {"type": "nothing"}}})}, "response_format", "no valid JSON Schema"),
+    ({"response_format": schema({"properties": {"a": {"type": "nothing"}}})}, "response_format", "not a valid JSON Schema"),
     ({"response_format": schema({"properties": {"a": {"$ref": "file:///etc/hostname"}}})}, "response_format", "not in the schema"),
     ({"response_format": schema({"properties": {"a": {"$ref": "http://127.0.0.1:1/x"}}})}, "response_format", "not in the schema"),
     ({"tools": [F], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice.function.name", "no tool"),

@@ -437,7 +437,7 @@ async def test_the_servers_own_network_is_not_asked(url: str) -> None:
         error = await seeing.chat.refused(in_chat("Look", at(url)))
 
     assert error["param"] == "messages[0].content[1]"
-    assert "no public web server" in error["message"] or "password" in error["message"]
+    assert "not a public web server" in error["message"] or "password" in error["message"]
     assert error["message"].endswith("Or send a data URL.")
 
 
@@ -664,10 +664,10 @@ async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) ->
     bad: list[tuple[Any, str]] = [
         (bomb(), "'image_pixels'"),
         (png(500, 500)[:600], "damaged"),
-        (b"no image", "no image"),
+        (b"no image", "readable image"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,%%%"}}, "base64"),
         ({"type": "image_url", "image_url": {"url": "data:image/png"}}, "comma"),
-        ({"type": "input_audio", "input_audio": {"data": encoded(RED), "format": "wav"}}, "no audio"),
+        ({"type": "input_audio", "input_audio": {"data": encoded(RED), "format": "wav"}}, "readable audio"),
         ({"type": "input_audio", "input_audio": {"data": encoded(WAV[:12]), "format": "wav"}}, "damaged"),
         ({"type": "input_audio", "input_audio": {"data": encoded(wav(0)), "format": "wav"}}, "or silent"),
         ({"type": "audio_url", "audio_url": data_url(b"fLaC")}, "damaged"),
@@ -682,7 +682,7 @@ async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) ->
         assert said in error["message"]
     assert (await seeing.responses.refused(in_responses("Look", bomb())))["param"] == "input[0].content[1]"
     empty = await seeing.messages.refused(in_messages("Look", b""))
-    assert empty["message"].startswith("messages[0].content[1]: This is no image that can be read. Send a")
+    assert empty["message"].startswith("messages[0].content[1]: This is not a readable image file. Send a")
     assert (
         "messages[0].content[1]" in (await seeing.messages.refused(in_messages("Look", RED[:40])))["message"]
     )

@@ -224,7 +224,7 @@ def test_secrets_are_not_repeated() -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"label": "a b", "url": "http://x"}, "no label"),
+        ({"label": "a b", "url": "http://x"}, "not a label"),
         ({"label": "a"}, "either a url or a command"),
         ({"label": "a", "url": "http://x", "command": "y"}, "either a url or a command"),
         ({"label": "a", "url": "http://x", "wibble": 1}, "wibble"),

@@ -195,7 +195,7 @@ async def test_private_addresses_are_not_opened() -> None:
         browser = tool.open(Wanted({"type": "web_search"}))
         site.results = [{"title": "Trap", "url": f"{site.url}/", "content": ""}]
         assert not (await browser.run("search", {"query": "x"})).failed
-        assert "no public web server" in failure(await browser.run("open", {"id": 0}))
+        assert "not a public web server" in failure(await browser.run("open", {"id": 0}))
         await tool.close()
     assert site.paths() == ["/search"]
 

@@ -26,5 +26,5 @@ def check_schema(schema: Mapping[str, Any], param: str) -> None:
         if meta.is_valid(plain | {"$schema": _DRAFT_4}):
             return
         place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
-        message = f"This is no valid JSON Schema: {error.message[:MAX_MESSAGE]}."
+        message = f"This is not a valid JSON Schema: {error.message[:MAX_MESSAGE]}."
         raise RequestError(message, param=param + place) from error

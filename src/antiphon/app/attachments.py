@@ -338,7 +338,7 @@ class _Reading:
         if part.kind is MediaKind.FILE and found.kind is MediaKind.FILE:
             return await self._document(data, part)
         if part.kind not in (MediaKind.FILE, found.kind):
-            message = f"This is no {part.kind} that can be read. Send a whole file of a common format."
+            message = f"This is not a readable {part.kind} file. Send a whole file of a common format."
             raise RequestError(message, param=part.param)
         if found.kind not in self._takes:
             return [self._untaken(found.kind, part.param, notes=notes)]
@@ -435,4 +435,4 @@ async def _from_base64(data: str, param: str) -> bytes:
     try:
         return await beside(len(data), partial(base64.b64decode, validate=True), data)
     except (binascii.Error, ValueError) as error:
-        raise RequestError("This is no base64. Encode it once, without line breaks.", param=param) from error
+        raise RequestError("This is not base64. Encode it once, without line breaks.", param=param) from error

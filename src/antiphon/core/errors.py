@@ -122,7 +122,7 @@ class ClientBusyError(RequestError):
 
 
 class ScopeError(RequestError):
-    """This key may not do this. Use another, or ask whoever runs the server."""
+    """This key may not do this. Use another, or ask the operator of the server."""
 
     status = 403
     type = "permission_error"

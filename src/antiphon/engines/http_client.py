@@ -403,7 +403,7 @@ def _address(url: str) -> SplitResult:
         port_is_one = False
     whole = address.scheme in ("http", "https") and address.hostname and url.split() == [url]
     if not whole or not port_is_one:
-        raise ValueError(f"{url} is no URL of a server. Give one like http://127.0.0.1:8080.")
+        raise ValueError(f"{url} is not the URL of a server. Give one like http://127.0.0.1:8080.")
     if address.username or address.query or address.fragment:
         raise ValueError("The URL of a server has no user, query or fragment. Give a key by itself.")
     return address

@@ -101,7 +101,7 @@ class KeyMiddleware:
         if found is None:
             raise AuthenticationError
         if found.expired:
-            raise AuthenticationError("This API key has expired. Ask whoever runs the server for another.")
+            raise AuthenticationError("This API key has expired. Ask the operator of the server for another.")
         return found
 
 

@@ -180,7 +180,7 @@ def open_image(data: bytes, low: bool, limits: Limits, param: str, frame: int = 
             image.load()
             return _normalised(data, image, frames, low=low)
     except PIL.UnidentifiedImageError as error:
-        message = f"This is no image that can be read. Send it as {_KNOWN}."
+        message = f"This is not a readable image file. Send it as {_KNOWN}."
         raise RequestError(message, param=param) from error
     except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
         raise _damaged(param) from error

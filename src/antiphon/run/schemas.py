@@ -38,7 +38,7 @@ class Schema:
                 plain, validate_formats=True, retriever=_nothing_elsewhere
             )
         except ValueError as error:
-            raise RequestError(f"This is no valid JSON Schema: {_message(error)}.", param=param) from error
+            raise RequestError(f"This is not a valid JSON Schema: {_message(error)}.", param=param) from error
 
     def faults(self, text: str) -> Iterator[str]:
         """What is wrong with `text` as JSON of this schema, each with its place if that is not the whole."""

@@ -48,7 +48,7 @@ async def test_redirects_end_somewhere(fetcher: Fetcher) -> None:
 )
 async def test_a_redirect_into_a_private_network_is_refused(fetcher: Fetcher, target: str) -> None:
     async with web(out=elsewhere(target)) as site:
-        with pytest.raises(ToolError, match="no public web server"):
+        with pytest.raises(ToolError, match="not a public web server"):
             await fetcher.fetch(f"{site.url}/out", ANY)
 
 

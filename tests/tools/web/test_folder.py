@@ -65,5 +65,5 @@ async def test_domains_hold(folder: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="no folder"):
+    with pytest.raises(ToolError, match="not a folder"):
         FolderPages(tmp_path / "none")

@@ -53,7 +53,9 @@ def read_servers(tables: Any) -> tuple[McpServer, ...]:
     labels = [server.label for server in servers]
     for server in servers:
         if not server.label.replace("-", "_").isidentifier() or len(server.label) > 64:
-            raise ValueError(f"mcp_servers: '{server.label}' is no label. Use letters, digits, '_' and '-'.")
+            raise ValueError(
+                f"mcp_servers: '{server.label}' is not a label. Use letters, digits, '_' and '-'."
+            )
         if labels.count(server.label) > 1:
             raise ValueError(f"mcp_servers: there are two of the label '{server.label}'. Rename one.")
         if bool(server.url) == bool(server.words):

@@ -150,7 +150,7 @@ class Interpreter:
             name = answer.file
             count, left = count + 1, left - answer.size
             if name is None or not answer.size >= 0 or left < 0 or count > room.files:
-                raise LostError("The interpreter answered what nobody asked for.")
+                raise LostError("The interpreter sent an unexpected answer.")
             content = self._pieces(answer.size)
             await receive(name, answer.size, content)
             async for _ in content:  # what was not taken
@@ -172,13 +172,13 @@ class Interpreter:
         try:
             line = await self._process.stdout.readline()
         except ValueError as error:  # it is too long
-            raise LostError("The interpreter answered what nobody asked for.") from error
+            raise LostError("The interpreter sent an unexpected answer.") from error
         if not line.endswith(b"\n"):
             raise await self._ended()
         try:
             return _decode(line)
         except msgspec.MsgspecError as error:
-            raise LostError("The interpreter answered what nobody asked for.") from error
+            raise LostError("The interpreter sent an unexpected answer.") from error
 
     async def _ended(self) -> LostError:
         """The process is about to end, or has closed its output: why."""

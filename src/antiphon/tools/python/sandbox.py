@@ -98,7 +98,7 @@ class Sandbox:
         try:
             return msgspec.json.decode(done.stdout, type=About)
         except msgspec.MsgspecError as error:
-            raise _broken("it is no Python 3.9, or newer") from error
+            raise _broken("it is not Python 3.9 or newer") from error
 
 
 def environment() -> dict[str, str]:

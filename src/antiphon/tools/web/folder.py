@@ -47,7 +47,7 @@ class FolderPages:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise ToolError(f"'{folder}' is no folder of pages.")
+            raise ToolError(f"'{folder}' is not a folder of pages.")
         self._files = dict(_pages(folder))
         if not self._files:
             raise ToolError(

@@ -125,7 +125,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         host, port = url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
         addresses = await self._addresses(host, port)
         if not all(self._guard(address, port) for address in addresses):
-            raise ToolError(f"{url.host} may not be opened: it is no public web server.")
+            raise ToolError(f"{url.host} may not be opened: it is not a public web server.")
         return addresses[:_ADDRESSES_TRIED]
 
     async def _addresses(self, host: str, port: int) -> Sequence[Address]:
