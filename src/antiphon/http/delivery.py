@@ -267,7 +267,8 @@ class EventStream(_Delivery):
     async def _open(self) -> None:
         """Begin the response, if that was not done."""
         if self._opening is not None and self._opening is not asyncio.current_task():
-            await asyncio.wait((self._opening,))
+            if not self._opening.done():
+                await asyncio.wait((self._opening,))
             return
         start = {"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM]}
         out = await self._connection.open(start)
