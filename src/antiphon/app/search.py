@@ -76,7 +76,8 @@ class TermRanker:
 
     async def rank(self, where: Where, query: str) -> list[Ranked]:
         """See `Ranker`."""
-        terms = list(dict.fromkeys(terms_of(query)))[:MOST_TERMS]
+        # Beside the event loop: the first query loads the stemmers of all languages.
+        terms = list(dict.fromkeys(await asyncio.to_thread(terms_of, query)))[:MOST_TERMS]
         if not terms:
             return []
         vector_stores = self._storage.store.vector_stores
