@@ -91,6 +91,7 @@ class App(Struct, frozen=True):
     interpreters: Interpreters | None = None
     embedder: ChunkEmbedder | None = None
     socket_bytes: Counter[str] = field(default_factory=Counter)
+    decoding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def searcher(self) -> FileSearcher:

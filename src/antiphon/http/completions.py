@@ -42,7 +42,7 @@ async def infill(request: Request) -> EventStream | FullAnswer:
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, or of a conversation as the model reads it."""
     body = await read_json(request)
-    type_ = await decoded(body, partial(tokenize_type, body))
+    type_ = await decoded(app_of(request), body, partial(tokenize_type, body))
     wire = await decode_body(request, body, type_)
     tokens = await completions.tokenize(app_of(request), wire, owner_of(request))
     return json_response(msgspec.json.encode(tokens))

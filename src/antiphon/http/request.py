@@ -106,19 +106,25 @@ def paging(order: Order = "desc") -> Reader:
 
 async def read_body(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
     """A body that is no request for an answer, which may have so many bytes. Raises RequestError."""
-    body, limits = await read_json(request, limit), app_of(request).options.limits
+    body, app = await read_json(request, limit), app_of(request)
 
     def work() -> tuple[T, list[str]]:
-        return decode(body, type_, limits), unknown_members(body, type_)
+        return decode(body, type_, app.options.limits), unknown_members(body, type_)
 
-    wire, unknown = await decoded(body, work)
+    wire, unknown = await decoded(app, body, work)
     _log_ignored(unknown)
     return wire
 
 
-async def decoded(body: bytes, work: Callable[[], T]) -> T:
-    """What is decoded of a body: of a long one beside the event loop, so that others need not wait."""
-    return work() if len(body) < LONG_BODY else await asyncio.to_thread(work)
+async def decoded(app: App, body: bytes, work: Callable[[], T]) -> T:
+    """What is decoded of a body: of a long one beside the event loop, so that others need not wait.
+
+    One at a time: decoding holds the interpreter, and what two threads hold in turn the event loop waits for.
+    """
+    if len(body) < LONG_BODY:
+        return work()
+    async with app.decoding:
+        return await asyncio.to_thread(work)
 
 
 async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
@@ -167,6 +173,7 @@ async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -
     app = app_of(connection)
     models = app.models
     wire = await decoded(
+        app,
         body,
         lambda: decode_request(
             body, type_, names, lambda: models.default_name, models.default, app.options.limits
