@@ -91,12 +91,21 @@ class App(Struct, frozen=True):
     interpreters: Interpreters | None = None
     embedder: ChunkEmbedder | None = None
     socket_bytes: Counter[str] = field(default_factory=Counter)
-    decoding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    large: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def searcher(self) -> FileSearcher:
         """Searches vector stores."""
         return searcher(self.storage, self.embedder, self.options.limits)
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        """Decode or encode what is large beside the event loop, so that others need not wait.
+
+        One at a time: such work holds the interpreter, and what several threads hold in turn the event loop
+        waits for.
+        """
+        async with self.large:
+            return await asyncio.to_thread(work)
 
     def contents(self, owner: str) -> Contents:
         """What is attached to a request of an owner."""

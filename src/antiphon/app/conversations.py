@@ -106,7 +106,7 @@ async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> 
 
 async def _shown(app: App, owner: str, page: Page[ItemRecord]) -> bytes:
     most = app.options.limits.page_bytes
-    return await encode_items(await shown_page(app.storage.store, owner, page, most))
+    return await encode_items(app, await shown_page(app.storage.store, owner, page, most))
 
 
 def _encode(record: ConversationRecord) -> bytes:

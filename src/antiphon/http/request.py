@@ -4,7 +4,6 @@ What does not fit becomes a 400 that names the parameter. A use case that needs 
 no handler of its own: `handler` makes one, in the table of routes.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeVar, cast
 
@@ -117,14 +116,8 @@ async def read_body(request: Request, type_: type[T], limit: str = "body_bytes")
 
 
 async def decoded(app: App, body: bytes, work: Callable[[], T]) -> T:
-    """What is decoded of a body: of a long one beside the event loop, so that others need not wait.
-
-    One at a time: decoding holds the interpreter, and what two threads hold in turn the event loop waits for.
-    """
-    if len(body) < LONG_BODY:
-        return work()
-    async with app.decoding:
-        return await asyncio.to_thread(work)
+    """What is decoded of a body: of a long one beside the event loop."""
+    return work() if len(body) < LONG_BODY else await app.beside(work)
 
 
 async def read_json(request: Request, limit: str = "body_bytes") -> bytes:

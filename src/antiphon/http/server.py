@@ -52,6 +52,8 @@ GC_THRESHOLD = 50_000
 """Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
 LARGE_BUFFER = 256 * 1024
 """Bytes of a buffer from which on its memory goes back to the system when it is freed."""
+TRIM_SECONDS = 2.0
+"""After so long the C library gives back what is free in the middle of its heap, too."""
 ARENAS = 2
 """Heaps of the C library: each keeps memory of its own, and Python's threads take turns anyway."""
 UNSENT = 128 * 1024
@@ -125,7 +127,7 @@ async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) 
     reload = runtime.app.keys.reload
     signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(reload))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    loading = asyncio.create_task(runtime.start())
+    loading, trimming = asyncio.create_task(runtime.start()), asyncio.create_task(_trim())
     try:
         await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
@@ -139,7 +141,8 @@ async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) 
     finally:
         server.stop()
         loading.cancel()
-        await asyncio.gather(serving, loading, return_exceptions=True)
+        trimming.cancel()
+        await asyncio.gather(serving, loading, trimming, return_exceptions=True)
         # Leases first, so that other servers go on at once; then the engines, which ends what still runs with
         # an error; then what that has to say; and the store last, which it may have to be written to.
         await runtime.worker.release()
@@ -246,6 +249,15 @@ def _connections(app: App) -> int:
     if most < wanted:
         log.warning("the system allows for few open files: raise `ulimit -n`", connections=most, files=soft)
     return most
+
+
+async def _trim() -> None:
+    """Give free memory back from time to time: large answers leave much of it between what is used."""
+    with suppress(AttributeError, OSError):  # another libc
+        trim = ctypes.CDLL(None).malloc_trim
+        while True:
+            await asyncio.sleep(TRIM_SECONDS)
+            await asyncio.to_thread(trim, LARGE_BUFFER)
 
 
 def _tune_malloc() -> None:

@@ -86,13 +86,13 @@ async def list_input_items(app: App, owner: str, response_id: str, paging: Pagin
     await _get(app, owner, response_id)
     store = app.storage.store
     page = await store.responses.input_items(owner, response_id, paging)
-    return await encode_items(await shown_page(store, owner, page, app.options.limits.page_bytes))
+    return await encode_items(app, await shown_page(store, owner, page, app.options.limits.page_bytes))
 
 
-async def encode_items(page: Page[ItemRecord]) -> bytes:
-    """The body of a list of items. They may be large: it is written beside the event loop."""
+async def encode_items(app: App, page: Page[ItemRecord]) -> bytes:
+    """The body of a list of items, which may be large."""
     items = [StoredItem(item.id, item.type, item.payload) for item in page.data]
-    return await asyncio.to_thread(lambda: msgspec.json.encode(item_list(items, has_more=page.has_more)))
+    return await app.beside(lambda: msgspec.json.encode(item_list(items, has_more=page.has_more)))
 
 
 async def _get(app: App, owner: str, response_id: str) -> ResponseRecord:
