@@ -608,6 +608,27 @@ def scored_completions(server: Server) -> Answers:
 
 
 @attack
+def background_answers(server: Server) -> Answers:
+    """The same in the background: asked for until they are done, then read again all at once."""
+    scored = respond("count", background=True, include=["message.output_text.logprobs"], top_logprobs=20)
+    ids = [server.created("/v1/responses", scored)["id"] for _ in range(PARALLEL - 1)]
+    for each in ids:
+        while b'"status":"in_progress"' in server.got(f"/v1/responses/{each}"):
+            time.sleep(0.1)
+    answers = Answers()
+
+    def read(each: str) -> None:
+        answers[server.request("GET", f"/v1/responses/{each}?stream=true", b"")] += 1
+
+    readers = [threading.Thread(target=read, args=(each,)) for each in ids]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(SECONDS)
+    return answers
+
+
+@attack
 def readers_that_do_not_read(server: Server) -> Answers:
     """For twice as many slots as there are."""
     return _unread(server, 2 * PARALLEL, CHAT, ask("count", stream=True, logprobs=True, top_logprobs=20))

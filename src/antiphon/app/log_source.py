@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 from antiphon.apis.projection import SilentProjection
 from antiphon.app.log_writer import LogWriter, events_behind
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, NotFoundError
 from antiphon.run.drive import Driver, own_turn, pieces
-from antiphon.store.records import LogEntry
+from antiphon.store.records import LogEntry, Tail
 from antiphon.store.store import Watch, events_of
 
 POLL_INTERVAL = 30.0
@@ -34,10 +33,8 @@ class LogSource:
 
     async def run(self, output: Driver) -> None:
         """See `Source`."""
-        store = self._writer.store
-        read = partial(store.log.events_after, self._owner, self._id)
-        with store.watch(events_of(self._id)) as watch:
-            tail = await read(self._after)  # while it is watched: what changes in between is not missed
+        with self._writer.store.watch(events_of(self._id)) as watch:
+            tail = await self._read_much()  # while it is watched: what changes in between is not missed
             while True:
                 if tail is None:
                     raise NotFoundError(f"There is no response '{self._id}'.", param="response_id")
@@ -51,7 +48,17 @@ class LogSource:
                 while lines := self._writer.fresh(self._id, self._after):
                     await self._push(output, pieces(lines, len))
                     await self._changed(watch, LOCAL_POLL_INTERVAL)
-                tail = await self._writer.retried(partial(read, self._after))
+                behind = self._after < tail.last_seq
+                tail = await self._writer.retried(self._read_much if behind else self._read)
+
+    async def _read(self) -> Tail | None:
+        """What is stored behind what was pushed."""
+        return await self._writer.store.log.events_after(self._owner, self._id, self._after)
+
+    async def _read_much(self) -> Tail | None:
+        """The same, by one reader at a time: who is behind may have much to read."""
+        async with self._writer.reading:
+            return await self._read()
 
     async def _push(self, output: Driver, batches: Iterable[list[bytes]]) -> None:
         """Push these events, a batch in each turn, and wait until more can be taken."""

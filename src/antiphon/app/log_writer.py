@@ -77,6 +77,8 @@ class LogWriter:
         self._any_ready = asyncio.Event()
         self._background_ready = asyncio.Event()
         self._writing = asyncio.Lock()
+        self.reading = asyncio.Lock()
+        """Held while much of a log is read: threads that do so keep the event loop from the interpreter."""
         self._flushing: set[asyncio.Task[None]] = set()
 
     def lease(self) -> Lease:
