@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.wire import decode
-from antiphon.app.app import MANY, made_of
+from antiphon.app.app import MANY, LargeWork
 from antiphon.core.limits import Limits
 
 
@@ -23,7 +23,7 @@ from antiphon.core.limits import Limits
     ids=["text", "nothing", "some items", "many items", "many parts"],
 )
 async def test_many_items_are_understood_beside_the_event_loop(given: Any, beside: bool):
-    thread = await made_of(given, threading.current_thread)
+    thread = await LargeWork().of_items(given, threading.current_thread)
     assert (thread is not threading.main_thread()) is beside
 
 
@@ -31,4 +31,6 @@ async def test_parts_of_messages_that_were_decoded_count():
     part = b'{"type":"text","text":"x"}'
     body = b'{"model":"m","messages":[{"role":"user","content":[' + b",".join([part] * MANY) + b"]}]}"
     request = decode(body, ChatRequest, Limits())
-    assert await made_of(request.messages, threading.current_thread) is not threading.main_thread()
+    assert (
+        await LargeWork().of_items(request.messages, threading.current_thread) is not threading.main_thread()
+    )

@@ -69,6 +69,27 @@ class Options(Struct, frozen=True):
     origins: tuple[str, ...] = ()
 
 
+class LargeWork:
+    """Does what is large beside the event loop, so that others need not wait: one piece of work at a time.
+
+    Such work holds the interpreter, and what several threads hold in turn the event loop waits for.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What this work gives."""
+        async with self._lock:
+            return await asyncio.to_thread(work)
+
+    async def of_items(self, items: Any, work: Callable[[], T]) -> T:
+        """What work makes of the items of a request: at once, unless they are many."""
+        given = items if isinstance(items, list) else ()
+        many = len(given) + sum(map(_parts, given[:MANY])) > MANY
+        return await self.run(work) if many else work()
+
+
 class App(Struct, frozen=True):
     """The models, the store, the options; what seals for clients, shows calls, counts and traces.
 
@@ -91,21 +112,12 @@ class App(Struct, frozen=True):
     interpreters: Interpreters | None = None
     embedder: ChunkEmbedder | None = None
     socket_bytes: Counter[str] = field(default_factory=Counter)
-    large: asyncio.Lock = field(default_factory=asyncio.Lock)
+    large: LargeWork = field(default_factory=LargeWork)
 
     @property
     def searcher(self) -> FileSearcher:
         """Searches vector stores."""
         return searcher(self.storage, self.embedder, self.options.limits)
-
-    async def beside(self, work: Callable[[], T]) -> T:
-        """Decode or encode what is large beside the event loop, so that others need not wait.
-
-        One at a time: such work holds the interpreter, and what several threads hold in turn the event loop
-        waits for.
-        """
-        async with self.large:
-            return await asyncio.to_thread(work)
 
     def contents(self, owner: str) -> Contents:
         """What is attached to a request of an owner."""
@@ -172,12 +184,6 @@ class App(Struct, frozen=True):
         if template is not None and not self.options.trust_templates:
             message = "This server takes no chat templates from clients. Leave it out."
             raise RequestError(message, param="chat_template")
-
-
-async def made_of(items: Any, work: Callable[[], T]) -> T:
-    """What work makes of the items of a request: beside the event loop, if they are many."""
-    given = items if isinstance(items, list) else ()
-    return await asyncio.to_thread(work) if len(given) + sum(map(_parts, given[:MANY])) > MANY else work()
 
 
 def _parts(item: Any) -> int:

@@ -1,6 +1,5 @@
 """Files without HTTP: uploaded, read and deleted."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator
 
@@ -72,8 +71,8 @@ def check_purpose(purpose: str) -> None:
 async def list_files(app: App, owner: str, purpose: str | None, paging: Paging) -> bytes:
     """A page of files. Raises NotFoundError for ids in `paging`."""
     page = await app.storage.store.files.list(owner, purpose, paging)
-    # There may be thousands: beside the event loop.
-    return await asyncio.to_thread(
+    # There may be thousands.
+    return await app.large.run(
         lambda: listed([_shown(record) for record in page.data], has_more=page.has_more)
     )
 

@@ -1,6 +1,5 @@
 """Vector stores without HTTP: created, filled, searched. Their files are indexed by `app/indexing.py`."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -153,7 +152,7 @@ async def attach(app: App, owner: str, vector_store_id: str, wire: CreateVectorS
 async def list_files(app: App, owner: str, vector_store_id: str, status: str | None, paging: Paging) -> bytes:
     """A page of the files. Raises NotFoundError."""
     page = await app.storage.store.vector_stores.files(owner, vector_store_id, paging, status)
-    return await asyncio.to_thread(_listed_files, page)
+    return await app.large.run(lambda: _listed_files(page))
 
 
 async def retrieve_file(app: App, owner: str, vector_store_id: str, file_id: str) -> bytes:
@@ -224,7 +223,7 @@ async def list_batch_files(  # noqa: PLR0913, PLR0917 - what the path and the qu
     """A page of the files of a batch. Raises NotFoundError."""
     vector_stores = app.storage.store.vector_stores
     page = await vector_stores.files(owner, vector_store_id, paging, status, batch_id)
-    return await asyncio.to_thread(_listed_files, page)
+    return await app.large.run(lambda: _listed_files(page))
 
 
 # Between the wire and the store
@@ -307,7 +306,7 @@ def _shown_file(record: IndexedFile) -> VectorStoreFile:
 
 
 def _listed_files(page: Page[IndexedFile]) -> bytes:
-    """There may be thousands: this is done beside the event loop."""
+    """The body of a list of files: there may be thousands."""
     return listed([_shown_file(record) for record in page.data], has_more=page.has_more)
 
 

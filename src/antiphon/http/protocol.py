@@ -168,11 +168,9 @@ class StreamProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._most = self.limits.header_bytes
         self._head = 0  # bytes of the URL and the headers that are read
-        self._pieces = (
-            0  # bytes of further pieces of this head, or of what is no body, which may be one header
-        )
+        self._pieces = 0  # bytes of further pieces of this head, or between parts of the body
         self._chunks = 0
-        self._told = False  # there was something in the last piece that a request is made of
+        self._parsed = False  # there was something in the last piece that a request is made of
         self._reader: TimerHandle | None = None
         self._unread = 0
         self._refusal: tuple[HTTPStatus, str] | None = None
@@ -192,9 +190,9 @@ class StreamProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on, within the limits."""
-        self._told = False
+        self._parsed = False
         super().data_received(data)
-        if self._told:
+        if self._parsed:
             self._pieces = 0
         elif self._awaited in _SENT and self._refusal is None:
             # All of them are of this head, or between parts of the body: of one header, it may be.
@@ -251,7 +249,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Offer the extension to the request that begins."""
-        self._told = True
+        self._parsed = True
         self._head = self._chunks = 0
         self._awaited = "header_seconds"
         if len(self.pipeline) >= self.limits.pipelined:
@@ -291,7 +289,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
-        self._told = True
+        self._parsed = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:

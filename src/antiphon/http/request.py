@@ -117,7 +117,7 @@ async def read_body(request: Request, type_: type[T], limit: str = "body_bytes")
 
 async def decoded(app: App, body: bytes, work: Callable[[], T]) -> T:
     """What is decoded of a body: of a long one beside the event loop."""
-    return work() if len(body) < LONG_BODY else await app.beside(work)
+    return work() if len(body) < LONG_BODY else await app.large.run(work)
 
 
 async def read_json(request: Request, limit: str = "body_bytes") -> bytes:

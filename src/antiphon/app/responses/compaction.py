@@ -18,7 +18,7 @@ from antiphon.apis.responses.compact import (
 )
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.apis.responses.stream import ResponseProjection
-from antiphon.app.app import App, made_of
+from antiphon.app.app import App
 from antiphon.app.attachments import shown
 from antiphon.app.responses.history import ResponseRequest, read_context
 from antiphon.core.accumulator import output_of
@@ -147,7 +147,7 @@ async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
     """A shorter conversation that stands for a long one. Raises RequestError."""
     model = await app.models.model(request.model)
     context = await read_context(app, model, request, owner, random_id("cmp_", 48))
-    accepted = await made_of(request.input, lambda: accept_compact(request, context))
+    accepted = await app.large.of_items(request.input, lambda: accept_compact(request, context))
 
     def make(summary: Summary) -> bytes:
         fields = compaction_fields(summary.text, app.seal(owner))

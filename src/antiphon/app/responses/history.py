@@ -12,7 +12,7 @@ from antiphon.apis.responses.accept import Accepted, ResponseContext, accept, ch
 from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, Prompting
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
-from antiphon.app.app import App, made_of
+from antiphon.app.app import App
 from antiphon.app.attachments import Contents
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.hosts import Listing
@@ -61,7 +61,7 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
         message = "A response of a conversation has to be stored. Leave out 'store' or 'conversation'."
         raise RequestError(message, param="conversation")
     reading = await read_context(app, model, request, owner, response_id, earlier, listed)
-    accepted = await made_of(request.input, lambda: accept(request, reading))
+    accepted = await app.large.of_items(request.input, lambda: accept(request, reading))
     app.log_notes(accepted.tools.notes)
     if accepted.compacts and request.background:
         raise RequestError(
@@ -126,7 +126,7 @@ async def count_input_tokens(app: App, request: CountTokens, owner: str) -> Prom
     """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
     model = await app.models.model(request.model)
     context = await read_context(app, model, request, owner, random_id("resp_", 48))
-    turn = await made_of(request.input, lambda: prompting(request, context))
+    turn = await app.large.of_items(request.input, lambda: prompting(request, context))
     return await model.count(await app.attached(model, turn))
 
 

@@ -92,7 +92,7 @@ async def list_input_items(app: App, owner: str, response_id: str, paging: Pagin
 async def encode_items(app: App, page: Page[ItemRecord]) -> bytes:
     """The body of a list of items, which may be large."""
     items = [StoredItem(item.id, item.type, item.payload) for item in page.data]
-    return await app.beside(lambda: msgspec.json.encode(item_list(items, has_more=page.has_more)))
+    return await app.large.run(lambda: msgspec.json.encode(item_list(items, has_more=page.has_more)))
 
 
 async def _get(app: App, owner: str, response_id: str) -> ResponseRecord:
