@@ -194,7 +194,7 @@ ROUTES = [
     Route("/v1/replicas", list_replicas, methods=GET),
     Route("/v1/replicas/drain", drain_replica, methods=POST),
     Route("/v1/replicas/resume", resume_replica, methods=POST),
-    Route("/v1/models/{model:path}", retrieve_model),
+    Route("/v1/models/{model:path}", retrieve_model),  # names have slashes, as `meta-llama/Llama-3.1-8B`
     Route("/v1/debug", handler(debug.list_records), methods=GET),
     Route("/v1/debug/{answer_id}", handler(debug.retrieve), methods=GET),
     Route("/v1/status", handler(debug.status), methods=GET),

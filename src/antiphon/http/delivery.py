@@ -243,7 +243,7 @@ class EventStream(_Delivery):
                 self._connection.cut_off()
         finally:
             self._timer.cancel()
-            self.on_resume()
+            self.on_resume()  # the connection is for the next request: no timer may cut it off
             if self._opening is not None:
                 self._opening.cancel()
 
@@ -280,7 +280,7 @@ class EventStream(_Delivery):
 
     def _tick(self) -> None:
         """Break the silence, if nothing was sent since the last call."""
-        if self._silent and self._stall is None:
+        if self._silent and self._stall is None:  # a client that does not read needs no comments
             self.started = True
             self._out(self.silence)
         self._silent = True

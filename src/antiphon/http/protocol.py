@@ -68,8 +68,8 @@ class Bounded(Protocol):
 class Connections:
     """The connections of a server, and how much waits for clients that do not read, by their addresses.
 
-    There are `most` connections: each more closes one of the address that has most of them, the one that has
-    been idle for longest, or else the newest. So nobody keeps others out.
+    There are `most` connections: each more closes one of the address that has most of them, the oldest
+    that is idle, or else the newest. So nobody keeps others out.
     """
 
     def __init__(self, most: int, unread: int) -> None:
@@ -267,7 +267,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count it, and keep it as uvicorn does: there are many."""
-        self._head += len(name) + len(value) + 4
+        self._head += len(name) + len(value) + 4  # the colon, the space and the end of the line
         if self._head > self._most:
             self._refuse_head()
         name = name.lower()
@@ -304,7 +304,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Read no more requests before those that wait are answered."""
-        super().on_response_complete()
+        super().on_response_complete()  # which reads on in any case
         if self.pipeline:
             self.flow.pause_reading()
 
@@ -414,7 +414,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """Answer a ping of a client that reads."""
         if self.writable.is_set():
             super().handle_ping()
-        else:
+        else:  # each answer would wait in the memory of this server
             self._refuse("Pings without end")
 
     def shutdown(self) -> None:
@@ -426,7 +426,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             return
         error = EngineNotReadyError()
         response = self.conn.reject(error.status, encode_error(error).decode())
-        del response.headers["content-type"]
+        del response.headers["content-type"]  # setting it would add a second one
         response.headers["content-type"] = "application/json"
         self.conn.send_response(response)
         self.transport.write(b"".join(self.conn.data_to_send()))

@@ -39,6 +39,7 @@ MOST_NAMES, LONGEST_NAME = 20, 100
 MOST_DIGITS = 18
 """Digits of a number that every database holds."""
 
+# `requests` writes True, httpx true.
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -208,7 +209,7 @@ class Query:
     def text(self, name: str) -> str | None:
         """The parameter as it is; None if it is missing or empty."""
         value = self._get(name)
-        if value and "\0" in value:
+        if value and "\0" in value:  # PostgreSQL refuses texts with it
             raise _wrong(name, "No text holds U+0000 here.")
         return value or None
 

@@ -374,6 +374,7 @@ class Driver:
             self._task = None
             if self._reason is not None:
                 await _cancel_arrived()
+                # Else a deadline that comes now would look like a cancellation from outside.
                 task.uncancel()
 
     async def _opened(self) -> None:

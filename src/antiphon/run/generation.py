@@ -165,6 +165,7 @@ class GenerationRun:
         self._request = request
         self._decoder = decoder
         self._continues = engine.card.capabilities.replicas
+        # To ask another replica, or the engine after closed reasoning, for what follows these chunks.
         recorded = self._continues or interceptors.reasoning is not None
         self._replay = interceptors.replay or (ReplayLog() if recorded else None)
         self._unfinished: list[
@@ -179,7 +180,7 @@ class GenerationRun:
         self._plan = interceptors.plan
         self._pool = interceptors.pool or BoundedPool()
         self._on_ended = interceptors.ended
-        times = self._pool.limits.repetitions
+        times = self._pool.limits.repetitions  # as many as there are characters to look at: never
         self._repetition = RepetitionDetector(times) if times < WINDOW else None
         self._intercepted = self._continues or self._replay is not None or self._repetition is not None
         self._items = items
@@ -251,7 +252,7 @@ class GenerationRun:
 
     async def _generate(self, request: GenerationRequest) -> None:
         """Have the engine work until the generation is over, or has to continue in another way."""
-        if self._before and request.max_tokens < 1:
+        if self._before and request.max_tokens < 1:  # engines refuse to generate nothing
             self._decode(self._taken([Chunk("", finish=Finish(FinishReason.LENGTH))]))
             return
         self._ended = asyncio.get_running_loop().create_future()
@@ -265,7 +266,7 @@ class GenerationRun:
             raise
         finally:
             self._work.cancel()
-            self._ended.cancel()
+            self._ended.cancel()  # what comes late finds it done, and has no effect
             del self._work  # it refers to this object: no cycle is left for the garbage collector
 
     # What the engine calls

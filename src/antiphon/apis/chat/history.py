@@ -90,7 +90,7 @@ class History:
             self._read_call(call, place)
 
     def _read_call(self, call: ToolCall, where: str) -> None:
-        # A call without an id cannot be answered by id; its place names it well enough.
+        # A call without an id cannot be answered by id; its position identifies it.
         call_id = call.id or where
         match call:
             case ToolCall(custom=CalledCustom() as custom):

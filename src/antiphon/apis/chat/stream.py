@@ -144,6 +144,7 @@ class ChatCompletionStream(StreamProjection):
 
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:
         """The first chunk of a choice tells the role; its content is not known yet."""
+        # As OpenAI's first chunk: with content and refusal, both null.
         role = ChunkChoice(choice, Delta(role=self._presentation.role, content=None, refusal=None))
         prompts = self._envelope.prompts
         out.append(self._chunks.single(role, prompts[0] if choice == 0 and len(prompts) == 1 else None))
