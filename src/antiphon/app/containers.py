@@ -95,7 +95,7 @@ class ContainerKeeper:
 
     async def files(self, owner: str, container: str) -> Sequence[HeldFile]:
         """See `Keeper`."""
-        every = Paging("asc", limit=1_000_000)
+        every = Paging("asc", limit=1_000_000)  # `container_files` is the limit that counts
         page = await self._storage.store.containers.list_files(owner, container, every)
         return [HeldFile(file.id, file.path, file.digest, file.size) for file in page.data]
 
@@ -180,7 +180,7 @@ async def create(app: App, owner: str, wire: CreateContainer) -> bytes:
     given = {name: getattr(wire, name) for name in ("file_ids", "memory_limit", "network_policy", "skills")}
     try:
         notes = check_container(given, "", files=True)
-    except RequestError as error:
+    except RequestError as error:  # which names fields of an object, and here they have none around them
         error.param = (error.param or "").removeprefix(".")
         error.message = error.message.replace("'.", "'")
         raise

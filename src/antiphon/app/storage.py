@@ -48,7 +48,7 @@ class Storage:
         """Whether the store can be read now."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self.store.responses.get("", "")
+                await self.store.responses.get("", "")  # nobody has it: that is an answer, too
         except (StoreError, TimeoutError):
             return False
         return True

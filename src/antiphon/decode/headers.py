@@ -94,6 +94,7 @@ def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code
             return Route(state)
         if name == "python" and path == name and "json" not in words:
             return Route(code, CallHeader(name))
+        # gpt-oss was trained with these tools, and calls them also where no request offers them.
         certain = path != name or name == "python" or name.startswith(_BUILT_IN)
         return Route(arguments, CallHeader(name), None if certain else state)
 

@@ -341,6 +341,7 @@ class _Connection(asyncio.Protocol):
         exchange.on_end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # A body of unknown length ends where the connection does.
         exchange, whole = self._exchange, self._begun and not self._delimited and exc is None
         self._detach()
         self._client.closed(self)

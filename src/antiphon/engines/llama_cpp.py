@@ -223,7 +223,7 @@ class LlamaCppEngine:
             # Shielded: who gives up waiting calls `stop`, which ends what was begun.
             await asyncio.shield(self._loading)
         except asyncio.CancelledError:
-            if self._loading is not None:
+            if self._loading is not None:  # else `stop` has cancelled the loading, and nobody this task
                 raise
 
     async def _start(self) -> None:

@@ -64,7 +64,7 @@ class LlamaProcess:
         While it loads, `report` is called with what it does, and the seconds so far. Raises LoadError.
         """
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", __file__),
+            *(sys.executable, "-P", __file__),  # -P: no module beside this file hides one of a library
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -110,7 +110,7 @@ def _from_hub(name: str) -> Path:
 
 def _import_hub() -> ModuleType:
     try:
-        importlib.import_module("huggingface_hub.errors")
+        importlib.import_module("huggingface_hub.errors")  # the package does not import it by itself
         hub = importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise EngineError(install_extra("Models named `hf:…`", "hub")) from error
@@ -259,7 +259,9 @@ def _fetch(hub: ModuleType, repo: str, file: str) -> Path:
         return Path(hub.hf_hub_download(repo, file))
     except (hub.errors.RepositoryNotFoundError, hub.errors.HFValidationError) as error:
         raise _no_repository(repo) from error
-    except hub.errors.LocalEntryNotFoundError as error:
+    except (
+        hub.errors.LocalEntryNotFoundError
+    ) as error:  # a kind of the next: not in the cache, and no network
         raise _unreachable(repo) from error
     except hub.errors.EntryNotFoundError as error:
         raise EngineError(f"{repo} has no file {file}. `hf:{repo}` alone says what there is.") from error

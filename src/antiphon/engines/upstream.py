@@ -212,7 +212,7 @@ class UpstreamEngine:
             response = await self._client.request("GET", "/health")
         except HttpError as error:
             raise unreachable(error) from error
-        if response.status >= 500:
+        if response.status >= 500:  # a server without this path answers 404, and so it is there
             raise refusal(response.status, response.body)
 
     async def stop(self) -> None:

@@ -121,7 +121,7 @@ class VllmEngine:
     def memory(self) -> int:
         """What its weights take, if they are in a folder. vLLM finds out itself what else it reserves."""
         weights = Path(str(self._args.model)).glob("*.safetensors")
-        return sum(file.stat().st_size for file in weights) or 1
+        return sum(file.stat().st_size for file in weights) or 1  # 0 would say that it is loaded elsewhere
 
     async def start(self) -> None:
         """Load the model. Raises EngineError if that fails."""

@@ -528,7 +528,7 @@ class VllmCore:
             )
         except (self._refusal, ValueError) as error:
             raise _refused(error, getattr(error, "parameter", None)) from error
-        made.external_req_id = made.request_id
+        made.external_req_id = made.request_id  # which vLLM's frontend would set, and that is not used
         return made
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:

@@ -21,9 +21,11 @@ from antiphon.store.records import Paging
 T = TypeVar("T")
 
 MOST_ON_PAGE = 10_000
+"""The most files of a list that one request gets, as OpenAI has it."""
 STATUSES = ("in_progress", "completed", "failed", "cancelled")
 MOST_FIELDS = 100
 FIELD_BYTES = 64 * 1024
+"""The most fields of a form beside its file, and bytes of each: the parser holds them in memory."""
 _READ_BYTES = 256 * 1024
 
 

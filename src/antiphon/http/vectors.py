@@ -76,7 +76,7 @@ async def transcribe(request: Request) -> Response:
         data = b"".join([piece async for piece in pieces_of(upload)])
         translated = request.url.path.endswith("/translations")
         media_type = upload.content_type or "application/octet-stream"
-        if not media_type.isprintable() or not media_type.isascii():
+        if not media_type.isprintable() or not media_type.isascii():  # it becomes a line of another form
             media_type = "application/octet-stream"
         fields = tuple((name, value) for name, value in given if name != "model")
         audio = TranscriptionRequest(data, name_of(upload), media_type, fields, translated)

@@ -193,9 +193,10 @@ class _Process:
                 self._connection.send_bytes(each)
             answer: tuple[bool, Any] = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own
         except (EOFError, OSError):
+            # Its timer ends it by SIGPROF. Anything else that ends it is taken for a lack of memory.
             limit = "work_seconds" if self._process.wait() == -signal.SIGPROF else "work_bytes"
             return False, _OverLimit(limit)
-        if isinstance(answer[1], _OverLimit):
+        if isinstance(answer[1], _OverLimit):  # what it has taken it may never give back
             self.kill()
         return answer
 

@@ -128,7 +128,7 @@ def document_of(content: bytes) -> Document:
 def type_of(content: bytes) -> str:
     """The media type of a file, by its content. Raises RequestError if it has no text that can be read."""
     beginning = content[:_BEGINNING]
-    if b"%PDF-" in beginning:
+    if b"%PDF-" in beginning:  # readers of PDF look for it in the first KiB, not at the start alone
         return PDF
     if beginning.startswith(b"PK\x03\x04"):
         return _type_of_archive(content)
@@ -170,11 +170,12 @@ def _read_text(content: bytes) -> Iterator[str]:
 def _read_html(content: bytes) -> Iterator[str]:
     from lxml import html  # noqa: PLC0415 - an extra
 
+    # As bytes: lxml refuses text that declares an encoding, as XHTML does.
     root = html.document_fromstring(_decoded(content).encode(), parser=html.HTMLParser(encoding="utf-8"))
     title = root.findtext(".//title") or ""
     for element in list(root.iter(*_UNSHOWN)):
         element.drop_tree()
-    for element in root.iter(*_BLOCKS):
+    for element in root.iter(*_BLOCKS):  # of which `text_content` would join the words
         element.text = "\n" + (element.text or "")
         element.tail = "\n" + (element.tail or "")
     lines = (" ".join(line.split()) for line in (title, *str(root.text_content()).splitlines()))
@@ -184,7 +185,7 @@ def _read_html(content: bytes) -> Iterator[str]:
 def _read_pdf(content: bytes) -> Iterator[str]:
     from pypdf import PdfReader  # noqa: PLC0415 - an extra
 
-    logging.getLogger("pypdf").disabled = True
+    logging.getLogger("pypdf").disabled = True  # it has a line for each fault of a damaged file
     for page in PdfReader(BytesIO(content)).pages:
         yield page.extract_text()
 
@@ -211,7 +212,7 @@ _READERS: dict[str, Callable[[bytes], Iterator[str]]] = {
 
 
 def _chunks(content: bytes, chunking: Chunking) -> list[Chunk]:
-    text = document_of(content).text.replace("\0", "")
+    text = document_of(content).text.replace("\0", "")  # PostgreSQL refuses texts with it
     return [Chunk(piece, " ".join(terms_of(piece))) for piece in cut(text, chunking)]
 
 

@@ -1,7 +1,7 @@
-"""Loads one model: starts what runs it, and finds out how to speak with it.
+"""Loads one model: starts its engine, and chooses how prompts are written and answers are read.
 
-`load` is the place that knows what gives the answers. An engine that takes and gives tokens needs a
-dialect and a renderer, which are chosen here.
+An engine that takes and gives tokens needs a dialect and a renderer: `ServedModel.load` chooses them. One
+that takes conversations needs neither, and one that embeds or ranks has no answers.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ def _status(up: bool) -> ModelStatus:
 
 
 class ServedModel:
-    """A model of the server: what runs it, what it is called, and how it is spoken with.
+    """A model of the server: its engine, its names, and how its prompts are written and its answers read.
 
     `names` are the public names, the first is canonical; without any, the
     engine's own. Those with a `*` are patterns: of names that are not listed. `dialect` is a
@@ -227,7 +227,7 @@ class ServedModel:
         return {**recommended, **self.sampling}
 
     def _chat_model(self) -> ChatModel:
-        """How an engine of conversations is spoken with. Raises EngineError for useless options."""
+        """The model of an engine that takes conversations. Raises EngineError for options of no use to it."""
         for option, value in (("--dialect", self._dialect), ("--chat-template", self._chat_template)):
             if value is not None:
                 message = (
@@ -239,7 +239,7 @@ class ServedModel:
         )
 
     async def _token_model(self, engine: Engine) -> TokenModel:
-        """How an engine of tokens is spoken with. Raises EngineError if that cannot be found out."""
+        """The model of an engine that takes tokens. Raises EngineError if nothing can render its prompts."""
         card = engine.card
         template = self._chat_template or card.chat_template
         evidence = evidence_of(card, template)
@@ -292,7 +292,7 @@ def _reasons(dialect: Dialect, template: str | None) -> bool:
 
 
 def _differs(template: Renderer, native: Renderer) -> bool:
-    """The template speaks the family's format, and greets in it in another way: it is another maker's model.
+    """The template writes the family's format with another text: the model is another maker's.
 
     A template of another format was made for another dialect than the one that was named.
     """

@@ -182,7 +182,7 @@ def open_image(data: bytes, low: bool, limits: Limits, param: str, frame: int = 
     except PIL.UnidentifiedImageError as error:
         message = f"This is not a readable image file. Send it as {_KNOWN}."
         raise RequestError(message, param=param) from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:  # Pillow raises any of them
         raise _damaged(param) from error
 
 

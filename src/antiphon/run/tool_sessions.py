@@ -83,7 +83,7 @@ class ToolSessions:
         hosted = self._hosted[call.name]
         with _logged(hosted.type):
             return await self._session(hosted).run(hosted.action, arguments, tell)
-        return ToolResult(_FAILED, failed=True)
+        return ToolResult(_FAILED, failed=True)  # it raised, which is logged
 
     def _note(self, call: FunctionCall, started: float, taken: float, result: ToolResult) -> None:
         hosted = self._hosted[call.name]

@@ -1,4 +1,4 @@
-"""Reads arguments written as `{key:<|"|>text<|"|>,n:42,list:[1],o:{…}}`.
+"""Reads arguments written as `{key:<|"|>text<|"|>,n:42,list:[1],o:{…}}`, as Gemma writes them.
 
 Keys are bare, strings are delimited by tokens and streamed; numbers and names are
 written when they are complete. The tool's schema states the types of arguments; inside
@@ -75,7 +75,7 @@ class BraceArgumentsReader:
             return (
                 self._end(text) if not text[:end].strip() else self._fail("an argument without a name", text)
             )
-        keyed = plain_key(text[:end].replace(self._state.quote, ""))
+        keyed = plain_key(text[:end].replace(self._state.quote, ""))  # models put keys in quotes, too
         if keyed is None:
             return self._fail("an argument without a name", text)
         if len(self._stack) == 1:

@@ -173,7 +173,7 @@ def _python(text: str, types: tuple[type, ...]) -> str | None:
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)
         written.encode()  # raises on a lone surrogate
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return None
+        return None  # `literal_eval` raises any of these; for deep nesting a MemoryError
     return written if isinstance(value, types) else None
 
 

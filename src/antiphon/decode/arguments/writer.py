@@ -35,7 +35,7 @@ WRAPPERS = frozenset({"arguments", "input"})
 
 _STRING = frozenset({"string"})
 _BYTE_LEVEL = {ord("Ġ"): " ", ord("Ċ"): "\n"}
-"""How byte-level vocabularies spell space and line breaks."""
+"""How byte-level vocabularies spell space and line breaks. MiniCPM5 writes them so now and then."""
 _UNKNOWN: dict[str | None, frozenset[str] | None] = {
     None: _STRING,
     "byte_level": _STRING,

@@ -161,7 +161,7 @@ def _blocks(message: Mapping[str, Any], media: Iterator[MediaPart]) -> Iterator[
         yield {"type": "tool_result", "tool_use_id": _id(message["tool_call_id"]), "content": content}
     elif isinstance(content, list):
         yield from (part if "text" in part else _image(next(media)) for part in content)
-    elif content and content.strip():
+    elif content and content.strip():  # the API refuses texts of nothing but space
         yield {"type": "text", "text": content}
     for call in message.get("tool_calls", ()):
         function = call["function"]
@@ -175,6 +175,7 @@ def _image(part: MediaPart) -> dict[str, Any]:
 
 
 def _id(call_id: str) -> str:
+    """The id with the characters only that the API allows in one."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)
 
 

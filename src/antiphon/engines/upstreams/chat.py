@@ -97,7 +97,7 @@ def _owned_by(*owners: str) -> Callable[[Mapping[str, Any]], bool]:
 
 OPENAI = Provider(
     "openai",
-    _owned_by("openai", "system"),
+    _owned_by("openai", "system"),  # most of its models are listed as owned by "system"
     {**_OPENAI, "max_tokens": "max_completion_tokens", "logit_bias": "logit_bias"},
     developer=True,
     effort=_effort,

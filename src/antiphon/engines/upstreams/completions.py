@@ -334,7 +334,7 @@ class CompletionsServer:
         return kind(request.sampling, self._text, counted=not self._flavour.tokens)
 
 
-_NOT_STREAMED = {"stream": False, "stream_options": None}
+_NOT_STREAMED = {"stream": False, "stream_options": None}  # vLLM refuses options without a stream
 
 
 def _decodes_elsewhere(sampling: Sampling) -> bool:

@@ -40,6 +40,8 @@ _OPTIONS = {
 """The fields of `Sampling` that are supported, and what they are called here."""
 
 _AS_IT_IS = {"raw": True, "think": False, "truncate": False, "shift": False}
+"""Without these Ollama would put the prompt into its own template, take reasoning out of the text, cut a long
+prompt silently, and drop the oldest tokens when the context is full."""
 
 SUPPORTED = frozenset(_OPTIONS) | {"max_tokens", "priority"}
 
@@ -76,11 +78,7 @@ class OllamaServer:
         return await self._tokenizer.detokenize(ids)
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`. The context is said: Ollama's own is small.
-
-        Else it would cut prompts silently, go on without the oldest tokens where the context is full,
-        and take thoughts out of the text by its own template.
-        """
+        """See `Server`. The size of the context is sent, because Ollama's default is small."""
         options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
         for name, wire in _OPTIONS.items():
             value = getattr(request.sampling, name)
