@@ -92,7 +92,7 @@ class Creation:
         store = self._app.storage.store
         lines = self.projection.queue()
         entry = LogEntry(0, len(lines) - 1, b"\n".join(lines))
-        # Both at once: the store puts what begins together into one transaction, so no worker claims half of it.
+        # Both at once: the store puts what begins together into one transaction, which a worker sees whole.
         await asyncio.gather(
             store.responses.create(self._row(self.projection.body()), self.input),
             store.log.append(Append(response_id=self.id, worker=None, entries=(entry,))),
