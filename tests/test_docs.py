@@ -306,7 +306,7 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
         "Schemas",
         "Histories and answers",
         "What is stored",
-        "Work that may not end",
+        "Bounded work",
         "Tools",
         "Containers",
         "Tools of MCP servers",

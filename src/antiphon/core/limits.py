@@ -73,7 +73,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     compared_chunks: int = 20_000
     query_characters: int = 4_096
 
-    # Work that may not end: see `run/bounded.py`
+    # Bounded work: see `run/bounded.py`
     work_seconds: int = 10
     work_bytes: int = 1024 * MIB
     work_result_bytes: int = 8 * MIB
