@@ -312,7 +312,7 @@ class Client:
         socket.send(message)
         reading = asked.reading(-1, live=True)
         leaves = self._rng.randint(1, 40) if self._rng.random() < 0.2 else None
-        if self._rng.random() < 0.15:
+        if self._rng.random() < self._world.plan.pauses:
             socket.hold()
             self._world.loop.call_later(self._pause(), socket.read_on)
         while reading.told is None and not socket.lost.done():
@@ -569,7 +569,7 @@ class Client:
         """Read a stream: to its end, or some of it; at once, or with pauses."""
         reading = asked.reading(after, live=live)
         leaves = self._rng.randint(1, 40) if self._rng.random() < 0.3 else None
-        holds = self._rng.randint(1, 20) if self._rng.random() < 0.15 else None
+        holds = self._rng.randint(1, 20) if self._rng.random() < self._world.plan.pauses else None
 
         def read(exchange: Exchange, data: bytes) -> None:
             nonlocal holds

@@ -68,7 +68,6 @@ FAULTS = {
         "return claimed in (None, claim.response_id)",
         "return True",
         "is run twice",
-        first=28,
     ),
     "a call is run again after a takeover": Fault(
         "run/tool_calls.py",
@@ -76,13 +75,14 @@ FAULTS = {
         "if number < 0 and not",
         "is run twice",
         wanted=("background", "kill"),
-        first=307,
+        first=66,
     ),
     "a call that was not approved is run": Fault(
         "apis/responses/approvals.py",
         '        if item.flag_or_none("approve"):\n',
         "        if True:\n",
         "was not approved",
+        first=31,
     ),
     "an answer is not in its conversation": Fault(
         "store/responses.py",
@@ -95,7 +95,6 @@ FAULTS = {
         '(responses.c.owner == bindparam("owner"))\n_CREATE',
         '(bindparam("owner") != "")\n_CREATE',
         "is shown to another key|sees data of",
-        first=31,
     ),
     "a request of a batch is answered again at a takeover": Fault(
         "app/message_batches.py",
@@ -122,6 +121,7 @@ FAULTS = {
         "ReplayLog(read_entries([entry.chunks for entry in entries]))",
         "ReplayLog()",
         "is started again",
+        first=63,
     ),
     "an answer is started again when a replica fails": Fault(
         "run/generation.py",
@@ -140,7 +140,6 @@ FAULTS = {
         "asyncio.timeout(self._deadline)",
         "asyncio.timeout(None)",
         "after its deadline",
-        first=28,
     ),
     "a deadline starts again at a takeover": Fault(
         "app/responses/create.py",
@@ -148,14 +147,13 @@ FAULTS = {
         "wire.deadline_seconds)",
         "after its deadline",
         wanted=("background", "kill", "deadlines"),
-        first=832,
+        first=939,
     ),
     "a deadline passes too early": Fault(
         "run/drive.py",
         "asyncio.timeout(self._deadline)",
         "asyncio.timeout(self._deadline / 2)",
         "is not late",
-        first=82,
     ),
     "a WebSocket forgets a turn": Fault(
         "http/socket.py",
@@ -175,13 +173,15 @@ FAULTS = {
         "            pass\n",
         "is worked on without its client",
         wanted=("talk",),
-        first=178,
+        first=132,
     ),
     "a summary is made again at a takeover": Fault(
         "app/responses/create.py",
         "    if accepted.compact_from is not None:\n",
         "    if False:\n",
         "is summarised again",
+        wanted=("background", "kill"),
+        first=870,
     ),
     "the model is not shown a summary": Fault(
         "apis/responses/history.py",
@@ -209,15 +209,15 @@ FAULTS = {
         "EngineNotReadyError: Ending(ClientResult.ERROR, Stored.FAILED)",
         "is failed, not completed|engine_not_ready",
         wanted=("background", "stop"),
-        first=1153,
+        first=138,
     ),
     "a client that does not read keeps its server from stopping": Fault(
         "http/server.py",
         "async with asyncio.timeout(LAST_BYTES_SECONDS):",
         "async with asyncio.timeout(None):",
         "does not stop",
-        wanted=("stop",),
-        first=1156,
+        wanted=("stop", "pauses"),
+        first=324,
     ),
     "a WebSocket is closed twice": Fault(
         "http/protocol.py",
@@ -287,13 +287,14 @@ def main(beginning: str = "") -> None:
 def look(source: Path, fault: Fault, *options: str) -> subprocess.CompletedProcess[str]:
     """Look for a fault in a source that has it."""
     wanted = ["--with", *fault.wanted] if fault.wanted else []
-    return simulate("--from", str(fault.first), "--seeds", str(SEEDS), *wanted, *options, source=source)
+    first = ("--from", str(fault.first), "--seeds", str(SEEDS), "--processes", "1")
+    return simulate(*first, *wanted, *options, source=source)
 
 
 def _look(source: Path, fault: Fault, first: int) -> tuple[float, int, str]:
     """How long it takes, and what is found."""
     before = _used()
-    done = look(source, fault, "--processes", "1", "--from", str(first))
+    done = look(source, fault, "--from", str(first))
     return _used() - before, *finding(done.stdout + done.stderr)
 
 

@@ -73,6 +73,8 @@ class Plan:
         """The share of requests that have a deadline."""
         self.skew = rng.choice((0.0, 0.0, 1.0))
         """Seconds by which the clocks of two servers differ at most."""
+        self.pauses = rng.choice((0.15, 0.15, 0.15, 0.9))
+        """The share of streams that a client stops to read for a while."""
 
     @property
     def trouble(self) -> bool:
@@ -81,9 +83,10 @@ class Plan:
 
 
 def fits(wanted: Collection[str], seed: int) -> bool:
-    """Whether all of this is in the simulation of a seed: actions, troubles, `deadlines`."""
+    """Whether all of this is in the simulation of a seed: actions, troubles, `deadlines`, many `pauses`."""
     plan = Plan(Random(seed))
-    return {*wanted} <= {*plan.actions, *plan.troubles, *(["deadlines"] if plan.deadlines else [])}
+    more = {"deadlines": plan.deadlines > 0, "pauses": plan.pauses > 0.5}
+    return {*wanted} <= {*plan.actions, *plan.troubles, *(name for name, there in more.items() if there)}
 
 
 def _some(rng: Random, often: Mapping[str, int], number: int) -> list[str]:

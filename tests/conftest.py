@@ -1,7 +1,6 @@
-"""In which order tests run, and what each process of pytest-xdist may use."""
+"""In which order tests run, and what makes each process quicker."""
 
 import gc
-import os
 import re
 from pathlib import Path
 
@@ -11,12 +10,6 @@ import structlog
 from tests import search  # noqa: F401 - loads the profile of hypothesis
 
 pytest_plugins = ["tests.migrating", "tests.postgresql"]
-
-if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
-    # One core for each process: the bundled model computes with a thread for each core that it may use,
-    # and threads that wait for a core which another process has make it many times slower.
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 TESTS = Path(__file__).parent
 FIRST = [

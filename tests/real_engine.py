@@ -31,7 +31,7 @@ def real_engine(*, context: int, slots: int, more: Sequence[str] = ()) -> Engine
     """An engine that answers so many requests at a time; vLLM gets `more` arguments."""
     if VLLM_MODEL:
         return Options(VLLM_MODEL, context=context, parallel=slots, vllm=(*VLLM_ARGUMENTS, *more)).build()
-    options = llama_cpp.Options(context=context, parallel=slots)
+    options = llama_cpp.Options(context=context, parallel=slots, threads=1)
     return LlamaCppEngine(resolve(None), options)
 
 

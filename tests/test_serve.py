@@ -578,9 +578,12 @@ def test_a_client_that_left_does_not_hold_the_server(tmp_path: Path, scripted: t
 
 # The bundled model
 
+ALONE = ("--parallel", "1", "--threads", "1")
+"""Two threads would wait for each other where tests run side by side."""
+
 
 def test_the_bundled_model_answers_and_ends(tmp_path: Path) -> None:
-    with serving(tmp_path, "--port", "0", "--context", "512", "--parallel", "1") as server:
+    with serving(tmp_path, "--port", "0", "--context", "512", *ALONE) as server:
         url = server.url
         [model] = httpx.get(f"{url}/v1/models").json()["data"]
         body = ask("What is the capital of France?", model["id"], max_tokens=16, temperature=0)
@@ -591,7 +594,7 @@ def test_the_bundled_model_answers_and_ends(tmp_path: Path) -> None:
 
 
 def test_the_bundled_model_is_stopped_in_the_middle(tmp_path: Path) -> None:
-    with serving(tmp_path, "--port", "0", "--parallel", "1") as server:
+    with serving(tmp_path, "--port", "0", *ALONE) as server:
         url = server.url
         [model] = httpx.get(f"{url}/v1/models").json()["data"]
         body = ask("Tell a very long story.", model["id"], stream=True, temperature=0, presence_penalty=2)
@@ -608,7 +611,7 @@ def test_the_bundled_model_is_stopped_in_the_middle(tmp_path: Path) -> None:
 def test_a_server_is_stopped_while_its_model_loads(tmp_path: Path) -> None:
     with listening() as free:
         port = free
-    with serving(tmp_path, "--port", str(port), "--parallel", "1") as server:
+    with serving(tmp_path, "--port", str(port), *ALONE) as server:
         server.until(lambda: listens(port), START_SECONDS)  # which it does before it loads
         server.send(signal.SIGINT)
         assert server.ended(START_SECONDS) == 130

@@ -19,7 +19,7 @@ import pytest
 from tests.response_invariants import check, read_sse
 from tests.search import CI
 from tests.server_process import Process, serving
-from tests.test_serve import refuses
+from tests.test_serve import ALONE, refuses
 
 SOON = "1"
 """Seconds of a lease that runs out while the test waits."""
@@ -441,7 +441,7 @@ def test_a_database_that_is_lost_comes_back(
 
 
 def test_the_bundled_model_goes_on(servers: Servers, sqlite: str) -> None:
-    options = ("--context", "1024", "--parallel", "1", "--model-name", "scripted")
+    options = ("--context", "1024", *ALONE, "--model-name", "scripted")
     body = {"background": True, "temperature": 0, "max_output_tokens": 96}
     first = servers.start(sqlite, *options, script=False)
     whole = check(asking(first, "Tell me a story of a fox.", **body).ended())

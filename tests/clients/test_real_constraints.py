@@ -27,10 +27,10 @@ from tests.real_engine import VLLM_MODEL, real_engine
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module"), pytest.mark.no_cover]
 
-SEEDS = 50 if os.environ.get("ANTIPHON_TEST_TEMPLATES") == "1" else 2
+SEEDS = 50 if os.environ.get("ANTIPHON_TEST_TEMPLATES") == "1" else 1
 """Fifty take minutes: `make test-all`."""
-MAY = max(SEEDS // 5, 10 if VLLM_MODEL else 3)
-"""Seeds of an answer that may call: about half do. Those of vLLM draw other answers than llama.cpp's."""
+MAY = 10
+"""Seeds of an answer that may call, of which about half do. One after the other, until some have, and some have not."""
 
 FREE = 6 if VLLM_MODEL else 1
 """Seeds of an answer that nothing holds, of which one at least does not fit."""
@@ -184,21 +184,25 @@ async def test_text_fits_its_schema(model: Model) -> None:
 
 async def test_a_call_that_may_come_is_held_once_it_begins_and_text_before_it_is_free(model: Model) -> None:
     # One after the other: beside others an answer is computed otherwise, and rounds otherwise.
-    held = [await _answer(model, MAY_CALL, seed) for seed in range(MAY)]
-    free = [await _answer(model, LOOSE, seed) for seed in range(MAY)]
-
-    assert [output.text for output in held] == [output.text for output in free]
-    calls = [call for output in held for call in output.calls]
-    assert calls
-    assert all(fits(call) for call in calls if call.status is Status.COMPLETED)
-    assert not all(fits(call) for output in free for call in output.calls)
-    assert any(not output.calls and output.text for output in held)
+    misfits, spoke, called = 0, 0, 0
+    for seed in range(max(SEEDS, MAY)):
+        held, free = await _answer(model, MAY_CALL, seed), await _answer(model, LOOSE, seed)
+        assert held.text == free.text
+        assert all(fits(call) for call in held.calls if call.status is Status.COMPLETED)
+        called += bool(held.calls)
+        spoke += not held.calls and bool(held.text)
+        misfits += not all(map(fits, free.calls))
+        if misfits and spoke and called and seed >= SEEDS // 5:
+            break
+    assert misfits
+    assert spoke
+    assert called
 
 
 @pytest.mark.parametrize("begun", ["<tool_call>", '<tool_call>\n{"name": "get_weather", "arguments": {"ci'])
 async def test_a_call_that_the_client_begins_is_held_from_there_on(model: Model, begun: str) -> None:
     prefix = f"Let me look.\n{begun}"
-    held = await every(model, replace(MAY_CALL, prefix=prefix), seeds=2)
+    held = await every(model, replace(MAY_CALL, prefix=prefix))
     free = await every(model, replace(LOOSE, prefix=prefix), seeds=FREE)
 
     assert all(output.text == "" for output in held)

@@ -50,7 +50,7 @@ def chat(text):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine():
-    engine = LlamaCppEngine(resolve(None), Options(context=CONTEXT, parallel=SLOTS))
+    engine = LlamaCppEngine(resolve(None), Options(context=CONTEXT, parallel=SLOTS, threads=1))
     await engine.start()
     yield engine
     await engine.stop()
@@ -130,9 +130,10 @@ async def test_the_same_seed_gives_the_same_text(engine):
     async def invent(seed):
         return text_of(await chunks_of(engine, prompt, 12, sampling=sampling_with(seed)))
 
-    texts = [await invent(seed) for seed in (1, 2**40 + 7)]
-    assert [await invent(seed) for seed in (1, 2**40 + 7)] == texts
-    assert len(set(texts)) > 1
+    large = 2**40 + 7
+    text = await invent(large)
+    assert await invent(1) != text
+    assert await invent(large) == text
 
 
 def sampling_with(seed):
@@ -254,7 +255,8 @@ SAMPLERS = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def process():
-    settings = {"model.path": str(resolve(None)), "n_ctx": 64, "n_parallel": 1, "port": 0, "ui": False}
+    sizes = {"n_ctx": 64, "n_parallel": 1, "cpuparams.n_threads": 1}
+    settings = {"model.path": str(resolve(None)), **sizes, "port": 0, "ui": False}
     process = await LlamaProcess.start(settings, lambda stage, seconds: None)
     yield process
     await process.close()
@@ -315,8 +317,8 @@ async def test_ids_beyond_the_vocabulary_are_refused_before_anything_runs(engine
 
 
 async def test_prefill_stops_after_a_batch(engine):
-    request = await request_of(engine, "The quick brown fox jumps. " * 140, 4)
-    assert len(request.prompt.ids) > 3 * PROMPT_BATCH
+    request = await request_of(engine, "The quick brown fox jumps. " * 90, 4)
+    assert len(request.prompt.ids) > 2 * PROMPT_BATCH
     given_up = Collected()
     engine.generate(request, given_up).cancel()
     await until(lambda: engine.load.idle)  # its thread has ended
@@ -326,7 +328,7 @@ async def test_prefill_stops_after_a_batch(engine):
 
 
 async def test_each_slot_has_the_whole_context_and_its_end_is_a_length():
-    engine = LlamaCppEngine(resolve(None), Options(context=256, parallel=2))
+    engine = LlamaCppEngine(resolve(None), Options(context=256, parallel=2, threads=1))
     await engine.start()
     try:
         ids = tuple((await engine.tokenize(["fox " * 256]))[:250])
@@ -379,7 +381,7 @@ class Receiver:
         self.begun.set()
 
 async def main():
-    engine = LlamaCppEngine(resolve(None), Options(context=4096, parallel=1))
+    engine = LlamaCppEngine(resolve(None), Options(context=4096, parallel=1, threads=1))
     await engine.start()
     receiver = Receiver()
     engine.generate(GenerationRequest(Prompt("", (1, 4093, 198)), 4000), receiver)
