@@ -397,7 +397,7 @@ def ending(name: str) -> Callable[[Ending], Ending]:
     return named
 
 
-@ending("the answer comes to its own end")
+@ending("the model finishes the answer")
 async def finishes(case: Case) -> str:
     return await case.answered("Hi")
 
@@ -417,12 +417,12 @@ async def fails_later(case: Case) -> str:
     return await case.answered("use the tool")
 
 
-@ending("the client leaves before the first event")
+@ending("the client disconnects before the first event")
 async def leaves_early(case: Case) -> str:
     return await _leaves(case, "says nothing yet")
 
 
-@ending("the client leaves in the middle")
+@ending("the client disconnects in the middle")
 async def leaves(case: Case) -> str:
     return await _leaves(case, "steady" if case.way.background else "endless")
 
@@ -530,19 +530,19 @@ async def disk_becomes_full(case: Case) -> str:
     return told
 
 
-@ending("more is stored than may be, from the beginning")
+@ending("a limit of the store is exceeded, from the beginning")
 async def no_room(case: Case) -> str:
     return await case.answered("Hi")
 
 
-@ending("more is stored than may be, in the middle")
+@ending("a limit of the store is exceeded, in the middle")
 async def too_much(case: Case) -> str:
     return await case.answered("steady")
 
 
 ROOM = {
-    "more is stored than may be, from the beginning": Limits(stored=1),
-    "more is stored than may be, in the middle": Limits(response=8_000),
+    "a limit of the store is exceeded, from the beginning": Limits(stored=1),
+    "a limit of the store is exceeded, in the middle": Limits(response=8_000),
 }
 
 
@@ -632,7 +632,7 @@ async def _ends(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch, *, chats: b
         try:
             async with asyncio.timeout(LONGEST_WAIT):
                 told = await ENDINGS[row.ending](case)
-            engine = "goes on" if server.engine.load.running else STOPPED
+            engine = "continues" if server.engine.load.running else STOPPED
             if row.engine == STOPPED:
                 await until(lambda: not server.engine.load.running)
                 engine = STOPPED

@@ -74,16 +74,16 @@ GROUPS = ("options", "reasoning")
 
 _LOADED = "the model was loaded when the server started"
 _ONE_SERVER = "there is one server, and one model behind a name"
-_CACHED = "engines keep what they have room for"
+_CACHED = "engines cache prompts by themselves, as far as they have room"
 
 HINTS: Mapping[str, str] = {
-    "add_bos_token": "a prompt gets the token that it has to begin with, once, whoever wrote it",
-    "add_special_tokens": "a prompt gets the token that it has to begin with, once, whoever wrote it",
+    "add_bos_token": "Antiphon adds the token that a prompt has to begin with, exactly once",
+    "add_special_tokens": "Antiphon adds the token that a prompt has to begin with, exactly once",
     "cache_prompt": _CACHED,
     "draft_model": _LOADED,
-    "generate_window": "an answer has what room the prompt leaves",
-    "guided_decoding_backend": "the engine chooses how it constrains",
-    "id_slot": "the engine chooses who works where",
+    "generate_window": "an answer may use all the room that the prompt leaves",
+    "guided_decoding_backend": "the engine uses its own backend",
+    "id_slot": "the engine chooses the slot",
     "include_reasoning": "the text of a completion is what the model writes",
     "keep_alive": "the model stays loaded",
     "main_gpu": _LOADED,
@@ -108,7 +108,7 @@ HINTS: Mapping[str, str] = {
     "session_id": "sessions are not tracked",
     "spaces_between_special_tokens": "special tokens are not shown",
     "speculative_ngram": "it would only make the same answer faster",
-    "stream_interval": "a stream sends what there is, when it is there",
+    "stream_interval": "a stream sends text as soon as it is there",
     "trace": "traces are not kept",
     "use_mmap": _LOADED,
     "user": "users are not tracked",
@@ -184,7 +184,7 @@ REFUSED: Mapping[str, str] = {
     "reasoning_format": "Use 'include_reasoning'.",
     "repetition_decay": _NO_SAMPLER,
     "repetition_detection": "Use 'repetition_penalty' or 'frequency_penalty'.",
-    "response_fields": "Answers are whole. Leave it out.",
+    "response_fields": "Answers have all their fields. Leave it out.",
     "response_prefix": _IN_CHAT,
     "return_mm_kwargs": _NO_EXTENSION,
     "return_prompt_text": _TOKENS,

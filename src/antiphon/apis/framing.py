@@ -35,7 +35,7 @@ def frame(payloads: Iterable[bytes]) -> bytes:
 
 
 def obfuscate(payloads: Iterable[bytes]) -> list[bytes]:
-    """The same events, with deltas of one length: who sees only lengths cannot tell the tokens apart."""
+    """The same events, deltas padded to multiples of `_BLOCK`: their lengths do not tell the tokens apart."""
     return [_padded(payload) if event_type(payload).endswith(b".delta") else payload for payload in payloads]
 
 

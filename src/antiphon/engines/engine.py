@@ -56,7 +56,7 @@ MAX_CHARACTERS_PER_TOKEN = 128
 
 
 NOT_VLLM: Mapping[str, str] = dict.fromkeys(
-    ("vllm_xargs", "kv_transfer_params", "data_parallel_rank"), "it is vLLM's own"
+    ("vllm_xargs", "kv_transfer_params", "data_parallel_rank"), "only vLLM has it"
 )
 """Why other engines refuse these fields of `Sampling`."""
 

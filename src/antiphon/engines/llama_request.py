@@ -63,13 +63,13 @@ unless `repeat_last_n` says otherwise.
 """
 
 REFUSED: Mapping[str, str] = {
-    "min_tokens": "a bias against the end cannot be lifted later",
-    "bad_words": "it bans tokens, and no words of several",
-    "cache_salt": "it gives a prompt whatever slot is most like it",
-    "prompt_logprobs": "it tells none",
-    "beam_width": "it searches no beams",
-    "length_penalty": "it searches no beams",
-    "allowed_token_ids": "each other token of the vocabulary would need a bias",
+    "min_tokens": "a bias against the end token cannot be removed later",
+    "bad_words": "it bans single tokens only",
+    "cache_salt": "a prompt gets the slot whose cache is most like it",
+    "prompt_logprobs": "it does not return them",
+    "beam_width": "it has no beam search",
+    "length_penalty": "it has no beam search",
+    "allowed_token_ids": "every other token of the vocabulary would need a bias",
     **NOT_VLLM,
 }
 """Why the other fields are not."""

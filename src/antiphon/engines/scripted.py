@@ -79,10 +79,10 @@ TEMPLATE = """\
 """ChatML with Hermes-style tools. With `enable_thinking` true the prompt ends in `<think>`."""
 
 REFUSED: Mapping[str, str] = {
-    "bad_words": "a script is played as it is",
-    "prompt_logprobs": "it reads no prompts",
-    "beam_width": "a script is played as it is",
-    "length_penalty": "a script is played as it is",
+    "bad_words": "a script is played unchanged",
+    "prompt_logprobs": "it does not read prompts",
+    "beam_width": "a script is played unchanged",
+    "length_penalty": "a script is played unchanged",
     **NOT_VLLM,
 }
 """The fields of `Sampling` that are not taken, and why."""

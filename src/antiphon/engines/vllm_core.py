@@ -44,7 +44,7 @@ NOT_TAKEN: Mapping[str, str] = {
     "model": "the model is the argument of `antiphon serve`",
     "enable_log_requests": "Antiphon logs requests",
     "disable_log_stats": "the figures that it logs are made in a part of vLLM that is not used",
-    "stream_interval": "a stream sends what there is, when it is there",
+    "stream_interval": "a stream sends text as soon as it is there",
     "skip_tokenizer_init": "the tokenizer is needed",
 }
 """Engine arguments of vLLM's that mean nothing here, and why."""
