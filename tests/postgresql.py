@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 _numbers = count()
+_empty: list[str] = []
+"""Databases that no test uses any more."""
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +33,28 @@ def postgresql_server() -> Iterator[Any]:
     shutil.rmtree(folder)
 
 
+_EMPTY = r"""
+\set ON_ERROR_STOP on
+\connect {name}
+SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid();
+SET session_replication_role = replica;
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'
+    LOOP EXECUTE format('DELETE FROM %I', name); END LOOP;
+END $$;
+"""
+"""Ends all connections, and deletes all rows, in whatever order. The tables stay: to make them takes 200 ms."""
+
+
 @pytest.fixture
-def postgresql_url(postgresql_server: Any) -> str:
-    """A new database on the server."""
-    name = f"test_{os.getpid()}_{next(_numbers)}"
-    postgresql_server.psql(f"CREATE DATABASE {name};")
-    return str(postgresql_server.get_uri(database=name))
+def postgresql_url(postgresql_server: Any) -> Iterator[str]:
+    """A database on the server, new or as good as that."""
+    if _empty:
+        name = _empty.pop()
+    else:
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        postgresql_server.psql(f"CREATE DATABASE {name};")
+    yield str(postgresql_server.get_uri(database=name))
+    postgresql_server.psql(_EMPTY.format(name=name))
+    _empty.append(name)
