@@ -249,16 +249,15 @@ def plant(fault: Fault, folder: Path) -> Path:
     return source
 
 
-def simulate(*options: str, source: Path = ROOT / "src") -> subprocess.CompletedProcess[str]:
-    """Run `python -m simulation` on this source."""
-    return subprocess.run(  # noqa: S603 - ourselves
-        [sys.executable, "-m", "simulation", *options],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def environment(source: Path) -> dict[str, str]:
+    """What `python -m simulation` needs around it to run this source."""
+    return {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
+
+
+def search(fault: Fault) -> tuple[str, ...]:
+    """What `python -m simulation` is to do to find a fault."""
+    wanted = ("--with", *fault.wanted) if fault.wanted else ()
+    return ("--from", str(fault.first), *wanted, "--seeds", str(SEEDS), "--processes", "1")
 
 
 def finding(said: str) -> tuple[int, str]:
@@ -284,17 +283,17 @@ def main(beginning: str = "") -> None:
     print(f"{len(sought) / total * 60:.0f} faults a minute of one processor")
 
 
-def look(source: Path, fault: Fault, *options: str) -> subprocess.CompletedProcess[str]:
-    """Look for a fault in a source that has it."""
-    wanted = ["--with", *fault.wanted] if fault.wanted else []
-    first = ("--from", str(fault.first), "--seeds", str(SEEDS), "--processes", "1")
-    return simulate(*first, *wanted, *options, source=source)
-
-
 def _look(source: Path, fault: Fault, first: int) -> tuple[float, int, str]:
     """How long it takes, and what is found."""
     before = _used()
-    done = look(source, fault, "--from", str(first))
+    done = subprocess.run(  # noqa: S603 - ourselves
+        [sys.executable, "-m", "simulation", *search(fault), "--from", str(first)],
+        cwd=ROOT,
+        env=os.environ | environment(source),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return _used() - before, *finding(done.stdout + done.stderr)
 
 

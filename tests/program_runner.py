@@ -1,20 +1,19 @@
-"""Runs Python programs for tests, each in a process that is forked from one that has imported the SDKs.
+"""Runs Python programs for tests, each in a process that is forked from one: `python program_runner.py MODULE…`.
 
-To import them takes longer than most programs run. A line of standard input is a job: the arguments of Python, the
-environment, and the files for what is printed. The line that answers it is the exit code.
+That one has imported the modules, which takes longer than most programs run. A line of standard input is a job: the
+arguments of Python, the environment, and the files for what is printed. The line that answers it is the exit code.
 """
 
 import gc
+import importlib
 import json
 import os
 import runpy
 import sys
 from pathlib import Path
 
-import anthropic  # noqa: F401
-import httpx2  # noqa: F401
-import openai  # noqa: F401
-
+for module in sys.argv[1:]:
+    importlib.import_module(module)
 gc.freeze()  # the end of each process is not for looking at what it was forked with
 for line in sys.stdin:
     job = json.loads(line)
@@ -35,6 +34,10 @@ sys.stdin = open(0)  # noqa: SIM115 - the old one has read ahead
 if program == "-c":
     sys.argv = ["-c", *arguments[1:]]
     exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
+elif program == "-m":
+    sys.argv = arguments
+    sys.path[:1] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 else:
     sys.argv, sys.path[0] = [program, *arguments], str(Path(program).parent)
     runpy.run_path(program, run_name="__main__")

@@ -9,16 +9,23 @@ from antiphon.apis.chat.schema import ChatRequest
 from bench import calls, frontend, in_process
 from bench.scenario import CASES, MIN_TOKENS, Case
 
+LENGTHS = (MIN_TOKENS, 2 * MIN_TOKENS)
 
-def test_report_has_every_figure():
-    result = in_process.measure(lengths=(MIN_TOKENS, 2 * MIN_TOKENS), rounds=1, sample=1)
-    report = json.loads(msgspec.json.encode(frontend.build(result)))
+
+@pytest.fixture(scope="module")
+def report() -> frontend.Report:
+    """What the bench says; nothing changes it."""
+    return frontend.build(in_process.measure(lengths=LENGTHS, rounds=1, sample=1))
+
+
+def test_report_has_every_figure(report):
+    report = json.loads(msgspec.json.encode(report))
 
     assert set(report) == {"machine", "targets", "in_process"}
     assert {target["name"][:2] for target in report["targets"]} == {"1:"}
     rows = report["in_process"]["rows"]
     assert {(row["case"], row["tokens"]) for row in rows} == {
-        (case.name, length) for case in CASES for length in (MIN_TOKENS, 2 * MIN_TOKENS)
+        (case.name, length) for case in CASES for length in LENGTHS
     }
     for row in rows:
         ratios = {"stream_to_floor", "fold_to_floor", "messages_to_stream"}
@@ -29,9 +36,8 @@ def test_report_has_every_figure():
     assert [growth["case"] for growth in report["in_process"]["growth"]] == [case.name for case in CASES]
 
 
-def test_table_names_every_case():
-    result = in_process.measure(lengths=(MIN_TOKENS,), rounds=1, sample=1)
-    table = "\n".join(frontend.table(frontend.build(result)))
+def test_table_names_every_case(report):
+    table = "\n".join(frontend.table(report))
     assert all(case.name in table for case in CASES)
 
 

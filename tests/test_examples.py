@@ -1,12 +1,7 @@
 """The examples and the README's Python run as they stand."""
 
-import asyncio
-import json
-import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +20,7 @@ from antiphon.tools.mcp.open import open_mcp
 from antiphon.tools.shell import Shell
 from antiphon.tools.web.open import open_web_search
 from tests.http.test_file_search import Late
+from tests.programs import Programs, programs_after
 from tests.server import running
 from tests.tools.mcp_servers import serving
 from tests.tools.sandboxes import needs_bubblewrap, programs
@@ -142,46 +138,15 @@ assistant: Blue.
 }
 
 
-Ended = tuple[int, str, str]
-"""The exit code of a program, and what it printed."""
-
-
-class Programs:
-    """Runs Python programs, one after the other, see `program_runner.py`."""
-
-    def __init__(self, runner: "subprocess.Popen[str]", folder: Path) -> None:
-        self._runner = runner
-        self._out, self._err = folder / "stdout", folder / "stderr"
-
-    async def ended(self, *command: str, url: str) -> Ended:
-        """How a program ended."""
-        assert self._runner.stdin is not None
-        assert self._runner.stdout is not None
-        for file in (self._out, self._err):
-            file.write_bytes(b"")
-        job = {
-            "command": command,
-            "env": {**os.environ, "ANTIPHON_URL": f"{url}/v1"},
-            "out": str(self._out),
-            "err": str(self._err),
-        }
-        self._runner.stdin.write(f"{json.dumps(job)}\n")
-        self._runner.stdin.flush()
-        code = await asyncio.wait_for(asyncio.to_thread(self._runner.stdout.readline), 60)
-        return int(code), self._out.read_text(), self._err.read_text()
-
-    async def run(self, *command: str, url: str) -> str:
-        """What a program prints. Fails with its stderr if it fails."""
-        code, out, err = await self.ended(*command, url=url)
-        assert code == 0, err
-        return out
-
-
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    command = (sys.executable, str(Path(__file__).with_name("program_runner.py")))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runner:  # noqa: S603
-        yield Programs(runner, tmp_path_factory.mktemp("programs"))
+    with programs_after("anthropic", "httpx2", "openai", folder=tmp_path_factory.mktemp("programs")) as runs:
+        yield runs
+
+
+def at(url: str) -> dict[str, str]:
+    """The environment of an example that asks this server."""
+    return {"ANTIPHON_URL": f"{url}/v1"}
 
 
 @pytest.mark.parametrize("example", sorted(PRINTED.keys() - {"containers.py"}))
@@ -192,13 +157,13 @@ async def test_example(python: Programs, example: str) -> None:
     async with serving() as sums, running(SCRIPT, tools=tools) as server:
         searcher.storage = server.app.storage
         arguments = [sums.url] if example == "mcp_tools.py" else []
-        printed = await python.run(str(ROOT / "examples" / example), *arguments, url=server.url)
+        printed = await python.run(str(ROOT / "examples" / example), *arguments, **at(server.url))
     assert printed == PRINTED[example]
 
 
 async def test_the_example_that_edits(python: Programs, tmp_path: Path) -> None:
     async with running(SCRIPT) as server:
-        printed = await python.run(str(ROOT / "examples" / "own_editor.py"), str(tmp_path), url=server.url)
+        printed = await python.run(str(ROOT / "examples" / "own_editor.py"), str(tmp_path), **at(server.url))
     assert printed == "-> create_file rain.txt\n-> update_file rain.txt\nIt pours now.\n"
     assert (tmp_path / "rain.txt").read_text() == "It rains.\nIt pours.\nI wait.\n"
 
@@ -212,7 +177,7 @@ async def test_the_example_that_edits(python: Programs, tmp_path: Path) -> None:
 )
 async def test_the_example_that_watches_programs(python: Programs, asked: tuple[str, ...], ran: str) -> None:
     async with running(SCRIPT, tools=[CodeInterpreter(), Shell("sh")]) as server:
-        printed = await python.run(str(ROOT / "examples" / "watch_programs.py"), *asked, url=server.url)
+        printed = await python.run(str(ROOT / "examples" / "watch_programs.py"), *asked, **at(server.url))
     assert printed == f"{ran}\n1\n2\n3\nThat was three.\n"
 
 
@@ -222,7 +187,7 @@ async def test_the_example_that_searches_the_web(python: Programs, tmp_path: Pat
         "<title>Songs</title>An antiphon is for two choirs."
     )
     async with running(SCRIPT, tools=[open_web_search(str(tmp_path), None)]) as server:
-        printed = await python.run(str(ROOT / "examples" / "web_search.py"), url=server.url)
+        printed = await python.run(str(ROOT / "examples" / "web_search.py"), **at(server.url))
     assert printed == (
         "searched for 'antiphon': https://song.example/\n"
         "Two choirs 【0†L4】.\n11-17: Songs, https://song.example/\n"
@@ -232,7 +197,7 @@ async def test_the_example_that_searches_the_web(python: Programs, tmp_path: Pat
 @needs_bubblewrap
 async def test_the_example_with_containers(python: Programs) -> None:
     async with running(SCRIPT, programs=programs) as server:
-        printed = await python.run(str(ROOT / "examples" / "containers.py"), url=server.url)
+        printed = await python.run(str(ROOT / "examples" / "containers.py"), **at(server.url))
     assert printed == PRINTED["containers.py"]
 
 
@@ -268,7 +233,7 @@ async def test_an_example_that_fails_says_why(
 ) -> None:
     name, *arguments = command
     async with running(ScriptedEngine(SCRIPT, capabilities=Capabilities())) as server:
-        found = await python.ended(str(ROOT / "examples" / name), *arguments, url=server.url + path)
+        found = await python.ended(str(ROOT / "examples" / name), *arguments, **at(server.url + path))
     assert found == (1, "", said)
 
 
@@ -277,7 +242,7 @@ async def test_an_example_without_a_server_says_so(python: Programs, name: str) 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    code, out, err = await python.ended(str(ROOT / "examples" / name), url=url)
+    code, out, err = await python.ended(str(ROOT / "examples" / name), **at(url))
     assert (code, out) == (1, "")
     assert err.startswith(f"No server answers at {url}/v1/models. Start one")
 
@@ -288,14 +253,14 @@ async def test_several_models(python: Programs) -> None:
         for name in ("small", "large")
     ]
     async with running([], models=Models(served)) as server:
-        printed = await python.run(str(ROOT / "examples/several_models.py"), url=server.url)
+        printed = await python.run(str(ROOT / "examples/several_models.py"), **at(server.url))
     assert printed == "small: I am small.\nlarge: I am large.\n"
 
 
 async def test_replicas(python: Programs) -> None:
     pool = PoolEngine([(name, ScriptedEngine(SCRIPT)) for name in ("one", "two")])
     async with running(pool) as server:
-        printed = await python.run(str(ROOT / "examples/replicas.py"), "a story", url=server.url)
+        printed = await python.run(str(ROOT / "examples/replicas.py"), "a story", **at(server.url))
     assert printed == "Once upon a time it rained.\nscripted: ready, 2 of 2 servers are up\n"
 
 
@@ -303,7 +268,7 @@ async def test_a_provider(python: Programs) -> None:
     async with running([{"when": "What was my", "output": "How much it is."}, *SCRIPT]) as provider:
         engine = UpstreamEngine(Options(provider.url, upstream_kind="chat"))
         async with running(engine, dialect=None, tools=[CodeInterpreter()]) as server:
-            printed = await python.run(str(ROOT / "examples/provider.py"), url=server.url)
+            printed = await python.run(str(ROOT / "examples/provider.py"), **at(server.url))
     assert printed == f"{PRINTED['server_tools.py']}How much it is.\n"
 
 
@@ -312,4 +277,4 @@ async def test_the_python_of_the_readme(python: Programs) -> None:
     async with running(SCRIPT) as server:
         mine = code.replace("http://127.0.0.1:8000", server.url)
         assert mine != code
-        assert await python.run("-c", mine, url=server.url) == "Because of the air.Ann.\n"
+        assert await python.run("-c", mine, **at(server.url)) == "Because of the air.Ann.\n"

@@ -1,0 +1,54 @@
+"""Python programs that tests run, each a process of its own, see `program_runner.py`."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+Ended = tuple[int, str, str]
+"""The exit code of a program, and what it printed."""
+SECONDS = 100
+"""A bound for a busy machine, not what a program takes."""
+
+
+class Programs:
+    """Runs programs, one after the other."""
+
+    def __init__(self, runner: "subprocess.Popen[str]", folder: Path) -> None:
+        self._runner = runner
+        self._out, self._err = folder / "stdout", folder / "stderr"
+
+    async def ended(self, *command: str, **env: str) -> Ended:
+        """How a program ended: `command` are the arguments of Python, `env` is set beside the environment."""
+        assert self._runner.stdin is not None
+        assert self._runner.stdout is not None
+        for file in (self._out, self._err):
+            file.write_bytes(b"")
+        job = {
+            "command": command,
+            "env": {**os.environ, **env},
+            "out": str(self._out),
+            "err": str(self._err),
+        }
+        self._runner.stdin.write(f"{json.dumps(job)}\n")
+        self._runner.stdin.flush()
+        code = await asyncio.wait_for(asyncio.to_thread(self._runner.stdout.readline), SECONDS)
+        return int(code), self._out.read_text(), self._err.read_text()
+
+    async def run(self, *command: str, **env: str) -> str:
+        """What a program prints. Fails with its stderr if it fails."""
+        code, out, err = await self.ended(*command, **env)
+        assert code == 0, err
+        return out
+
+
+@contextmanager
+def programs_after(*modules: str, folder: Path) -> Iterator[Programs]:
+    """Runs programs in processes that have imported these modules already."""
+    command = (sys.executable, str(Path(__file__).with_name("program_runner.py")), *modules)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runner:  # noqa: S603
+        yield Programs(runner, folder)
