@@ -128,6 +128,8 @@ def _table_over_http(result: OverHttp) -> Iterator[str]:
         name = f"µs of server CPU per token, {row.streams} streams"
         yield f"{name:40}{row.antiphon.median:9.2f}{row.floor.median:9.2f}{row.ratio:9.2f}"
         yield f"{'  tokens per second':40}{row.antiphon_per_second:9}{row.floor_per_second:9}"
+        alone = f"{row.libraries.median:9.2f}{row.floor.median:9.2f}{row.least:9.2f}"
+        yield f"{'  the libraries alone':40}{alone}"
     short = result.non_streaming
     yield from ("", f"{'':40}{'antiphon':>9}{'floor':>9}{'added':>9}")
     name = "µs of server CPU per full answer"
