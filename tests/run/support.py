@@ -8,13 +8,14 @@ from typing import Any
 from antiphon.core.accumulator import Accumulator, Output
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import AntiphonError
-from antiphon.core.events import Event
+from antiphon.core.events import Event, ReasoningDelta, TextDelta
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.render.renderer import CHATML
 from antiphon.run.answer_source import AnswerSource
+from antiphon.run.drive import DeltaWriter
 from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
@@ -207,6 +208,9 @@ class Heard:
         self.batches.append((choice, [*events]))
         if len(self.events) >= self._leave_after:
             self.enough.set()
+
+    def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter:
+        return lambda text, tokens: self.push(choice, [delta(text, text, tokens)])
 
     async def calls_begin(self, count: int) -> None:
         self.calls_begun = count

@@ -108,6 +108,8 @@ class Words:
 class Notes:
     """A journal that keeps what it is given; `opening` is what has to be awaited before the first line."""
 
+    needs_events = False
+
     def __init__(
         self,
         opening: Awaitable[None] | None = None,
@@ -612,6 +614,9 @@ class Texts(Words):
             elif isinstance(event, Finished):
                 lines.append(event.reason.encode())
         return lines
+
+    def delta_encoder(self, choice: int, delta: type[TextDelta]) -> Callable[[str, Any], bytes]:
+        return lambda text, tokens: self.push(choice, [delta(text, text, tokens)])[0]
 
 
 async def test_what_a_client_did_not_read_comes_as_one_event_when_it_reads_on() -> None:

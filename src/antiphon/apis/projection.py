@@ -31,6 +31,9 @@ class SilentProjection:
 
     finish = begin
 
+    def delta_encoder(self, choice: int, delta: type[Event]) -> None:
+        """Each event is folded."""
+
     def fail(self, error: AntiphonError) -> list[bytes]:
         """There are no wire events: the error is raised."""
         return []

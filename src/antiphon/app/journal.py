@@ -295,6 +295,8 @@ class CompletionJournal(Journal):
 class StreamedCompletionJournal(CompletionJournal):
     """The same for an answer that is streamed: the full answer is built beside the stream."""
 
+    needs_events = True
+
     def prompted(self, prompts: Sequence[Prompt]) -> None:
         """See `Journal`."""
         self._builder.prompted(prompts)

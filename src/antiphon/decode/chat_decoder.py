@@ -32,6 +32,8 @@ class ChatDecoder:
     more than `most` bytes ends there, as one that is too long.
     """
 
+    open_delta = None
+    """No chunk is plain: each has parts."""
     in_reasoning = False
     reasoning_tokens = 0
     """Nothing is known of tokens before the end: nothing can be limited by their number."""
@@ -64,6 +66,10 @@ class ChatDecoder:
     def completion_tokens(self) -> int:
         """Tokens so far, about: nothing is known of them before the end."""
         return -(-self._written // BYTES_PER_TOKEN)
+
+    def take_plain(self, chunk: Chunk) -> bool:
+        """No chunk is plain."""
+        return False
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""

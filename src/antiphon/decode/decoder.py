@@ -159,6 +159,11 @@ class Decoder:
         return isinstance(state, Span) and state.kind is Kind.REASONING
 
     @property
+    def open_delta(self) -> type[TextDelta | ReasoningDelta] | None:
+        """The type of the deltas that plain chunks come to; None where none is plain."""
+        return None if self._plain_texts is NEVER_PLAIN else self._delta
+
+    @property
     def completion_tokens(self) -> int:
         """Tokens so far."""
         return self._builder.completion_tokens + self._plain_tokens
@@ -171,14 +176,22 @@ class Decoder:
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
+        if self.take_plain(chunk):
+            return [self._delta(chunk.text, chunk.text, chunk.tokens)]
+        return self._feed(chunk)
+
+    def take_plain(self, chunk: Chunk) -> bool:
+        """Whether the chunk is plain, which is taken then: its text is the one delta that it comes to.
+
+        Most are: one token, in an item that is open, with nothing in it that could be a marker. What `_feed`
+        would do for it comes to this; it is counted with those that follow.
+        """
         text = chunk.text
         if not self._plain[text] or len(chunk.tokens) != 1:
-            return self._feed(chunk)
-        # Most chunks are plain: one token, in an item that is open, with nothing in it that could be
-        # a marker. What `_feed` would do for it comes to this; it is counted with those that follow.
+            return False
         self._plain_length += len(text)
         self._plain_tokens += 1
-        return [self._delta(text, text, chunk.tokens)]
+        return True
 
     def _count_plain(self) -> None:
         """Count the plain chunks since the last call."""

@@ -23,7 +23,9 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from antiphon.core.chunks import Token
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, public_error
+from antiphon.core.events import ReasoningDelta, TextDelta
 from antiphon.core.observation import observed
 from antiphon.engines.engine import Prompt
 from antiphon.log import log_failure
@@ -34,6 +36,10 @@ T = TypeVar("T")
 JOURNAL = "journal"
 CLIENT = "client"
 """What may pause an answer: a journal that is not open yet, a client that does not read."""
+DeltaWriter = Callable[[str, tuple[Token, ...]], None]
+"""Takes the text of a delta, and the tokens behind it."""
+DeltaEncoder = Callable[[str, tuple[Token, ...]], bytes]
+"""Text, and the tokens behind it → the wire event with it."""
 LARGE = 1024 * 1024
 """Bytes of wire events from which on they are handled in a turn of their own."""
 
@@ -121,6 +127,13 @@ class Projection(Protocol):
         """The wire events for the next events of a choice."""
         ...
 
+    def delta_encoder(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaEncoder | None:
+        """What `push` does for each delta of this type in the item that is open; None if there is more to it.
+
+        It holds until there is another event than such a delta.
+        """
+        ...
+
     def finish(self) -> list[bytes]:
         """The wire events after the last event."""
         ...
@@ -143,6 +156,8 @@ class Journal:
 
     background = False
     """No client waits for the answer: another server may go on with it."""
+    needs_events = False
+    """What it stores is made of events, and not of their wire events alone."""
 
     @property
     def behind(self) -> bool:
@@ -255,6 +270,26 @@ class Driver:
             self._early += lines
         elif lines:
             self._client.write(lines)
+
+    def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter | None:
+        """What `push` does for each delta of this type in the item that is open; None if there is more to it.
+
+        Most of an answer is such deltas. With it, each takes half the calls, and no event is made of it.
+        """
+        encode, journal, client = self._projection.delta_encoder(choice, delta), self._journal, self._client
+        if encode is None:
+            return None
+        if journal is None:
+            return lambda text, tokens: client.write([encode(text, tokens)])
+        if journal.needs_events:
+            return None
+        record = journal.record
+
+        def write(text: str, tokens: tuple[Token, ...]) -> None:
+            if lines := record(choice, (), [encode(text, tokens)]):
+                client.write(lines)
+
+        return write
 
     @property
     def begun(self) -> bool:

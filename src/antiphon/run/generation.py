@@ -19,14 +19,14 @@ from antiphon.core.accumulator import DELTAS, Accumulator
 from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import Chunk, Finish, FinishReason, merge_chunks
 from antiphon.core.errors import AntiphonError, ReplicaLostError
-from antiphon.core.events import CallStarted, Event, Finished, Malformed
+from antiphon.core.events import CallStarted, Event, Finished, Malformed, ReasoningDelta, TextDelta
 from antiphon.core.items import Item
 from antiphon.core.observation import Observation, ObservedGeneration, observed
 from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
-from antiphon.run.drive import Driver, in_turn, own_turn
+from antiphon.run.drive import DeltaWriter, Driver, in_turn, own_turn
 from antiphon.run.endings import ClientStalledError
 from antiphon.run.repetition import WINDOW, RepetitionDetector
 from antiphon.run.replay import ReplayLog, may_be_half, request_after
@@ -70,6 +70,15 @@ class AnswerDecoder(Protocol):
     @property
     def reasoning_tokens(self) -> int:
         """Reasoning tokens so far."""
+        ...
+
+    @property
+    def open_delta(self) -> type[TextDelta | ReasoningDelta] | None:
+        """The type of the deltas that plain chunks come to; None where none is plain."""
+        ...
+
+    def take_plain(self, chunk: Chunk) -> bool:
+        """Whether the chunk is plain, which is taken then: its text is the one delta that it comes to."""
         ...
 
     def feed(self, chunk: Chunk) -> list[Event]:
@@ -117,6 +126,7 @@ class GenerationRun:
     __slots__ = (
         "__weakref__",
         "_before",
+        "_begins",
         "_broken",
         "_calls",
         "_check",
@@ -124,6 +134,7 @@ class GenerationRun:
         "_closings",
         "_continues",
         "_decoder",
+        "_direct",
         "_emit",
         "_ended",
         "_engine",
@@ -151,6 +162,7 @@ class GenerationRun:
         "_unread",
         "_verdict",
         "_work",
+        "_write",
     )
 
     def __init__(
@@ -191,6 +203,9 @@ class GenerationRun:
         self._output: Driver
         self._choice: int
         self._emit: Emit
+        self._direct = False  # nothing steps in between engine and driver
+        self._write: DeltaWriter | None = None  # of the item that is open, if it needs no events
+        self._begins = False  # another item may be open: its writer is not known yet
         self._held: list[Chunk] = []  # while the client does not read
         self._unread = 0  # how many those are, each with every alternative to its tokens
         self._failure: AntiphonError | None = None  # behind them
@@ -213,6 +228,8 @@ class GenerationRun:
         Raises AntiphonError.
         """
         self._output, self._choice, self._emit = output, choice, emit or output.push
+        steps_in = emit, self._calls, self._check, self._limit, self._intercepted or None
+        self._direct = all(each is None for each in steps_in)
         self._observation, self._started = observed(), perf_counter()
         if self._replay is not None and self._replay.chunks:
             await self._decode_again([*self._replay.chunks])
@@ -275,21 +292,33 @@ class GenerationRun:
         """See `Receiver`."""
         if self._output.paused or self._held:
             self._hold(chunks)
-        else:
+            return
+        try:
+            if self._write is not None and len(chunks) == 1:
+                chunk = chunks[0]  # what `_pass` would come to, for most tokens of most answers
+                if chunk.finish is None and self._decoder.take_plain(chunk):
+                    self._pieces.append(chunk.text)
+                    self._write(chunk.text, chunk.tokens)
+                    return
             self._pass(chunks)
+        except Exception as error:
+            self._break_off(error)
+
+    def _break_off(self, error: Exception) -> None:
+        """An error of ours ends this answer, and is no concern of the engine's."""
+        self._work.cancel()
+        if not self._ended.done():
+            self._ended.set_exception(error)
 
     def _pass(self, chunks: list[Chunk]) -> None:
-        try:
-            if self._limit is None:
-                self._decode(self._taken(chunks) if self._intercepted else chunks)
-                over = self._finished
-            else:  # the reasoning may have to be closed behind any of the chunks
-                over = any(self._is_last([chunk]) for chunk in chunks)
-        except Exception as error:  # of ours: it ends this answer, and is no concern of the engine's
-            self._work.cancel()
-            if not self._ended.done():
-                self._ended.set_exception(error)
-            return
+        if self._limit is None:
+            self._decode(self._taken(chunks) if self._intercepted else chunks)
+            over = self._finished
+        else:  # the reasoning may have to be closed behind any of the chunks
+            over = any(self._is_last([chunk]) for chunk in chunks)
+        if self._begins and (delta := self._decoder.open_delta) is not None:
+            self._begins = False
+            self._write = self._output.delta_writer(self._choice, delta)
         if over and not self._ended.done():
             self._held.clear()
             self._unread = 0
@@ -329,7 +358,10 @@ class GenerationRun:
         self._unread -= sum(map(_weight, piece))
         if self._held:
             in_turn(self._release)
-        self._pass(piece if self._limit is not None else [merge_chunks(piece)])
+        try:
+            self._pass(piece if self._limit is not None else [merge_chunks(piece)])
+        except Exception as error:
+            self._break_off(error)
         if self._failure is not None and not self._held:
             self.fail(self._failure)
 
@@ -382,6 +414,7 @@ class GenerationRun:
                 self._pieces.append(events[0].text)  # type: ignore[union-attr]
             elif events:
                 events = self._visible(events)
+                self._write, self._begins = None, self._direct
             finish = chunk.finish
             if finish is None and (decoder.stopped or (self._calls is not None and self._calls.over)):
                 finish = Finish(FinishReason.STOP)  # there is no need for the engine to continue

@@ -62,6 +62,9 @@ class GenerationRecord(Struct):
 class RecordingDecoder:
     """Decodes as `decoder` does, and records it. See `AnswerDecoder`."""
 
+    open_delta = None
+    """No chunk is plain: the events of each are recorded."""
+
     def __init__(self, decoder: AnswerDecoder, record: GenerationRecord) -> None:
         self._decoder = decoder
         self._record = record
@@ -85,6 +88,10 @@ class RecordingDecoder:
     def reasoning_tokens(self) -> int:
         """See `AnswerDecoder`."""
         return self._decoder.reasoning_tokens
+
+    def take_plain(self, chunk: Chunk) -> bool:
+        """See `AnswerDecoder`."""
+        return False
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """See `AnswerDecoder`."""

@@ -138,6 +138,13 @@ class ChatCompletionStream(StreamProjection):
                 self._push_rare(state, event, out)
         return out
 
+    def delta_encoder(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> Piece | None:
+        """See `Projection`."""
+        state = self._choices[choice]
+        if delta is ReasoningDelta:
+            return state.reasoning
+        return state.content if state.has_content else None
+
     def finish(self) -> list[bytes]:
         """What comes after the last chunk: usage, if it was asked for, and the end mark."""
         return [*self._chunks.usage(state.usage for state in self._choices), DONE]

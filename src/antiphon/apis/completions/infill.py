@@ -149,6 +149,9 @@ class InfillStream(StreamProjection):
                 out.append(_encoded(_last(self._envelope, "", "".join(self._text), event), self._fields))
         return out
 
+    def delta_encoder(self, choice: int, delta: type[Event]) -> None:
+        """Each event is kept for the last piece."""
+
     def finish(self) -> list[bytes]:
         """Nothing comes behind the last piece."""
         return []

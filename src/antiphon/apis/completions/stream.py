@@ -13,7 +13,7 @@ from antiphon.apis.completions.resource import Completion, CompletionChoice
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.projection import StreamProjection
 from antiphon.core.chunks import FinishReason
-from antiphon.core.events import Event, Finished, TextDelta, Usage
+from antiphon.core.events import Event, Finished, ReasoningDelta, TextDelta, Usage
 
 
 class _ChoiceState(Struct):
@@ -98,6 +98,10 @@ class CompletionStream(StreamProjection):
                 self._chunks.settle(choice, event.usage)
                 out += self._finish_choice(choice, event)
         return out
+
+    def delta_encoder(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> Piece | None:
+        """See `Projection`. There is no reasoning."""
+        return self._choices[choice].text if delta is TextDelta else None
 
     def finish(self) -> list[bytes]:
         """What comes after the last chunk: usage, if it was asked for, and the end mark."""

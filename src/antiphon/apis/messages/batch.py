@@ -182,6 +182,9 @@ class BatchProjection:
                 setattr(counts, entry.kind, getattr(counts, entry.kind) + 1)
         return [entry.line for entry in entries]
 
+    def delta_encoder(self, choice: int, delta: type[Any]) -> None:
+        """Results have no deltas."""
+
     def finish(self) -> list[bytes]:
         """Each request has its result."""
         self.status = "completed"

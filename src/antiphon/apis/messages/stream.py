@@ -45,6 +45,7 @@ from antiphon.apis.messages.resource import (
 from antiphon.apis.messages.server_tools import Seal
 from antiphon.apis.projection import StreamProjection
 from antiphon.core.accumulator import DELTAS
+from antiphon.core.chunks import Token
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import (
     CallEnded,
@@ -106,6 +107,13 @@ class MessageStream(StreamProjection):
             else:
                 self._push_rare(event, out)
         return out
+
+    def delta_encoder(
+        self, choice: int, delta: type[Event]
+    ) -> Callable[[str, tuple[Token, ...]], bytes] | None:
+        """See `Projection`."""
+        frame = self._frame
+        return None if frame is None else lambda text, tokens: _encode(text).join(frame)
 
     def _push_rare(self, event: Event, out: list[bytes]) -> None:
         match event:

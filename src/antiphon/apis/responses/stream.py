@@ -194,6 +194,22 @@ class ResponseProjection:
                 self._push_rare(event, out)
         return out
 
+    def delta_encoder(
+        self, choice: int, delta: type[Event]
+    ) -> Callable[[str, tuple[Token, ...]], bytes] | None:
+        """See `Projection`."""
+        if self._frame is None:
+            return None
+        numbers, written, (head, middle, tail) = self._numbers, self._written, self._frame
+
+        def encode_delta(text: str, tokens: tuple[Token, ...]) -> bytes:
+            written.append(tokens)
+            number = numbers.next
+            numbers.next = number + 1
+            return b"%b%d%b%b%b" % (head, number, middle, encode(text), tail)
+
+        return encode_delta
+
     def _push_rare(self, event: Event, out: list[bytes]) -> None:
         if self._ended:
             self._close(_status(event), out)
