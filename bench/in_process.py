@@ -32,8 +32,8 @@ from antiphon.decode.ids import ids_by, random_id
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt, Receiver, Work
-from antiphon.http.delivery import Frame, frame
-from antiphon.run.drive import Driver, Projection
+from antiphon.http.delivery import READY, UNTYPED, Framing
+from antiphon.run.drive import Client, DeltaEncoder, DeltaWriter, Driver, Projection
 from antiphon.run.generation import GenerationRun, Interceptors
 from bench.measure import Figure, take_turns
 from bench.scenario import CASES, PLAIN, Case
@@ -104,20 +104,20 @@ def payloads(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
     """What a stream sends in each of an engine's steps, then the rest."""
     accepted = accept(request, "bench")
     stream = ChatCompletionStream(_envelope(request), 1, accepted.presentation)
-    return _drive(accepted.turn, stream, chunks, _Client(frame)).sent
+    return _drive(accepted.turn, stream, chunks, _Client(UNTYPED)).sent
 
 
 def answer(request: ChatRequest, chunks: list[Chunk]) -> bytes:
     """The body of the full answer."""
     accepted = accept(request, "bench")
-    return _drive(accepted.turn, ChatCompletionBuilder(_envelope(request), 1), chunks, _Client(frame)).body
+    return _drive(accepted.turn, ChatCompletionBuilder(_envelope(request), 1), chunks, _Client(UNTYPED)).body
 
 
 def messages(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
     """What a stream of Anthropic's API sends for the same request."""
     accepted = accept_message(_message(request), MessageContext("bench"))
     stream = MessageStream(_envelope(request), accepted.presentation, str)
-    return _drive(accepted.turn, stream, chunks, _Client(b"".join)).sent
+    return _drive(accepted.turn, stream, chunks, _Client(READY)).sent
 
 
 def _message(request: ChatRequest) -> CreateMessage:
@@ -133,25 +133,24 @@ def _message(request: ChatRequest) -> CreateMessage:
     )
 
 
-class _Client:
-    """Keeps what it gets. See `run.drive.Client`."""
+class _Client(Client):
+    """Keeps what it gets, as server-sent events."""
 
-    started = False
-
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
+    def __init__(self, framing: Framing) -> None:
+        self._framing = framing
         self.sent: list[bytes] = []
         self.body = b""
 
-    def attach(self, driver: Driver) -> None:
-        pass
-
     def write(self, lines: list[bytes]) -> None:
-        self.sent.append(self._frame(lines))
+        self.sent.append(self._framing.many(lines))
+
+    def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
+        keep, frame = self.sent.append, self._framing.one
+        return lambda text, tokens: keep(frame(encode(text, tokens)))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         if lines:
-            self.sent.append(self._frame(lines))
+            self.sent.append(self._framing.many(lines))
         self.body = body()
 
 

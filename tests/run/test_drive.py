@@ -152,7 +152,7 @@ class Notes:
         self.released = True
 
 
-class Viewer:
+class Viewer(Client):
     """A client that keeps what it is shown. It leaves, or stops to read, when told to."""
 
     def __init__(self, *, gone: bool = False) -> None:

@@ -11,14 +11,15 @@ Where our own server serves the request, a stream is written straight to its tra
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from starlette.types import Receive, Scope, Send
 
 from antiphon.app.app import Options
+from antiphon.core.chunks import Token
 from antiphon.http.protocol import STREAM, Listener, StreamProtocol
-from antiphon.run.drive import CLIENT, LARGE, Client, Driver, own_turn
+from antiphon.run.drive import CLIENT, LARGE, Client, DeltaEncoder, DeltaWriter, Driver, own_turn
 from antiphon.run.endings import ClientLeftError, ClientStalledError
 
 EVENT_STREAM = [
@@ -35,8 +36,12 @@ log = structlog.get_logger()
 
 _COMMENT = b": keep-alive\n\n"
 
-Frame = Callable[[list[bytes]], bytes]
-"""The payloads of events → server-sent events."""
+
+class Framing(NamedTuple):
+    """The payload of `one` event, or of `many`, → server-sent events."""
+
+    one: Callable[[bytes], bytes]
+    many: Callable[[list[bytes]], bytes]
 
 
 class DirectConnection:
@@ -208,7 +213,7 @@ class FullAnswer(_Delivery):
 
 
 class EventStream(_Delivery):
-    """Server-sent events. `frame` makes them of payloads, `after` comes behind the last."""
+    """Server-sent events. `framing` makes them of payloads, `after` comes behind the last."""
 
     silence = _COMMENT
     """What is sent when there is nothing to send."""
@@ -217,11 +222,11 @@ class EventStream(_Delivery):
         self,
         driver: Driver,
         options: Options,
-        frame: Frame,
+        framing: Framing,
         after: bytes = b"",
     ) -> None:
         super().__init__(driver, options)
-        self._frame = frame
+        self._framing = framing
         self._after = after
         self._early: list[bytes] = []  # before the response has begun
         self._out: Callable[[bytes], object] = self._begin
@@ -251,12 +256,22 @@ class EventStream(_Delivery):
         """See `Client`."""
         self._silent = False
         self.started = True
-        self._out(self._frame(lines))
+        self._out(self._framing.many(lines))
+
+    def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
+        """See `Client`. The response has begun."""
+        frame = self._framing.one
+
+        def write(text: str, tokens: tuple[Token, ...]) -> None:
+            self._silent = False
+            self._out(frame(encode(text, tokens)))
+
+        return write
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
         self.started = True
-        self._last = self._frame(lines) if lines else b""
+        self._last = self._framing.many(lines) if lines else b""
 
     def _begin(self, events: bytes) -> None:
         """Keep what comes before the response has begun, and begin it."""
@@ -325,6 +340,11 @@ def _discard(body: bytes) -> None:
     """Nobody reads it: a closed transport raises for what is written to it."""
 
 
-def frame(payloads: list[bytes]) -> bytes:
-    """Payloads as server-sent events without a type."""
+def _frame(payloads: list[bytes]) -> bytes:
     return b"data: %b\n\n" % b"\n\ndata: ".join(payloads)
+
+
+UNTYPED = Framing(b"data: %b\n\n".__mod__, _frame)
+"""Server-sent events without a type."""
+READY = Framing(bytes, b"".join)
+"""The payloads are server-sent events."""

@@ -5,14 +5,14 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.apis.framing import DONE, frame, obfuscate
+from antiphon.apis.framing import DONE, event, frame, obfuscate
 from antiphon.apis.responses.resource import TokenCounts
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.app.app import App
 from antiphon.app.responses import compaction, history, stored
 from antiphon.app.responses.create import begin, response_id
 from antiphon.core.errors import RequestError
-from antiphon.http.delivery import EventStream, Frame, FullAnswer, LogStream
+from antiphon.http.delivery import EventStream, Framing, FullAnswer, LogStream
 from antiphon.http.request import (
     app_of,
     json_response,
@@ -36,11 +36,11 @@ async def create(request: Request) -> Answer:
         await creation.queue()
         if wire.stream:
             log = stored.log_driver(app, owner, creation.id)
-            return LogStream(log, app.options, _frame(obfuscated), after=DONE)
+            return LogStream(log, app.options, _framing(obfuscated), after=DONE)
         return json_response(creation.projection.body())
     driver = creation.driver(streamed=bool(wire.stream))
     if wire.stream:
-        return EventStream(driver, app.options, _frame(obfuscated), after=DONE)
+        return EventStream(driver, app.options, _framing(obfuscated), after=DONE)
     return FullAnswer(driver, app.options)
 
 
@@ -50,7 +50,7 @@ async def retrieve(request: Request) -> Answer:
     after = query.number("starting_after", -1, least=0)
     if query.flag("stream"):
         driver = await stored.events(*target, after)
-        return LogStream(driver, app.options, _frame(query.flag("include_obfuscation")), after=DONE)
+        return LogStream(driver, app.options, _framing(query.flag("include_obfuscation")), after=DONE)
     if after >= 0:
         raise RequestError("starting_after requires stream=true.", param="starting_after")
     return json_response(await stored.retrieve(*target))
@@ -75,13 +75,13 @@ async def compact(request: Request) -> FullAnswer:
     return FullAnswer(await compaction.compact(app, wire, owner_of(request)), app.options)
 
 
-def _frame(obfuscated: bool) -> Frame:
+def _framing(obfuscated: bool) -> Framing:
     """What makes server-sent events of payloads."""
-    return _padded if obfuscated else frame
+    return _PADDED if obfuscated else _TYPED
 
 
-def _padded(payloads: list[bytes]) -> bytes:
-    return frame(obfuscate(payloads))
+_TYPED = Framing(event, frame)
+_PADDED = Framing(lambda payload: frame(obfuscate([payload])), lambda payloads: frame(obfuscate(payloads)))
 
 
 def _target(request: Request) -> tuple[App, str, str]:

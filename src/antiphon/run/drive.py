@@ -204,6 +204,10 @@ class Client:
     def write(self, lines: list[bytes]) -> None:
         """Send wire events, at once or as soon as they can be sent."""
 
+    def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
+        """Sends the wire events that `encode` makes of deltas, each as `write` would."""
+        return lambda text, tokens: self.write([encode(text, tokens)])
+
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """Send the last wire events, or the body: the answer is over."""
 
@@ -280,7 +284,7 @@ class Driver:
         if encode is None:
             return None
         if journal is None:
-            return lambda text, tokens: client.write([encode(text, tokens)])
+            return client.delta_writer(encode)
         if journal.needs_events:
             return None
         record = journal.record
