@@ -132,7 +132,7 @@ async def test_models_of_other_servers_take_no_room() -> None:
 
 async def test_a_model_that_cannot_be_loaded_is_told_without_the_reason_and_tried_again() -> None:
     first, second = Engine("first"), Engine("second")
-    models = await started(first, second, keep=ONE)
+    models = await started(first, second, keep=ONE, retry_seconds=0)
     second.failure = EngineError("/secret/path is gone.")
 
     with capture_logs() as logs, pytest.raises(EngineError, match="'b' could not be loaded") as raised:
@@ -143,6 +143,23 @@ async def test_a_model_that_cannot_be_loaded_is_told_without_the_reason_and_trie
     assert await said(models, "a") == "first"
     second.failure = None
     assert await said(models, "b") == "second"
+    await models.stop()
+
+
+async def test_a_model_that_could_not_be_loaded_frees_no_other_again_at_once() -> None:
+    first, second = Engine("first"), Engine("second")
+    models = await started(first, second, keep=ONE)
+    second.failure = EngineError("It is gone.")
+    with pytest.raises(EngineError, match="'b' could not be loaded"):
+        await said(models, "b")
+    assert await said(models, "a") == "first"
+    stops = first.stops
+    second.failure = None
+
+    with pytest.raises(EngineError, match="'b' could not be loaded"):
+        await said(models, "b")
+
+    assert (first.stops, await said(models, "a")) == (stops, "first")
     await models.stop()
 
 

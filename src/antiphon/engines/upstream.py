@@ -154,6 +154,19 @@ class Options:
         return PoolEngine([(each.model, UpstreamEngine(each, limits)) for each in servers])
 
 
+def card_of(server: Server, task: Task | None) -> ModelCard:
+    """The card of the model of a server, with what it is for: this `task`, or all that such a server does.
+
+    Raises EngineError if the server cannot do that.
+    """
+    api = vector_api(server.kind)
+    if task is not None and task not in api.tasks:
+        raise EngineError(f"A server of the kind {server.kind} has no models to {task}.")
+    tasks = api.tasks if task is None else frozenset({task})
+    able = structs.replace(server.card.capabilities, tasks=tasks, embedding=api.fields)
+    return structs.replace(server.card, capabilities=able)
+
+
 class UpstreamEngine:
     """The model of the server at the URL `options.model`. Raises EngineError if that is none."""
 
@@ -191,20 +204,8 @@ class UpstreamEngine:
         if self._loading is None:  # stopped meanwhile
             return
         log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
-        self._server, self._card = server, self._with_tasks(server)
+        self._server, self._card = server, card_of(server, self._options.task)
         self._admission = Admission(server.slots, self._limits)
-
-    def _with_tasks(self, server: Server) -> ModelCard:
-        """The card, with what the model is for. Raises EngineError if the server cannot do that."""
-        api, task = vector_api(server.kind), self._options.task
-        if task is not None and task not in api.tasks:
-            raise EngineError(f"A server of the kind {server.kind} has no models to {task}.")
-        able = structs.replace(
-            server.card.capabilities,
-            tasks=api.tasks if task is None else frozenset({task}),
-            embedding=api.fields,
-        )
-        return structs.replace(server.card, capabilities=able)
 
     async def probe(self) -> None:
         """Raise EngineError if the server does not answer, or is not ready."""

@@ -9,7 +9,7 @@ from antiphon.core.constraint import Gbnf, StructuralTag
 from antiphon.core.turn import Sampling
 from antiphon.dialects.detection.detect import OVERRIDE, detect
 from antiphon.engines.engine import ModelCard
-from antiphon.engines.upstream import Options, client_of, found_at
+from antiphon.engines.upstream import Options, card_of, client_of, found_at
 from antiphon.engines.upstreams.kind import ChatServer, Server
 from antiphon.run.constraints import WIRE_NAMES
 from antiphon.run.inspect import table
@@ -53,7 +53,7 @@ async def _inspect(options: Options) -> UpstreamReport:
         server = await found_at(options, client)
     finally:
         client.close()
-    card = server.card
+    card = card_of(server, options.task)
     chats = card.capabilities.chat
     dialect, reason = ("none", "the server reads and writes it") if chats else _dialect(card)
     return UpstreamReport(

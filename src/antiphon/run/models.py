@@ -40,6 +40,8 @@ from antiphon.tools.tool import Checked, ServerTool
 
 LOAD_SECONDS = 600.0
 """How long a request waits for its model to be loaded, and for room to load it."""
+RETRY_SECONDS = 30.0
+"""Seconds after a model could not be loaded in which no other is freed for it."""
 
 GRACE_SECONDS = 5.0
 """How long a model stays that was loaded for a request which does not use it yet."""
@@ -103,10 +105,13 @@ class Models:
         default: str | None = None,
         keep: KeepLoaded = KeepLoaded(),  # noqa: B008 (frozen)
         load_seconds: float = LOAD_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._served = served
         self._keep = keep
         self._load_seconds = load_seconds
+        self._retry_seconds = retry_seconds
+        self._failed: dict[ServedModel, float] = {}  # when a model could not be loaded, by the loop's clock
         self._changing = asyncio.Lock()
         self._bringing: dict[ServedModel, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
@@ -377,6 +382,7 @@ class Models:
             while served.uses and not self._keep.allows([*self._sizes(), served.memory]):
                 idle = [each for each in self._served if each.loaded and each.memory and not each.uses]
                 if idle:
+                    self._check_may_free(served)
                     await min(idle, key=lambda each: each.last_used).unload()
                 else:
                     self._freed.clear()
@@ -384,18 +390,28 @@ class Models:
             if served.uses:  # who wanted it may have left
                 await self._load_now(served)
 
-    @staticmethod
-    async def _load_now(served: ServedModel) -> None:
+    def _check_may_free(self, served: ServedModel) -> None:
+        """Raise EngineError if the model could not be loaded shortly before: others stay loaded then."""
+        failed = self._failed.get(served)
+        if failed is not None and asyncio.get_running_loop().time() - failed < self._retry_seconds:
+            raise _not_loaded(served)
+
+    async def _load_now(self, served: ServedModel) -> None:
         try:
             await served.load()
         except AntiphonError as error:
             log.error("a model could not be loaded", model=served.names[0], why=error.message)  # noqa: TRY400
-            message = f"The model '{served.names[0]}' could not be loaded. The log of the server says why."
-            raise EngineError(message) from error
+            self._failed[served] = asyncio.get_running_loop().time()
+            raise _not_loaded(served) from error
+        self._failed.pop(served, None)
 
     def _sizes(self) -> Iterator[int]:
         """What the loaded models take, as far as they are loaded here."""
         return (served.memory for served in self._served if served.loaded and served.memory)
+
+
+def _not_loaded(served: ServedModel) -> EngineError:
+    return EngineError(f"The model '{served.names[0]}' could not be loaded. The log of the server says why.")
 
 
 class _Hold:
