@@ -4,7 +4,9 @@ The first empty database of a process is migrated as any is, and the statements 
 tests the migrations themselves, and a store of tests that is not empty is migrated by them, too.
 """
 
+import sqlite3
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,15 +21,38 @@ _statements: dict[str, list[str]] = {}
 
 
 def migrate_again(connection: Connection) -> None:
-    """What `migrate` does, and to an empty database from the second on by the letter."""
+    """What `migrate` does, and to an empty database from the second on by the letter, or as a copy."""
     kept = _statements.get(connection.dialect.name)
     if inspect(connection).get_table_names():
         migrate(connection)
+    elif kept and _in_memory(connection):
+        connection.exec_driver_sql("ROLLBACK")  # nothing is copied into what is in a transaction
+        _copied(tuple(kept)).backup(_driver(connection))
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
     elif kept:
         for statement in kept:
             connection.exec_driver_sql(statement)
     else:
         _statements[connection.dialect.name] = _migrate_and_note(connection)
+
+
+def _in_memory(connection: Connection) -> bool:
+    """Nobody else can see the database."""
+    driver = _driver(connection)
+    return isinstance(driver, sqlite3.Connection) and not driver.execute("PRAGMA database_list").fetchone()[2]
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+@cache
+def _copied(statements: tuple[str, ...]) -> sqlite3.Connection:
+    """A database with the tables, to copy."""
+    made = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    for statement in statements:
+        made.execute(statement)
+    return made
 
 
 def _migrate_and_note(connection: Connection) -> list[str]:

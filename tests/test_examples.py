@@ -138,9 +138,13 @@ assistant: Blue.
 }
 
 
+LIBRARIES = ("anthropic", "httpx2", "httpcore2", "openai.resources.chat", "openai.resources.responses")
+"""What examples import, the SDK of OpenAI only when they use it."""
+
+
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    with programs_after("anthropic", "httpx2", "openai", folder=tmp_path_factory.mktemp("programs")) as runs:
+    with programs_after(*LIBRARIES, folder=tmp_path_factory.mktemp("programs")) as runs:
         yield runs
 
 

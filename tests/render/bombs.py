@@ -62,10 +62,10 @@ BOMBS = {
     "filterblock": "{% filter replace('a','b'*100000) %}{{ 'a'*100000 }}{% endfilter %}",
     "compare": "{% set a='a'*4000000+'b' %}{% set b='a'*4000000+'c' %}{% for i in range(100000) %}{% if a == b %}{% endif %}{% endfor %}",
     "in": "{% set a='a'*4000000 %}{% for i in range(100000) %}{% if 'aaaaaaaaaaab' in a %}{% endif %}{% endfor %}",
-    "in_flat": "{% set a='a'*4000000 %}" + "{% if 'aaaaaaaaaaab' in a %}{% endif %}" * 5000,
-    "count_flat": "{% set a='a'*4000000 %}" + "{{ a.count('ab') }}" * 5000,
+    "in_flat": "{% set a='a'*4000000 %}" + "{% if 'aaaaaaaaaaab' in a %}{% endif %}" * 500,
+    "count_flat": "{% set a='a'*4000000 %}" + "{{ a.count('ab') }}" * 500,
     "test_flat": "{% set a='a'*4000000 %}{% set b='a'*4000000+'c' %}"
-    + "{% if a is lower %}{% endif %}" * 5000,
+    + "{% if a is lower %}{% endif %}" * 500,
     "recursive": "{% for x in [[[1]*1000]*1000] recursive %}{{ loop(x) }}{% endfor %}",
     "recursive_inf": "{% set l=[1,2] %}{% for x in l recursive %}{{ loop(l) }}{% endfor %}",
     "listify": "{% set b='a'*15000000 %}{{ b|list|length }}",

@@ -261,7 +261,7 @@ async def test_it_has_the_modules_that_it_names(session: Session) -> None:
 
 def test_the_docs_name_them_too() -> None:
     docs = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
-    (listed,) = re.findall(r"Of the standard library there are (.*?)\.\n", docs, re.DOTALL)
+    (listed,) = re.findall(r"The available modules of the standard library are (.*?)\.\n", docs, re.DOTALL)
     assert tuple(re.findall("`(.*?)`", listed)) == MODULES
 
 
