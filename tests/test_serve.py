@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
+from tests.server import NO_TLS
 from tests.server_process import EXIT_SECONDS, START_SECONDS, serving
 
 ANTIPHON = Path(sys.executable).with_name("antiphon")
@@ -58,7 +59,9 @@ def ask(content: str, model: str = "scripted", **more: Any) -> dict[str, Any]:
 
 
 def chat(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
-    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=START_SECONDS)
+    return httpx.post(
+        f"{url}/v1/chat/completions", json=body, headers=headers, timeout=START_SECONDS, verify=NO_TLS
+    )
 
 
 def said(response: httpx.Response) -> str:
@@ -82,7 +85,7 @@ NO_KEY = (401, "authentication_error", "invalid_api_key", None)
 def test_it_says_where_it_listens_and_answers_there(tmp_path: Path, scripted: tuple[str, ...]) -> None:
     with serving(tmp_path, *scripted) as server:
         assert said(chat(server.url, ask("Hi"))) == "Hello there, friend!"
-        assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
+        assert httpx.get(f"{server.url}/health", verify=NO_TLS).json()["status"] == "ready"
         assert server.stderr == ""
 
 
@@ -110,7 +113,9 @@ def test_events_of_thoughts_have_the_names_that_were_chosen(
     options = ("--script", str(script), "--store", "memory", "--reasoning-events", "open-responses")
     with serving(tmp_path, *scripted[:-2], *options) as server:
         body = {"model": "scripted", "input": "Hi", "stream": True}
-        stream = httpx.post(f"{server.url}/v1/responses", json=body, timeout=START_SECONDS).text
+        stream = httpx.post(
+            f"{server.url}/v1/responses", json=body, timeout=START_SECONDS, verify=NO_TLS
+        ).text
         assert "event: response.reasoning.delta" in stream
         assert "reasoning_text.delta" not in stream
 
@@ -126,7 +131,7 @@ def test_the_line_to_try_can_be_run(tmp_path: Path, scripted: tuple[str, ...], n
         assert target == f"{url}/v1/chat/completions"
         assert json.loads(data)["model"] == name
         key, _, value = header.partition(": ")
-        response = httpx.post(target, content=data.encode(), headers={key: value})
+        response = httpx.post(target, content=data.encode(), headers={key: value}, verify=NO_TLS)
         assert said(response) == "Hello there, friend!"
 
 
@@ -160,7 +165,7 @@ def test_options_come_from_the_file_and_the_environment(tmp_path: Path, script: 
 
 def test_a_model_has_all_its_names(tmp_path: Path, scripted: tuple[str, ...]) -> None:
     with serving(tmp_path, *scripted, "--model-name", "org/big", "--model-name", "alias") as server:
-        listed = httpx.get(f"{server.url}/v1/models").json()["data"]
+        listed = httpx.get(f"{server.url}/v1/models", verify=NO_TLS).json()["data"]
         assert [model["id"] for model in listed] == ["org/big", "alias"]
         for name in ("org/big", "alias"):
             assert chat(server.url, ask("Hi", name)).json()["model"] == name
@@ -277,7 +282,7 @@ def test_a_store_that_is_none(tmp_path: Path, script: Path) -> None:
 
 def test_a_chat_template_that_has_a_name(tmp_path: Path, scripted: tuple[str, ...]) -> None:
     with serving(tmp_path, *scripted, "--chat-template", "chatml") as process:
-        rendered = httpx.post(f"{process.url}/v1/chat/completions/render", json=ask("Hi"))
+        rendered = httpx.post(f"{process.url}/v1/chat/completions/render", json=ask("Hi"), verify=NO_TLS)
     assert "<|im_start|>user\\nHi<|im_end|>" in rendered.text
 
 
@@ -294,7 +299,9 @@ def test_a_chat_template_that_is_wrong(tmp_path: Path, scripted: tuple[str, ...]
 def streaming(url: str, content: str) -> Iterator[Iterator[str]]:
     """The payloads of a stream that has begun."""
     body = ask(content, stream=True)
-    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=START_SECONDS) as response:
+    with httpx.stream(
+        "POST", f"{url}/v1/chat/completions", json=body, timeout=START_SECONDS, verify=NO_TLS
+    ) as response:
         assert response.status_code == 200
         lines = (line.removeprefix("data: ") for line in response.iter_lines() if line)
         assert "assistant" in next(lines)
@@ -303,7 +310,7 @@ def streaming(url: str, content: str) -> Iterator[Iterator[str]]:
 
 def refuses(url: str) -> bool:
     """Whether no answers are begun any more: the server has seen the signal."""
-    health = httpx.get(f"{url}/health", timeout=EXIT_SECONDS)
+    health = httpx.get(f"{url}/health", timeout=EXIT_SECONDS, verify=NO_TLS)
     assert health.json()["status"] == ("ready" if health.is_success else "draining")
     return health.status_code == 503
 
@@ -360,7 +367,7 @@ def test_a_signal_lets_a_running_stream_end(tmp_path: Path, scripted: tuple[str,
 def test_a_client_that_leaves_is_no_error(tmp_path: Path, scripted: tuple[str, ...]) -> None:
     body = {"model": "scripted", "input": "endless", "stream": True}
     with serving(tmp_path, *scripted) as server:
-        with httpx.stream("POST", f"{server.url}/v1/responses", json=body) as response:
+        with httpx.stream("POST", f"{server.url}/v1/responses", json=body, verify=NO_TLS) as response:
             next(line for line in response.iter_lines() if "output_text.delta" in line)
         # Its item is closed, for the store: a closed transport raises for what is written to it.
         assert said(chat(server.url, ask("Hi"))) == "Hello there, friend!"
@@ -428,7 +435,9 @@ def test_the_command_to_try_is_one_that_the_model_answers(tmp_path: Path) -> Non
         found = re.search(rf"^try: curl {url}(/\S+) .* -d '(.*)'$", server.stdout, re.MULTILINE)
         assert found, server.stdout
         assert found[1] == "/v1/embeddings"
-        [vector] = httpx.post(url + found[1], json=json.loads(found[2]), timeout=START_SECONDS).json()["data"]
+        [vector] = httpx.post(
+            url + found[1], json=json.loads(found[2]), timeout=START_SECONDS, verify=NO_TLS
+        ).json()["data"]
         assert len(vector["embedding"]) > 100
 
 
@@ -501,7 +510,7 @@ def test_a_hangup_reads_the_keys_again(tmp_path: Path, scripted: tuple[str, ...]
     keys.write_text('[[keys]]\nname = "ann"\nvalue = "old"')
     with serving(tmp_path, *scripted, "--keys", str(keys)) as server:
         url = server.url
-        with httpx.Client(base_url=url, headers={"authorization": old}) as client:
+        with httpx.Client(verify=NO_TLS, base_url=url, headers={"authorization": old}) as client:
             assert client.get("/v1/models").status_code == 200
             assert refusal(chat(url, ask("Hi"), authorization=new)) == NO_KEY
             keys.write_text('[[keys]]\nname = "ann"\nvalue = ["old", "new"]')
@@ -537,7 +546,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, scripted: tuple[str, ...]
 
 @BOTH
 def test_a_signal_ends_an_idle_server_at_once(tmp_path: Path, scripted: tuple[str, ...], signum: int) -> None:
-    with serving(tmp_path, *scripted) as server, httpx.Client(base_url=server.url) as client:
+    with serving(tmp_path, *scripted) as server, httpx.Client(base_url=server.url, verify=NO_TLS) as client:
         assert client.get("/health").json()["status"] == "ready"  # and the connection stays open
         assert said(client.post("/v1/chat/completions", json=ask("Hi")))
         server.send(signum)
@@ -553,7 +562,7 @@ def test_a_tool_at_work_does_not_hold_a_server_that_is_stopped(
     options = (*scripted, "--dialect", "hermes", "--shell", f"sh -c 'cd {tmp_path} && exec sh'")
     with (
         serving(tmp_path, *options) as server,
-        httpx.stream("POST", f"{server.url}/v1/responses", json=asked, timeout=20) as response,
+        httpx.stream("POST", f"{server.url}/v1/responses", json=asked, timeout=20, verify=NO_TLS) as response,
     ):
         told = response.iter_bytes()  # to forget it would be to leave
         next(told)
@@ -585,7 +594,7 @@ ALONE = ("--parallel", "1", "--threads", "1")
 def test_the_bundled_model_answers_and_ends(tmp_path: Path) -> None:
     with serving(tmp_path, "--port", "0", "--context", "512", *ALONE) as server:
         url = server.url
-        [model] = httpx.get(f"{url}/v1/models").json()["data"]
+        [model] = httpx.get(f"{url}/v1/models", verify=NO_TLS).json()["data"]
         body = ask("What is the capital of France?", model["id"], max_tokens=16, temperature=0)
         assert len(said(chat(url, body))) > 8
         server.send(signal.SIGINT)
@@ -596,9 +605,11 @@ def test_the_bundled_model_answers_and_ends(tmp_path: Path) -> None:
 def test_the_bundled_model_is_stopped_in_the_middle(tmp_path: Path) -> None:
     with serving(tmp_path, "--port", "0", *ALONE) as server:
         url = server.url
-        [model] = httpx.get(f"{url}/v1/models").json()["data"]
+        [model] = httpx.get(f"{url}/v1/models", verify=NO_TLS).json()["data"]
         body = ask("Tell a very long story.", model["id"], stream=True, temperature=0, presence_penalty=2)
-        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=START_SECONDS) as response:
+        with httpx.stream(
+            "POST", f"{url}/v1/chat/completions", json=body, timeout=START_SECONDS, verify=NO_TLS
+        ) as response:
             lines = response.iter_lines()  # to forget it would be to leave
             assert next(lines)
             server.send(signal.SIGINT)

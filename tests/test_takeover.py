@@ -18,6 +18,7 @@ import pytest
 
 from tests.response_invariants import check, read_sse
 from tests.search import CI
+from tests.server import NO_TLS
 from tests.server_process import Process, serving
 from tests.test_serve import ALONE, refuses
 
@@ -81,13 +82,13 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 def post(server: Process, given: str, status: int = 200, path: str = "/responses", **more: Any) -> Any:
     body = {"model": "scripted", "input": given, **more} if path == "/responses" else {}
-    response = httpx.post(f"{server.url}/v1{path}", json=body, timeout=LONGEST_WAIT)
+    response = httpx.post(f"{server.url}/v1{path}", json=body, timeout=LONGEST_WAIT, verify=NO_TLS)
     assert response.status_code == status, response.text
     return response.json()
 
 
 def get(server: Process, response_id: str, status: int = 200) -> Any:
-    response = httpx.get(f"{server.url}/v1/responses/{response_id}", timeout=LONGEST_WAIT)
+    response = httpx.get(f"{server.url}/v1/responses/{response_id}", timeout=LONGEST_WAIT, verify=NO_TLS)
     assert response.status_code == status, response.text
     return response.json()
 
@@ -118,7 +119,9 @@ class Reader:
         method, url, body, query = self._request
         with (
             suppress(httpx.TransportError),  # the server was killed
-            httpx.stream(method, url, json=body, params=query, timeout=LONGEST_WAIT) as response,
+            httpx.stream(
+                method, url, json=body, params=query, timeout=LONGEST_WAIT, verify=NO_TLS
+            ) as response,
         ):
             for line in response.iter_lines():
                 if line.startswith("data: {"):
@@ -157,7 +160,7 @@ def following(server: Process, response_id: str, **query: Any) -> Reader:
 def events(server: Process, response_id: str, **query: Any) -> list[bytes]:
     """The whole stream of a response, read from this server."""
     url = f"{server.url}/v1/responses/{response_id}"
-    response = httpx.get(url, params={"stream": "true", **query}, timeout=LONGEST_WAIT)
+    response = httpx.get(url, params={"stream": "true", **query}, timeout=LONGEST_WAIT, verify=NO_TLS)
     assert response.status_code == 200, response.text
     return read_sse(response.content)
 
@@ -261,7 +264,9 @@ def test_what_was_answered_is_there(servers: Servers, sqlite: str) -> None:
     second = servers.start(sqlite)
     for response in told:
         assert get(second, response["id"]) == response
-    items = httpx.get(f"{second.url}/v1/conversations/{conversation['id']}/items").json()["data"]
+    items = httpx.get(f"{second.url}/v1/conversations/{conversation['id']}/items", verify=NO_TLS).json()[
+        "data"
+    ]
     assert len(items) == 2
 
 
@@ -429,7 +434,7 @@ def test_a_database_that_is_lost_comes_back(
         # A new answer would wait for the database, and the story would not be written in time.
         assert get(server, kept["id"], status=503)["error"]["code"] == "store_error"
         assert text_of(post(server, "Hi", store=False)) == "Hello there, friend!"
-        assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
+        assert httpx.get(f"{server.url}/health", verify=NO_TLS).json()["status"] == "ready"
     finally:
         postgresql_server.start()
     assert get(server, kept["id"]) == kept

@@ -32,7 +32,7 @@ from tests.http.harmony import Said
 from tests.media import WAV
 from tests.response_invariants import check
 from tests.run.support import until
-from tests.server import Running, running
+from tests.server import NO_TLS, Running, running
 from tests.tools.mcp_servers import SECRET, Serving, serving
 from tests.tools.mcp_tools import PAGE, PIXEL, STDIO
 
@@ -40,7 +40,9 @@ HASTY = Limits(mcp_seconds=1, mcp_connect_seconds=2)
 
 
 def network() -> Network:
-    return Network(GuardedTransport(public, look_up), httpx2.AsyncHTTPTransport(trust_env=False))
+    return Network(
+        GuardedTransport(public, look_up), httpx2.AsyncHTTPTransport(verify=NO_TLS, trust_env=False)
+    )
 
 
 def call(name: str, **arguments: Any) -> str:
