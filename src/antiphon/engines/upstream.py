@@ -93,8 +93,9 @@ DRAIN_SECONDS = 0.05
 NOT_THERE = (404, 405, 501)
 """The statuses of a server that does not have what is asked for."""
 
-LOOKUPS = 16
-"""Tokens whose text is asked for at a time."""
+LOOKUPS = 4
+"""Tokens whose text is asked for at a time. llama-server has as many threads beside those of its slots, and a
+connection keeps its thread for 5 s after an answer: a further one would wait for that."""
 
 
 def is_kind(_type: object, value: str | None) -> None:
