@@ -191,7 +191,7 @@ def test_reasoning_is_dimmed_and_markdown_is_rendered(
     for line in ("Hmm.\n", "It is so.", "print(2)", "• two", "here (http://there.example)"):
         assert line in drawn
     assert "```" not in drawn.rpartition("print(2)")[2]
-    assert drawn.endswith("(calls get, which nobody runs here)\n(the limit of tokens was reached)\n")
+    assert drawn.endswith("(calls get, which is not run here)\n(the limit of tokens was reached)\n")
 
 
 def test_a_block_that_is_higher_than_the_terminal_is_shown_whole_in_the_end(

@@ -130,7 +130,7 @@ async def test_an_answer_that_nobody_knows_is_one_line(
     server: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await replayed(server, "nothing") == 1
-    assert "Nothing is kept of 'nothing'" in capsys.readouterr().err
+    assert "No details are kept of 'nothing'" in capsys.readouterr().err
 
 
 async def test_a_file_that_is_no_record_is_refused(

@@ -223,7 +223,7 @@ class Screen:
             self._said(choice.delta.content.translate(HARMLESS))
         for call in choice.delta.tool_calls or ():
             if call.function.name:
-                self.note(f"calls {call.function.name.translate(HARMLESS)}, which nobody runs here")
+                self.note(f"calls {call.function.name.translate(HARMLESS)}, which is not run here")
         if choice.finish_reason == "length":
             self.note("the limit of tokens was reached")
 
@@ -400,7 +400,7 @@ class Conversation:
             if word in self._commands:
                 self._commands[word](rest.strip())
             elif re.fullmatch(r"/\w+", word):
-                print(f"antiphon: there is no {word}. /help lists what there is.", file=sys.stderr)
+                print(f"antiphon: there is no {word}. /help lists the commands.", file=sys.stderr)
             elif word:
                 self._history += _exchange(self._client, self._history, line.strip())
         except ChatError as error:
@@ -438,7 +438,7 @@ def converse(client: Client, system: str | None) -> None:
     if sys.stdin.isatty():
         with suppress(ImportError):  # not everywhere; it gives `input` line editing and history
             import readline  # noqa: F401, PLC0415 (at the top it would cost every command)
-        print(f"{model}. /help lists the commands, /exit leaves, Ctrl-C stops an answer.")
+        print(f"{model}. /help lists the commands, /exit ends the chat, Ctrl-C stops an answer.")
     conversation = Conversation(client, system)
     while (line := _read_line()) is not None and conversation.take(line):
         pass

@@ -113,7 +113,7 @@ def compose(settings: Settings) -> Runtime:
         keys=keys,
     )
     if name is not None:
-        app.models.require(name, "find texts by what they mean, as --search-embeddings says")
+        app.models.require(name, "find texts by their meaning, for --search-embeddings")
     return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds), mcp)
 
 

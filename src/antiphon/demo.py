@@ -52,11 +52,11 @@ def _chat(title: str, shows: str, question: str, **more: Any) -> Try:
 
 
 TRIES = (
-    _chat("Reasoning", "apart from the answer, as it is written", "Why is the sky blue?", stream=True),
+    _chat("Reasoning", "separate from the answer, as it is generated", "Why is the sky blue?", stream=True),
     _chat("A tool call", "arguments as they are written", "the weather in Rome?", stream=True, tools=[_TOOL]),
     _chat("Structured output", "JSON that fits the schema", "Describe Rome.", response_format=_FORMAT),
     _chat("Output that does not fit", "`unmet` says where", "Describe Rome badly.", response_format=_FORMAT),
-    _chat("An engine that fails", "an error behind the text", "Break in the middle.", stream=True),
+    _chat("An engine that fails", "an error after the text", "Break in the middle.", stream=True),
     _chat("A wrong request", "an error with the parameter's name", "Hello!", temperature="hot"),
     Try(
         "Anthropic's API",

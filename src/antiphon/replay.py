@@ -121,7 +121,7 @@ def _decoded(generation: Generation, dialect: str | None) -> tuple[list[ShownEve
     """The events, and how they came about."""
     recorded = [event for step in generation.steps for event in step.events] + generation.end
     if generation.prompt.messages is not None:
-        return recorded, "as they were recorded: the parts of this answer came apart from its server"
+        return recorded, "as they were recorded: the server had already separated the parts of this answer"
     reading = generation.reading
     if dialect is not None:
         reading = replace(reading, dialect=dialect)

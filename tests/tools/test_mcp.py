@@ -105,7 +105,7 @@ async def test_a_process_of_the_operators_for_each_owner(monkeypatch: pytest.Mon
     assert isinstance(crashed.details, RemoteFailure)
     assert failure(crashed)
     assert successful(again).text == "1"
-    assert {"event": "an MCP server said", "server": "local", "line": "begun", "log_level": "info"} in logs
+    assert {"event": "an MCP server logged", "server": "local", "line": "begun", "log_level": "info"} in logs
 
 
 async def test_one_that_does_not_start_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ class Options(Struct, frozen=True):
     answer takes more than `deadline` seconds. With `trust_templates` clients may bring chat
     templates. With `force_usage` every stream ends with its usage. `reasoning_fields` are the fields of
     chat answers that hold reasoning; `reasoning_form` is how the Responses API shows it. What is stored is
-    kept for `keep` seconds. With `log_content` prompts and answers are logged. The insides of the last
+    kept for `keep` seconds. With `log_content` prompts and answers are logged. The details of the last
     `debug_answers` answers of each owner are kept in memory. Web pages of these
     `origins` may use the server from a browser.
     """

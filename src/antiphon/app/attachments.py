@@ -147,7 +147,7 @@ class AttachmentReader:
     async def download(self, url: str, most: int, param: str) -> bytes:
         """What is at a URL of the web, of at most so many bytes. Raises RequestError."""
         if self._downloader is None:
-            message = "This server fetches nothing from the web. Send a data URL."
+            message = "This server does not fetch from the web. Send a data URL."
             raise RequestError(message, param=param)
         try:
             return await self._downloader.download(url, most)
@@ -338,7 +338,7 @@ class _Reading:
         if part.kind is MediaKind.FILE and found.kind is MediaKind.FILE:
             return await self._document(data, part)
         if part.kind not in (MediaKind.FILE, found.kind):
-            message = f"This is not a readable {part.kind} file. Send a whole file of a common format."
+            message = f"This is not a readable {part.kind} file. Send a complete file of a common format."
             raise RequestError(message, param=part.param)
         if found.kind not in self._takes:
             return [self._untaken(found.kind, part.param, notes=notes)]
@@ -369,7 +369,7 @@ class _Reading:
             what = (
                 missing_extra("Images of pages", "media") if sees else "Send it to a model that takes images."
             )
-            message = f"This file has no text: its pages are pictures. {what}"
+            message = f"This file has no text: its pages are images. {what}"
             raise RequestError(message, param=part.param, code=UNSUPPORTED)
         elif document.media_type == PDF and unread:
             pages = (page.strip() or f"({_UNREAD})" for page in document.pages)

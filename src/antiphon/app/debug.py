@@ -190,7 +190,7 @@ async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
     if record is None:
         most = app.options.debug_answers
         message = (
-            f"Nothing is kept of '{answer_id}'. The insides of the last {most} answers of a key are, "
+            f"No details are kept of '{answer_id}'. The details of the last {most} answers of a key are, "
             "on the server that gave them, until it stops."
         )
         raise NotFoundError(message, param="id")

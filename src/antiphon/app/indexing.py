@@ -130,7 +130,7 @@ class Indexer:
         _, content = await whole_content(self._app, record.owner, record.id, "file_id")
         chunks = await read_chunks(self._pool, content, Chunking(record.chunk_size, record.chunk_overlap))
         if not chunks:
-            raise RequestError("There is no text in this file. Send one whose text is not a picture.")
+            raise RequestError("This file has no text. Send a file with text, not only with images.")
         for start in range(0, len(chunks), _WRITTEN):
             some = await self._embedded(chunks[start : start + _WRITTEN], start)
             if not await self._vector_stores.add_chunks(self._worker, record.key, some):

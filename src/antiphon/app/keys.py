@@ -157,7 +157,7 @@ class KeyTable:
         for name, (owner, rules) in named.items():
             account = self._named.get(name)
             if account is not None and account.owner != owner:
-                log.warning("a key is another owner now, who does not find what was stored", key=name)
+                log.warning("a key has another owner now, which cannot access what was stored", key=name)
             if account is None or account.owner != owner:
                 self._named[name] = Account(name, owner, rules)
             else:

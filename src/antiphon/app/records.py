@@ -1,4 +1,4 @@
-"""The insides of the last answers, in memory, where the server keeps any."""
+"""The details of the last answers, in memory, where the server keeps any."""
 
 import time
 from collections import OrderedDict

@@ -84,7 +84,7 @@ async def _find(app: App, owner: str, upload_id: str) -> _Described:
         described = await _whole(app, owner, upload_id.removeprefix(PREFIX))
         return msgspec.json.decode(described, type=_Described)
     except (NotFoundError, msgspec.DecodeError) as error:
-        message = f"There is no upload '{upload_id}' that goes on: it may be complete, cancelled or expired."
+        message = f"There is no open upload '{upload_id}': it may be complete, cancelled or expired."
         raise NotFoundError(message, param="upload_id") from error
 
 

@@ -238,6 +238,7 @@ def refuse(found: Sequence[Unenforced]) -> NoReturn:
     listed = "; ".join(map(str, found[:_REPORTED]))
     more = f"; and {len(found) - _REPORTED} more" if len(found) > _REPORTED else ""
     raise RequestError(
-        f"This strict schema cannot be enforced whole: {listed}{more}. Change it, or set strict to false.",
+        f"This strict schema cannot be enforced completely: {listed}{more}. "
+        "Change it, or set strict to false.",
         param=found[0].param,
     )

@@ -176,7 +176,7 @@ class SchemaCompiler:
     def _fits(self, value: Any, rest: Schema, at: str) -> bool:
         """Whether a listed value fits the other keywords; of containers that is not known."""
         if isinstance(value, dict | list):
-            self.unenforced.append((at, "enum: other keywords beside it, for objects and arrays"))
+            self.unenforced.append((at, "enum: other keywords together with it, for objects and arrays"))
             return True
         if not rest.keys() & _KEYWORDS.get(type_of(value), set()):
             return True
@@ -243,7 +243,7 @@ class SchemaCompiler:
         shortest, longest = length(body)
         if shortest < least or (most is not None and (longest is None or longest > most)):
             self.unenforced.append(
-                (at, "minLength, maxLength: they cannot be enforced beside pattern or format")
+                (at, "minLength, maxLength: they cannot be enforced together with pattern or format")
             )
         return String(body)
 
@@ -252,7 +252,7 @@ class SchemaCompiler:
         pattern, format_ = schema.get("pattern"), schema.get("format")
         if isinstance(pattern, str):
             if format_ is not None:
-                self.unenforced.append((at, f"format: '{format_}' cannot be enforced beside pattern"))
+                self.unenforced.append((at, f"format: '{format_}' cannot be enforced together with pattern"))
             try:
                 return searching(pattern, self._budget)
             except UnsupportedRegexError as why:
@@ -374,7 +374,7 @@ class SchemaCompiler:
         if node.members:
             if least > required or (most is not None and (len(node.members) > most or node.others)):
                 self.unenforced.append(
-                    (at, "minProperties, maxProperties: they cannot be enforced beside properties")
+                    (at, "minProperties, maxProperties: they cannot be enforced together with properties")
                 )
             return node
         if least > 1:

@@ -136,7 +136,7 @@ class _Merger:
             result["additionalProperties"] = _all(*given)
             if "patternProperties" in some or "patternProperties" in other:
                 self.conflicts.append(
-                    "patternProperties: beside additionalProperties in schemas that are combined"
+                    "patternProperties: together with additionalProperties in schemas that are combined"
                 )
         return result
 

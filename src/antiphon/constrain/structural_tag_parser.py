@@ -149,7 +149,7 @@ def _decoded(spec: Mapping[str, Any]) -> StructuralTag | OlderStructuralTag:
     try:
         return msgspec.convert(spec, syntax)
     except msgspec.ValidationError as error:
-        message = f"This structural tag is not valid: {error}. Write it as xgrammar's notation has it."
+        message = f"This structural tag is not valid: {error}. Write it in xgrammar's notation."
         raise RequestError(message, param="format") from error
     except RecursionError as error:
         raise _too_deep() from error
@@ -201,7 +201,7 @@ class _Parser:
 
     def _triggered(self, spec: TriggeredTags, end: str, depth: int) -> Expr:
         if end:
-            raise RequestError("Text behind triggered tags is ambiguous. Put it into them.", param="format")
+            raise RequestError("Text after triggered tags is ambiguous. Put it into them.", param="format")
         name = f"tags {len(self._rules)}"
         self._rules[name] = EMPTY
         again = EMPTY if spec.stop_after_first else Ref(name)

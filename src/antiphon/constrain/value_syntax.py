@@ -406,7 +406,7 @@ class RawTextSyntax(ValueSyntax):
         return without_characters(body, self._avoid)
 
 
-_RISKY = "a string beside other types: this model's format cannot tell them apart"
+_RISKY = "a string as well as other types: this model's format cannot distinguish them"
 
 
 def _joined(parts: list[Expr], comma: Expr) -> list[Expr]:

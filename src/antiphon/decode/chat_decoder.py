@@ -127,7 +127,7 @@ class ChatDecoder:
         if piece.kind is not PieceKind.CALL:
             self._show(_KINDS[piece.kind], piece)
         elif piece.call in self._over:
-            self._skip(piece.text, "arguments behind the end of a call")
+            self._skip(piece.text, "arguments after the end of a call")
         else:
             self._call = _Call(piece.call)
             self._continue(self._call, piece)
@@ -171,7 +171,7 @@ class ChatDecoder:
         if call.scanner.broken:  # the client sees what the model wrote
             self._builder.broken_arguments(rest, rest, call.scanner.broken)
         elif rest:
-            self._skip(rest, "text behind the arguments of a call")
+            self._skip(rest, "text after the arguments of a call")
 
     def _end_call(self, *, cut: bool = False) -> None:
         """End the open call; it is `cut` if the answer ended before its arguments were whole."""

@@ -80,7 +80,7 @@ class Admission:
         elif self.waiting >= self._limits.waiting:
             raise EngineBusyError
         elif self._queued[ticket.client] >= self._limits.client_waiting:
-            raise EngineBusyError("Too many requests of this client wait already. Try again in a moment.")
+            raise EngineBusyError("Too many requests of this client are waiting. Try again in a moment.")
         else:
             self._queue[ticket] = None
             self._queued[ticket.client] += 1

@@ -50,7 +50,7 @@ def read_metadata(path: Path) -> Mapping[str, Value]:
         ) from error
     except (ValueError, KeyError, IndexError, struct.error) as error:
         raise EngineError(
-            f"{path} is not a whole GGUF file. Download it again, or give the path of another."
+            f"{path} is not a complete GGUF file. Download it again, or give the path of another."
         ) from error
 
 

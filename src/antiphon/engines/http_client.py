@@ -323,7 +323,7 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.fail(f"it does not speak HTTP: {error}")
+            self.fail(f"its answer is not HTTP: {error}")
             return
         if self._messages:
             self._complete()

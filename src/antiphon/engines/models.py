@@ -271,13 +271,13 @@ def _fetch(hub: ModuleType, repo: str, file: str) -> Path:
 
 def _no_repository(repo: str) -> EngineError:
     return EngineError(
-        f"The hub has no repository {repo}, or shows it to others only. Check its name; "
+        f"The hub has no repository {repo}, or it is not public. Check its name; "
         "for a private or gated one set HF_TOKEN."
     )
 
 
 def _unreachable(repo: str) -> EngineError:
     return EngineError(
-        f"The hub cannot be reached, and the local cache does not have what is wanted of {repo}. "
+        f"The hub cannot be reached, and the local cache does not have the files of {repo}. "
         "Check the network (and HF_HUB_OFFLINE), or give a path."
     )

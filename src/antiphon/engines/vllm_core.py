@@ -553,7 +553,7 @@ class VllmCore:
         if not given:
             return {}
         if self._llm.vllm_config.kv_transfer_config is None:
-            message = "vLLM has no KV connector here: it wants --vllm kv_transfer_config=…. Leave this out."
+            message = "vLLM has no KV connector here: it needs --vllm kv_transfer_config=…. Leave this out."
             raise RequestError(message, param=param)
         return {param: given}
 
@@ -565,7 +565,7 @@ class VllmCore:
     async def load_adapter(self, name: str, number: int, path: str) -> Any:
         """Load a LoRA adapter; what a request for it has as `lora_request`. Raises RequestError."""
         if self._llm.vllm_config.lora_config is None:
-            message = "vLLM takes no adapters here: it wants --vllm enable_lora=true."
+            message = "vLLM takes no adapters here: it needs --vllm enable_lora=true."
             raise RequestError(message, param="lora_path")
         adapter = imported("vllm.lora.request").LoRARequest(name, number, path)
         try:

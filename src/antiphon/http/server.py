@@ -205,7 +205,7 @@ class Server(uvicorn.Server):
         """What is still to be done after the first signal."""
         running = len(self.server_state.tasks)
         if not running:
-            return "stopping: nothing is under way"
+            return "stopping: no requests are in progress"
         return f"finishing {_requests(running)} within {self._drain:g} seconds; Ctrl-C again to stop now"
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

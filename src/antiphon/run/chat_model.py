@@ -46,8 +46,8 @@ NO_PROMPT = Prompt("", ())
 _REFUSED: Sequence[tuple[str, Callable[[Turn], bool], str]] = (
     ("prompt_limit", lambda turn: turn.prompt_limit is not None, "cuts no prompts"),
     ("template", lambda turn: turn.template is not None, "takes no chat templates"),
-    ("prefix", lambda turn: bool(turn.prefix), "does not go on with what was begun"),
-    ("conversation", lambda turn: turn.ending is Ending.CONTINUED, "does not go on with what was begun"),
+    ("prefix", lambda turn: bool(turn.prefix), "does not continue text that was begun"),
+    ("conversation", lambda turn: turn.ending is Ending.CONTINUED, "does not continue text that was begun"),
     ("add_generation_prompt", lambda turn: turn.ending is Ending.TRANSCRIPT, "always answers"),
 )
 """What no server of conversations can do: the name of the parameter, when it is given, and why not."""

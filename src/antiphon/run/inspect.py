@@ -46,13 +46,13 @@ _CAPABILITIES: Mapping[str, tuple[str, str, str]] = {
     "calls": ("an earlier call", "rendered", "written into the text of the answer"),
     "results": ("the result of a call", "rendered", "sent as a user message"),
     "parallel_calls": ("two calls in one message", "rendered", "split into two messages"),
-    "text_with_calls": ("text beside a call", "rendered", "split into two messages"),
+    "text_with_calls": ("text next to a call", "rendered", "split into two messages"),
     "content_required": ("an answer without text", "a space is inserted", "accepted"),
     "reasoning_required": ("an answer without reasoning", "empty reasoning is inserted", "accepted"),
     "null_content": ("a call with empty content", "sent with None as content", "accepted"),
     "short_ids": ("a call id of any form", "replaced by nine letters and digits", "accepted"),
     "reasoning": ("reasoning", "rendered, at least in the newest turn", "left out"),
-    "media_in_results": ("media in the result of a call", "rendered", "sent as a user message behind it"),
+    "media_in_results": ("media in the result of a call", "rendered", "sent as a user message after it"),
 }
 """Capability of a template → what was tried, what is done if it has the capability, and what if not."""
 
@@ -132,7 +132,7 @@ def lines(report: Report) -> Iterator[str]:
     yield f"source    {report.source}"
     if report.task is not None:
         yield f"task      {report.task}"
-        yield f"images    {report.encoder or 'refused: no encoder (--mmproj) is beside the model'}"
+        yield f"images    {report.encoder or 'refused: no encoder (--mmproj) next to the model'}"
     yield f"dialect   {report.dialect}{doubt}"
     yield f"reason    {report.reason}"
     yield f"markers   {_few(report.markers)}"
@@ -143,13 +143,13 @@ def lines(report: Report) -> Iterator[str]:
         yield ""
         yield from report.template.splitlines()
     yield ""
-    yield "Why this dialect: how well each fits. The table behind it says what a score means."
+    yield "Why this dialect was chosen: how well each one fits. The next table explains the scores."
     yield ""
     yield from table(("scorer", "best scores", "evidence"), map(_scorer, report.scorers))
     yield ""
     yield from table(("scorer", "meaning of a score"), _SCORERS.items())
     yield ""
-    yield "What the chat template does with what it was tried on, and what Antiphon therefore does with it."
+    yield "What was tried with the chat template, whether it works, and what Antiphon does."
     yield ""
     yield from table(
         ("capability of the template", "found", "tried", "so it is"),

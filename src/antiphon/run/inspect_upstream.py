@@ -95,11 +95,13 @@ def features_of(server: Server) -> Iterator[Feature]:
 
 def _chat(server: ChatServer) -> Iterator[Feature]:
     """What becomes of conversations, and of all that needs tokens."""
-    yield Feature("conversations", "works", "sent as messages: the template and the tokens are the server's")
-    yield Feature("tools", "works", "passed on; which may be called, and how many, is held here, too")
+    yield Feature(
+        "conversations", "works", "sent as messages: the template and the tokens are those of the server"
+    )
+    yield Feature("tools", "works", "passed on; which may be called, and how many, is also checked here")
     yield Feature("raw prompts", "refused", "/v1/completions, prefixes and continued messages")
     yield Feature("token ids", "refused", "/tokenize and /detokenize; log probabilities have none")
-    yield Feature("stop", "works", "found here: what was used is an estimate then, if one is found")
+    yield Feature("stop", "works", "found here; then the usage is an estimate")
     yield Feature("usage", "works", "as the server says; estimated if it does not")
     yield Feature("counted tokens", "degraded", "estimated, and marked so")
     shortened = "degraded", "by an estimate"
@@ -107,7 +109,7 @@ def _chat(server: ChatServer) -> Iterator[Feature]:
     yield Feature("truncation", *(shortened if server.card.context else unknown))
     for name, how in server.passed.items():
         yield Feature(name, "works", how) if how else Feature(name, "refused", "by its name")
-    yield Feature("interrupted answers", "degraded", "go on behind a call of a server tool; else they fail")
+    yield Feature("interrupted answers", "degraded", "continue after a call of a server tool; else they fail")
 
 
 def _media(card: ModelCard) -> Feature:
@@ -129,10 +131,12 @@ def _tokens(card: ModelCard) -> Iterator[Feature]:
         yield Feature("token ids", "works", "the server's own, exactly")
         yield Feature("usage", "works", "counted")
     else:
-        spelled = "sent as text: a special token that a client spells is one"
+        spelled = "sent as text: a special token that a client writes becomes one"
         yield Feature("prompts", "degraded", spelled)
         yield Feature("token ids", "degraded", "answers have none")
-        yield Feature("usage", "degraded", "prompts are estimated without --tokenizer; answers, if not told")
+        yield Feature(
+            "usage", "degraded", "prompts are estimated without --tokenizer; answers, if not reported"
+        )
 
 
 def _constraints(card: ModelCard) -> Feature:

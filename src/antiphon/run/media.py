@@ -49,7 +49,7 @@ _FORMATS = {
 }
 _READ_BY_ENGINES = frozenset({"PNG", "JPEG"})
 _ORIENTATION = 0x0112
-_SILENT = "The audio is damaged, or silent. Send it whole."
+_SILENT = "The audio is damaged, or has no duration. Send the complete file."
 _KNOWN = "PNG, JPEG, GIF, WebP or BMP"
 _SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # markers of JPEG with a size
 
@@ -239,7 +239,7 @@ async def beside(size: int, work: Callable[[Any], T], argument: Any) -> T:
 
 
 def _damaged(param: str) -> RequestError:
-    return RequestError("The image is damaged. Send it whole.", param=param)
+    return RequestError("The image is damaged. Send the complete file.", param=param)
 
 
 def _normalised(data: bytes, image: Any, frames: int, *, low: bool) -> Image:

@@ -153,7 +153,7 @@ async def request_after(
     for an engine that is asked with conversations: it starts again, each time.
     """
     if request.conversation is not None:
-        raise EngineError("This answer was interrupted, and the server of its model cannot go on with it.")
+        raise EngineError("This answer was interrupted, and the server of its model cannot continue it.")
     text, ids = await _written(chunks, engine)
     constraint: Constraint | None = None
     if plan.constraint is not None:  # what is written may have broken the rules: then nothing holds the rest

@@ -36,7 +36,7 @@ SHOWING = 0.1
 _MEDIA = "tool result"
 """What is blamed for media that cannot be read: the model is told."""
 ENOUGH = "No more tools can be called for this answer. Answer with what you know."
-_ENOUGH_OF_IT = "This tool cannot be called any more for this answer. Go on without it."
+_ENOUGH_OF_IT = "This tool cannot be called any more for this answer. Continue without it."
 _UNKNOWN = (
     "It is not known what became of this call: the server stopped while it ran. It may have had its effect, "
     "or a part of it. Find that out before you call it again."

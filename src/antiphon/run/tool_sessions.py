@@ -19,8 +19,8 @@ CLOSING = 5.0
 """Seconds that a tool may take to end a call, or free what it holds; the end of the answer waits for it."""
 
 _NO_OBJECT = "The arguments of this call are not a JSON object. Call it again, with valid JSON."
-_TOO_LONG = "The call was stopped: tools may take no more time for this answer. Go on without its result."
-_FAILED = "This tool does not work at the moment. Go on without it."
+_TOO_LONG = "The call was stopped: the time of tools for this answer is used up. Continue without its result."
+_FAILED = "This tool does not work at the moment. Continue without it."
 
 log = structlog.get_logger()
 

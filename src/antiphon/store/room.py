@@ -30,7 +30,7 @@ _REFUSALS = {
     "response_bytes": ("This response", "Send less, or send it with 'store: false'."),
     "conversation_bytes": ("This conversation", "Delete some of its items, or begin another."),
     "stored_bytes": ("What you have stored", "Delete what you no longer need."),
-    "all_stored_bytes": ("What all clients have stored", "Tell the operator of the server."),
+    "all_stored_bytes": ("What all clients have stored", "Inform the operator of the server."),
 }
 
 

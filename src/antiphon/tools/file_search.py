@@ -164,7 +164,7 @@ def _with_queries(query: FileQuery, queries: tuple[str, ...]) -> FileQuery:
 def _shown(number: int, found: Sequence[FileResult]) -> _Shown:
     """The results, each behind its mark: as many as there is room for, the last one cut."""
     if not found:
-        return _Shown("Nothing was found. Try other words, or say that the files do not tell.", 0)
+        return _Shown("Nothing was found. Try other words, or say that the files do not contain it.", 0)
     parts: list[str] = []
     room = SHOWN_CHARACTERS
     for index, result in enumerate(found):

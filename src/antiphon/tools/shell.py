@@ -50,7 +50,7 @@ A call may take {SECONDS:.0f} seconds, or `timeout_ms`, at most {MAX_SECONDS * 1
 )
 
 _LOST = "The files of earlier commands are lost: the sandbox was made again."
-_BROKEN = "Commands cannot be run at the moment. Go on without them."
+_BROKEN = "Commands cannot be run at the moment. Continue without them."
 
 _TRY = Commands("exit 0\n", 30.0, 1000)
 """What a sandbox is tried with when the server starts: nothing, in so many seconds."""

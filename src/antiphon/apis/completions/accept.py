@@ -98,7 +98,7 @@ def _layout(request: CompletionRequest, prompts: int) -> ChoiceLayout:
     if best_of < n:
         raise RequestError(f"'best_of' must be at least 'n', which is {n}.", param="best_of")
     if best_of > n and request.stream:
-        message = "The best of several completions is known at the end only: there is no stream of it."
+        message = "The best of several completions is known only at the end: it cannot be streamed."
         raise RequestError(message, param="best_of")
     if prompts * best_of > MAX_CHOICES:
         message = (

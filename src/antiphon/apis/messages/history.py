@@ -253,7 +253,7 @@ def _citable(block: Given, heading: Heading, files: Mapping[str, FileText]) -> C
         text = "".join(file.pages)
         if not text.strip():
             raise block.wrong(
-                "citations", "This file has no text: its pages are pictures. Leave 'citations' out."
+                "citations", "This file has no text: its pages are images. Leave 'citations' out."
             )
         heading = replace(heading, file_id=source.text_or_none("file_id"))
         return PagedDocument(heading, file.pages) if file.paged else text_document(heading, text)

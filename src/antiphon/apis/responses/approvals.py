@@ -29,7 +29,7 @@ MAX_REASON = 2000
 
 _PREFIX = f"{KINDS[REQUEST].prefix}_"
 _TIME, _NONCE = 8, 16  # hexadecimal digits
-_DENIED = "The user did not approve this call. Do not repeat it; go on without it."
+_DENIED = "The user did not approve this call. Do not repeat it; continue without it."
 _OPEN = "The user has not decided about this call. It was not run."
 _LOST = "The user approved this call, but it is not known whether it was run."
 

@@ -593,7 +593,7 @@ def _context(model: Mapping[str, Any]) -> int:
 def chosen(models: Mapping[str, Mapping[str, Any]], wanted: Wanted) -> tuple[str, Mapping[str, Any]]:
     """The model to ask, and what is known of it. Raises EngineError if that is not clear."""
     if wanted.tokenizer is not None:
-        why = "The server of this model takes conversations only: --tokenizer has no meaning for it."
+        why = "The server of this model takes conversations only: --tokenizer has no effect on it."
         raise EngineError(f"{why} Leave it out.")
     name = wanted.model
     if name is None and len(models) != 1:

@@ -296,7 +296,7 @@ class CompletionsServer:
         """
         sampling = request.sampling
         if sampling.stop_token_ids:
-            message = "A vLLM behind a URL ends its beams at the model's own end alone. Leave this out."
+            message = "A vLLM server ends beams only at the model's own end token. Leave this out."
             raise RequestError(message, param="stop_token_ids")
         body: dict[str, Any] = {
             **self._fixed,

@@ -157,7 +157,7 @@ async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> Lla
     if not isinstance(props, dict) or "default_generation_settings" not in props or not models:
         return None
     if wanted.tokenizer:
-        raise EngineError("This server tells the model's template, and tokenizes. Leave --tokenizer out.")
+        raise EngineError("This server has the model's template and its tokenizer. Leave --tokenizer out.")
     model = next((each for each in models["data"] if wanted.model in (None, each["id"])), None)
     if model is None:
         have = ", ".join(each["id"] for each in models["data"])

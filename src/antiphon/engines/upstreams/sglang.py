@@ -180,7 +180,7 @@ class SglangServer:
         """See `PromptScoringServer`."""
         ids, sampling = request.prompt.ids, request.sampling
         if request.prompt.media:
-            message = "SGLang is not asked for this with images in the prompt. Leave it out."
+            message = "With SGLang this cannot be combined with images in the prompt. Leave it out."
             raise RequestError(message, param="prompt_logprobs")
         check_ids(ids, self._vocabulary, "prompt")
         body: dict[str, Any] = {
@@ -297,7 +297,7 @@ async def _vocabulary(client: HttpClient) -> int:
     found = re.search(rb"keys in \[0, (\d+)\]", response.body)
     if found is None:
         raise EngineError(
-            "This SGLang does not tell how many tokens its model has. Use it as text, with "
+            "This SGLang does not return the number of tokens of its model. Use it as text, with "
             "--upstream-kind completions."
         )
     return int(found[1]) + 1

@@ -309,7 +309,7 @@ class Connection:
                 return RemoteFailure("protocol", _TIMEOUT, "It did not answer in time.")
             case OSError() | httpx2.HTTPError() | None:
                 return RemoteFailure("protocol", _CLOSED, _BROKEN)
-        return RemoteFailure("protocol", _INTERNAL, "It answered what no MCP server should.")
+        return RemoteFailure("protocol", _INTERNAL, "Its answer is not valid for an MCP server.")
 
     # How it is reached
 
@@ -391,7 +391,7 @@ async def _log_lines(target: Target, lines: asyncio.StreamReader) -> None:
             line = await lines.read(MAX_STDERR)
         if not line:
             return
-        log.info("an MCP server said", server=target.label, line=target.hide(_plain(line)))
+        log.info("an MCP server logged", server=target.label, line=target.hide(_plain(line)))
 
 
 def _plain(line: bytes) -> str:

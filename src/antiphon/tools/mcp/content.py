@@ -12,7 +12,7 @@ from antiphon.tools.text import Excerpt
 
 MAX_MEDIA = 16
 """Images, audio and files of one answer that a model is shown."""
-_EMPTY = "[The tool answered nothing.]"
+_EMPTY = "[The result of the tool is empty.]"
 
 
 def result_of(answer: types.CallToolResult, most: int) -> ToolResult:

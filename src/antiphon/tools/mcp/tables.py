@@ -71,7 +71,7 @@ def _expanded(values: Mapping[str, str], label: str) -> dict[str, str]:
     for name, value in values.items():
         variable = value.removeprefix(VARIABLE) if value.startswith(VARIABLE) else None
         if variable is not None and variable not in os.environ:
-            raise ValueError(f"mcp_servers: '{label}' wants the variable {variable}, which is not set.")
+            raise ValueError(f"mcp_servers: '{label}' needs the variable {variable}, which is not set.")
         found[name] = value if variable is None else os.environ[variable]
     return found
 

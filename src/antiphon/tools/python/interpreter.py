@@ -199,7 +199,7 @@ class Interpreter:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(data)
-            async with _at_most(TRANSFER_SECONDS, "it does not read what it is given"):
+            async with _at_most(TRANSFER_SECONDS, "it does not read its input"):
                 await self._process.stdin.drain()
         except (ConnectionError, RuntimeError) as error:
             raise await self._ended() from error

@@ -114,7 +114,7 @@ class Cells:
                 if file is not None:
                     file.write(piece)
             except OSError as error:
-                print(f"[{name} is not whole: {error}]")
+                print(f"[{name} is incomplete: {error}]")
                 file = None
         if file is not None:
             file.close()
@@ -202,7 +202,7 @@ class Cells:
             f"Only {HOME} and {SCRATCH} can be written to.": number == errno.EROFS or denied,
             f"There may be {settings['processes']} processes and threads. Use fewer.":
                 number == errno.EAGAIN or thread,
-            f"There is no network. Go on with the files in {HOME}, or without.":
+            f"There is no network. Continue with the files in {HOME}, or without.":
                 number in unreachable or type(error).__name__ == "gaierror",
         }  # fmt: skip
         return next((remedy for remedy, is_met in met.items() if is_met), None)

@@ -46,9 +46,9 @@ _SILENT = "[Nothing was printed.]"
 _NO_CODE = "`code` is missing: give Python code as a text."
 _ANEW = "[The interpreter was restarted: variables are gone, files are there.]"
 _NEXT = "Its variables are gone, and files that this call has written: the next call starts again."
-_BUSY = "Too many programs are running. Try again later, or go on without running code."
-_BROKEN = "Code cannot be run at the moment. Go on without it."
-_EXPIRED = "The container has expired, and its files with it. Go on without it."
+_BUSY = "Too many programs are running. Try again later, or continue without running code."
+_BROKEN = "Code cannot be run at the moment. Continue without it."
+_EXPIRED = "The container has expired, and its files with it. Continue without it."
 
 log = structlog.get_logger()
 
