@@ -28,7 +28,7 @@ import antiphon
 from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.log import configure
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 from bench.report import Target, target_table
 from bench.scenario import PLAIN, script_line
 from tests.server import running
@@ -91,11 +91,11 @@ class Chooser:
     type = TOOL
     aliases: tuple[str, ...] = ()
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         """Take any settings."""
         return Offer((Function("choose", "Chooses a song.", {}, hosted=Hosted(TOOL, "choose")),))
 
-    def open(self, wanted: Wanted) -> "Chooser":
+    def open(self, wanted: WantedTool) -> "Chooser":
         """Begin to work."""
         return self
 

@@ -17,7 +17,7 @@ from sqlalchemy import StaticPool, create_engine
 from antiphon.core.errors import StoreError
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
-from antiphon.store.records import Limits
+from antiphon.store.records import StoreLimits
 from antiphon.store.sql import SqlStore
 from antiphon.store.transaction import Rows
 from antiphon.store.watch import Notifier
@@ -92,7 +92,7 @@ class SharedDatabase:
 
     def store(self, process: Process, weather: Weather) -> SqlStore:
         """The store, as the server in this process sees it."""
-        limits = Limits()
+        limits = StoreLimits()
         return SqlStore(_Connection(self, process, weather), limits)
 
     def join(self, notifier: Notifier, process: Process) -> None:

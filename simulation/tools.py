@@ -15,7 +15,7 @@ from typing import Any
 from antiphon.core.hosts import ListedTool, Listing
 from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 from simulation.laws import LawError, law
 from simulation.loop import SimulatedLoop
 
@@ -90,13 +90,13 @@ class EffectTool:
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         approval = wanted.settings["require_approval"] == "always"
         hosted = Hosted(self.type, "act", label=LABEL, approval=approval)
         listing = wanted.listing or Listing(LABEL, (ListedTool("act", input_schema=_SCHEMA),))
         return Offer((Function("act", "Acts.", _SCHEMA, hosted=hosted),), (), listing)
 
-    def open(self, wanted: Wanted) -> "_Session":
+    def open(self, wanted: WantedTool) -> "_Session":
         return _Session(self._effects, wanted.owner)
 
     async def close(self) -> None:

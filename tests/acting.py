@@ -12,7 +12,7 @@ from antiphon.core.turn import Function, Hosted
 from antiphon.engines.script import ScriptedAnswer
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.tools.discovery import NO_FUNCTIONS, Asking, by_type, discover
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 from antiphon.tools.web_search import WebSearch
 
 CODE = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
@@ -49,7 +49,7 @@ class ActingTool:
         self.running = asyncio.Event()
         self.results = list(results)
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         settings = wanted.settings
         for name in REFUSED & settings.keys():
             raise RequestError("Leave it out.", param=f"{wanted.where}.{name}")
@@ -57,7 +57,7 @@ class ActingTool:
         notes = unread(settings, wanted.where, settings.keys() - {"wibble"})
         return Offer() if kept_away else Offer(self.functions, notes)
 
-    def open(self, wanted: Wanted) -> "ActingSession":
+    def open(self, wanted: WantedTool) -> "ActingSession":
         self.done.append(("open", dict(wanted.settings)))
         return ActingSession(self)
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from antiphon import compose
 from antiphon.config import Settings
-from antiphon.core.errors import AntiphonError, EngineBusyError, StoreAwayError
+from antiphon.core.errors import AntiphonError, EngineBusyError, StoreUnavailableError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.scripted import Options, ScriptedEngine
@@ -24,8 +24,8 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(engine=Options(script=script), store="memory", dialect="hermes")
 
 
-def away() -> StoreAwayError:
-    error = StoreAwayError()
+def away() -> StoreUnavailableError:
+    error = StoreUnavailableError()
     error.__cause__ = ConnectionRefusedError("nobody listens")
     return error
 

@@ -18,7 +18,7 @@ from antiphon.apis.fields import ALIASES, HINTS, REFUSED
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.config import Settings
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.json_schema import compile_schema
 from antiphon.constrain.string_formats import PATTERNS
 from antiphon.core.grammar import AcceptedNames
@@ -277,7 +277,9 @@ def listed(opening: str) -> set[str]:
 def test_the_keywords_that_are_enforced_are_in_the_docs() -> None:
     """A keyword is enforced if a schema of it leaves nothing to be checked."""
     enforced = {
-        keyword for keyword, sample in SAMPLES.items() if not compile_schema({keyword: sample}, Budget())[1]
+        keyword
+        for keyword, sample in SAMPLES.items()
+        if not compile_schema({keyword: sample}, WorkBudget())[1]
     }
 
     assert listed("Enforced keywords:") == enforced

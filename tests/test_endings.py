@@ -23,7 +23,7 @@ from antiphon.app import log_source, log_writer
 from antiphon.engines.upstream import Options as Asking
 from antiphon.engines.upstream import UpstreamEngine
 from antiphon.store.open import DEFAULT_LIMITS, open_store
-from antiphon.store.records import Limits
+from antiphon.store.records import StoreLimits
 from tests.acting import ActingTool
 from tests.apis.messages.support import check_stream as check_message_stream
 from tests.app.support import Outage
@@ -291,7 +291,7 @@ class World:
     Where `chats`, each has its model from another server, as a client of Chat Completions.
     """
 
-    def __init__(self, *, chats: bool = False, limits: Limits = DEFAULT_LIMITS, **options: Any) -> None:
+    def __init__(self, *, chats: bool = False, limits: StoreLimits = DEFAULT_LIMITS, **options: Any) -> None:
         self._chats = chats
         self._limits = limits
         self._options = options
@@ -541,8 +541,8 @@ async def too_much(case: Case) -> str:
 
 
 ROOM = {
-    "a limit of the store is exceeded, from the beginning": Limits(stored=1),
-    "a limit of the store is exceeded, in the middle": Limits(response=8_000),
+    "a limit of the store is exceeded, from the beginning": StoreLimits(stored=1),
+    "a limit of the store is exceeded, in the middle": StoreLimits(response=8_000),
 }
 
 

@@ -28,7 +28,7 @@ from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings, identity_of, read_keep_loaded
-from antiphon.core.errors import AntiphonError, StoreAwayError, StoreError, install_extra
+from antiphon.core.errors import AntiphonError, StoreError, StoreUnavailableError, install_extra
 from antiphon.core.limits import read_limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.dialects.registry import check
@@ -39,7 +39,7 @@ from antiphon.render.renderer import BUILT_IN
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import KeepLoaded, Models
 from antiphon.store.open import default_path, open_store
-from antiphon.store.records import Limits
+from antiphon.store.records import StoreLimits
 from antiphon.store.store import Store
 from antiphon.tools.discovery import Tools, by_type
 from antiphon.tools.file_search import FileSearch
@@ -259,7 +259,7 @@ def _options(settings: Settings) -> Options:
 def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
     """Opens the store that the settings name. If that fails, the server does not start, and says why."""
     given = read_limits(settings.limit)
-    limits = Limits(
+    limits = StoreLimits(
         history=given.history_bytes,
         page=given.page_bytes,
         response=given.response_bytes,
@@ -290,7 +290,7 @@ async def _open_when_there(opened: Callable[[], Awaitable[Store]]) -> Store:
     while True:
         try:
             return await opened()
-        except StoreAwayError as error:
+        except StoreUnavailableError as error:
             waited = time.monotonic() - begun
             if waited > STORE_SECONDS:
                 raise

@@ -142,7 +142,7 @@ Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=Fa
 
 @dataclass(frozen=True)
 class Settings:
-    """Every option of the server. `engine` holds those of the engine, and says which it is."""
+    """Every option of the server. `engine` holds those of the engine; its type says which engine it is."""
 
     _: KW_ONLY
 
@@ -160,30 +160,31 @@ class Settings:
     """A Unix socket to listen on, in place of a host and a port."""
 
     tls_certificate: Path | None = None
-    """A file with the certificate of this server, and those between it and its authority, in PEM: it then
-    speaks HTTPS. Needs --tls-key."""
+    """A file with the certificate of this server, and those between it and its authority, in PEM: the server
+    then uses HTTPS. Needs --tls-key."""
 
     tls_key: Path | None = None
     """The file with the key of the certificate, in PEM."""
 
     root_path: Annotated[str, Parameter(validator=is_root_path)] = ""
-    """The path below which clients find this server behind a proxy, as in /llm. Whether the proxy takes it
-    off does not matter."""
+    """The path of this server behind a proxy, as in /llm. The proxy may remove it from
+    requests, or not."""
 
     trusted_proxy: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
-    """The address, or the network, of a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed;
-    repeat it for several; * for whoever connects."""
+    """The address, or the network, of a proxy whose X-Forwarded-For and X-Forwarded-Proto are trusted;
+    repeat it for several; * for any client."""
 
     allow_origin: Annotated[tuple[str, ...], Parameter(validator=are_origins, show_default=False)] = ()
     """The origin of web pages that may use this server from a browser, as in https://chat.example.com;
-    repeat it for several; * for all. Without any, browsers let none."""
+    repeat it for several; * for all. Without any, browsers allow none."""
 
     drain_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 300
     """The most seconds that running answers may take to end after SIGTERM or Ctrl-C; then they are
     stopped."""
 
     max_tokens: PositiveInt | None = None
-    """The most tokens of an answer whose request does not say. Without it, what the context has room for."""
+    """The maximum number of tokens of an answer, for requests that do not set one. Without it, all that fit
+    into the context."""
 
     model_name: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
     """A name that clients may use for the model; repeat it for aliases. Answers have the
@@ -191,16 +192,16 @@ class Settings:
     `claude-*` takes all names of Claude models."""
 
     models: Annotated[tuple[ModelSettings, ...], Parameter(parse=False)] = ()
-    """The [[models]] of the TOML file, which stand for all options of a single model."""
+    """The [[models]] of the TOML file, which replace all options of a single model."""
 
     default_model: str | None = None
-    """The name of the model that answers requests that leave the model out, or name one that this server
-    has not. Without it they are refused, as the APIs' specifications want; a model that is null or empty
-    is the first one in any case."""
+    """The name of the model for requests that leave the model out, or name one that this server does not
+    have. Without it they are refused, as the APIs' specifications say; a model that is null or empty means
+    the first one in any case."""
 
     keep_loaded: Annotated[str | None, Parameter(validator=is_keep_loaded)] = None
     """How many models may be loaded at a time, as in 2, or how much memory they may take, as in 24GiB.
-    Others are loaded when they are asked for, and the one that was used longest ago makes room. Without
+    Others are loaded on demand, in place of the one that was not used for the longest time. Without
     it, all are loaded."""
 
     dialect: str | None = None
@@ -211,7 +212,7 @@ class Settings:
     """A Jinja chat template to use instead of the model's own: a file, or chatml, which is built in."""
 
     date: Annotated[str | None, Parameter(validator=is_date)] = None
-    """The date that prompts tell, 2026-11-21, where the model's format tells one. Without it,
+    """The date in prompts, 2026-11-21, if the model's format has one. Without it,
     that of the start. It stays the same while the server runs, so that prompts stay cached."""
 
     api_key: Keys = field(default=(), repr=False)
@@ -219,12 +220,12 @@ class Settings:
     several. In the variable, separate them with spaces. Without any, the server is open."""
 
     admin_key: Keys = field(default=(), repr=False)
-    """A key, or @FILE with one per line, for whoever loads and unloads adapters, and drains replicas. Without
-    any, nobody may."""
+    """A key, or @FILE with one per line, for loading and unloading adapters, and draining replicas. Without
+    any, these are refused."""
 
     keys: Path | None = None
-    """A TOML file of further keys, each with what it may use, and how much: docs/operations.md. SIGHUP reads
-    it again."""
+    """A TOML file of further keys, each with its models, scopes and limits: docs/operations.md. It is read
+    again at SIGHUP."""
 
     store: Annotated[str, Located(sqlite_file)] = "sqlite"
     """Where responses, conversations and stored completions are kept: sqlite, a file in
@@ -235,16 +236,16 @@ class Settings:
     """How many days stored responses and completions are kept."""
 
     jobs: PositiveInt = 16
-    """How many background responses are worked on at the same time; further ones wait."""
+    """How many background responses are generated at the same time; further ones wait."""
 
     lease_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 3
     """Seconds after which other servers take over the background responses of one that does not
     renew its leases any more."""
 
     secret: Keys = field(default=(), repr=False)
-    """A secret that seals what clients keep for the server, such as encrypted reasoning,
-    or @FILE with one per line. The first seals; all open, so that they can be changed.
-    Without any, one is made and kept in the user's data folder."""
+    """A secret that encrypts data that clients keep for the server, such as reasoning, or @FILE with one per
+    line. The first encrypts; all decrypt, so that they can be changed. Without any, one is generated and
+    kept in the user's data folder."""
 
     reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
     """The field of chat answers that holds the reasoning."""
@@ -258,15 +259,15 @@ class Settings:
 
     python: str | None = None
     """The command of a Python, to run whole Python with its libraries for models that ask for the code
-    interpreter, in containers that clients can name: /opt/science/bin/python. It stands for the one of
-    --code-interpreter."""
+    interpreter, in containers that clients can name: /opt/science/bin/python. It replaces that
+    of --code-interpreter."""
 
     python_sandbox: str | None = None
-    """The command that makes a sandbox for --python, which stands behind it. Without one, it is
-    Bubblewrap."""
+    """The command that makes a sandbox for --python, whose command is appended to it. Without one,
+    Bubblewrap is used."""
 
     web_search: str | None = None
-    """What models that ask for it search the web with: the address of a SearXNG server, such as
+    """The search engine for models that search the web: the address of a SearXNG server, such as
     http://127.0.0.1:8888; `brave` or `tavily`, with a key; or a folder of pages, one folder in
     it for each site (needs the extra `web-search`)."""
 
@@ -274,38 +275,38 @@ class Settings:
     """The key for `brave` or `tavily`."""
 
     search_embeddings: str | None = None
-    """The name of a model of this server that embeds: with its vectors, files in vector stores are found by
-    meaning, too."""
+    """The name of an embedding model of this server: with its vectors, files in vector stores are also
+    found by meaning."""
 
     shell: str | None = None
-    """The command that begins a shell in a sandbox, to run commands in for models that ask for
-    it. {workspace} in it stands for a folder that is made for each answer."""
+    """The command that starts a shell in a sandbox, for models that run commands.
+    {workspace} in it is replaced by a folder that is made for each answer."""
 
     media_fallback: Literal["error", "note"] = "error"
-    """What becomes of images, audio and video that the model does not take: an error, or a note in their
-    place, so that long conversations go on. A request may say otherwise."""
+    """How images, audio and video are treated that the model does not take: an error, or a note in their
+    place, so that long conversations can be continued. A request may set another value."""
 
     media_domain: Annotated[tuple[str, ...], Parameter(validator=are_domains, show_default=False)] = ()
     """A domain of the web that images and files may be fetched from, subdomains included; repeat it for
-    several. Without any, all that is public; none for nothing at all (needs the extra `media`)."""
+    several. Without any, all public ones; none for no domain at all (needs the extra `media`)."""
 
     mcp_host: tuple[str, ...] = ()
     """A host whose MCP servers requests may name, as in tools.example.com or 127.0.0.1:9000; repeat it for
-    several. * in a name stands for anything, and alone for all public servers with https. Others are
-    trusted (needs the extra `mcp`)."""
+    several. * in a name matches anything, and * alone all public servers with https. Other hosts are
+    trusted, and may be private (needs the extra `mcp`)."""
 
     mcp_servers: Annotated[tuple[McpServer, ...], Parameter(parse=False)] = ()
     """The [[mcp_servers]] of the TOML file."""
 
     exclude_tools_when_tool_choice_none: bool = False
-    """Where a request says tool_choice none, leave its tools out of the prompt, and hide a call that
-    the model writes all the same. Without it, they stay in the prompt, and such a call is text."""
+    """If a request has tool_choice none, leave its tools out of the prompt, and hide a call that
+    the model writes nevertheless. Without it, they stay in the prompt, and such a call is text."""
 
     trust_chat_templates: bool = False
-    """Let requests bring chat templates of their own."""
+    """Allow requests to have chat templates of their own."""
 
     force_include_usage: bool = False
-    """End every chat stream with its usage, asked for or not."""
+    """End every chat stream with its usage, whether it was requested or not."""
 
     keep_alive: Annotated[float, Parameter(validator=Number(gt=0))] = 15
     """Seconds of silence after which a stream sends a comment."""
@@ -314,10 +315,10 @@ class Settings:
     """Seconds after which a client that does not read its stream is cut off."""
 
     deadline_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
-    """The most seconds that an answer may take. Without it, as long as it takes."""
+    """The most seconds that an answer may take. Without it, there is no limit."""
 
     limit: Annotated[tuple[str, ...], Parameter(validator=are_limits, show_default=False)] = ()
-    """A limit of what clients may ask for, NAME=NUMBER, as in body_bytes=8388608; repeat it for several.
+    """A limit for requests of clients, NAME=NUMBER, as in body_bytes=8388608; repeat it for several.
     docs/limits.md lists them."""
 
     config: Path | None = None
@@ -327,14 +328,14 @@ class Settings:
     """How much to log: one line for each request is info, those of health checks are debug."""
 
     log_format: Literal["console", "json"] = "console"
-    """How log lines look: for people, or a JSON object each."""
+    """The format of log lines: text, or a JSON object each."""
 
     log_content: bool = False
-    """Log prompts and answers, too. Without it, no line holds any of them."""
+    """Also log prompts and answers. Without it, no line contains them."""
 
     debug_answers: Annotated[int, Parameter(validator=Number(gte=0))] = 0
-    """Of how many answers of each key to keep the inside in memory, for GET /v1/debug/ID, the page and
-    antiphon replay: prompt, tokens with their log probabilities, events, verdicts. The last ones stay, each
+    """The number of answers of each key whose details are kept in memory, for GET /v1/debug/ID, the page and
+    antiphon replay: prompt, tokens with their log probabilities, events, verdicts. The newest are kept, each
     may take megabytes; 0 keeps none."""
 
     otlp_endpoint: str | None = None

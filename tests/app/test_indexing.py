@@ -108,14 +108,14 @@ async def test_a_failure_of_ours_is_told_without_its_cause(url: str, monkeypatch
 
 
 async def test_a_file_that_is_detached_meanwhile(url: str, monkeypatch: pytest.MonkeyPatch):
-    from antiphon.run.documents import Chunk  # noqa: PLC0415
+    from antiphon.run.documents import TextChunk  # noqa: PLC0415
 
     reading, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(*_: object) -> list[Chunk]:
+    async def slow(*_: object) -> list[TextChunk]:
         reading.set()
         await go_on.wait()
-        return [Chunk("late", "late")]
+        return [TextChunk("late", "late")]
 
     await prepare(url)
     monkeypatch.setattr("antiphon.app.indexing.read_chunks", slow)

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.gbnf_parser import parse_gbnf
 from antiphon.constrain.grammar_ir import Expr, GrammarIR
 from antiphon.constrain.matcher import Matcher
@@ -24,4 +24,4 @@ class Language:
 def language_of(gbnf: str) -> Language:
     """The texts that fit a grammar as engines are given it."""
     rules: dict[str, Expr] = {}
-    return Language(GrammarIR(parse_gbnf(gbnf, rules, Budget(10**9)), rules))
+    return Language(GrammarIR(parse_gbnf(gbnf, rules, WorkBudget(10**9)), rules))

@@ -10,7 +10,7 @@ from jsonschema_rs import RegexOptions, validator_for
 from antiphon.constrain import gbnf
 from antiphon.constrain.ambiguity import disambiguated
 from antiphon.constrain.analysis import length
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.compile import OutputRequirements, compile_constraint
 from antiphon.constrain.dfa import dfa_of
 from antiphon.constrain.gbnf_parser import parse_gbnf
@@ -60,7 +60,7 @@ texts = st.text("abc", max_size=8)
 
 @given(exprs, texts)
 def test_a_machine_reads_what_its_form_reads(expr: Expr, text: str) -> None:
-    dfa = dfa_of(expr, Budget())
+    dfa = dfa_of(expr, WorkBudget())
 
     assert dfa is not None
     assert matches(GrammarIR(dfa), text) == matches(GrammarIR(expr), text)
@@ -68,7 +68,7 @@ def test_a_machine_reads_what_its_form_reads(expr: Expr, text: str) -> None:
 
 @given(exprs, texts)
 def test_a_machine_has_one_way_to_read_a_text(expr: Expr, text: str) -> None:
-    dfa = dfa_of(expr, Budget())
+    dfa = dfa_of(expr, WorkBudget())
     assert dfa is not None
     matcher = Matcher(GrammarIR(dfa))
     for char in text:
@@ -85,7 +85,7 @@ def ranges(expr: Expr) -> Any:
 
 @given(exprs, texts, st.integers(0, 8))
 def test_what_may_follow_in_a_machine(expr: Expr, text: str, at: int) -> None:
-    dfa = dfa_of(expr, Budget())
+    dfa = dfa_of(expr, WorkBudget())
     assert dfa is not None
     left = residual(GrammarIR(dfa), text[:at])
 
@@ -102,7 +102,7 @@ def test_counts_of_counts_are_counts(inner: Any, outer: Any, times: int) -> None
 
 @given(exprs, texts)
 def test_lengths_hold_for_machines(expr: Expr, text: str) -> None:
-    dfa = dfa_of(expr, Budget())
+    dfa = dfa_of(expr, WorkBudget())
     assert dfa is not None
     least, most = length(dfa)
 
@@ -128,11 +128,11 @@ HARD = [
 
 @pytest.mark.parametrize("pattern", HARD)
 def test_hard_patterns_are_made_easy(pattern: str) -> None:
-    expr = matching(pattern, Budget())
+    expr = matching(pattern, WorkBudget())
     # In linear time, whatever the pattern.
     found = validator_for({"pattern": f"^(?:{pattern})$"}, pattern_options=RegexOptions())
 
-    assert disambiguated(expr, {}, Budget()) == expr
+    assert disambiguated(expr, {}, WorkBudget()) == expr
     assert all(found.is_valid(text) for text in samples(GrammarIR(expr), 20))
     for text in ["", "a", "aa", "ab", "ab ab", "abc-d", "12,3", "a" * 31, "a  b", "-", "A", "ab" * 40]:
         assert matches(GrammarIR(expr), text) == found.is_valid(text)
@@ -142,19 +142,19 @@ def test_hard_patterns_are_made_easy(pattern: str) -> None:
 def test_patterns_that_are_too_hard_are_refused(pattern: str) -> None:
     for read_pattern in (matching, searching):
         with pytest.raises(UnsupportedRegexError, match="too many ways"):
-            read_pattern(pattern, Budget())
+            read_pattern(pattern, WorkBudget())
     with pytest.raises(RequestError, match="too many ways"):
-        client_regex(pattern, Budget())
+        client_regex(pattern, WorkBudget())
 
     schema = {"type": "string", "pattern": pattern}
-    assert compile_schema(schema, Budget())[1] == [
+    assert compile_schema(schema, WorkBudget())[1] == [
         ("", "pattern: parts that can be read in too many ways cannot be enforced")
     ]
 
 
 @pytest.mark.parametrize("pattern", [r"[a-z]{1,500}", r"(cat|car){100}", r"a*b*", r"(\w+\.)*\w+", r"^a.*b"])
 def test_easy_patterns_stay_as_they_are(pattern: str) -> None:
-    assert "machine" not in gbnf.write(GrammarIR(matching(pattern.strip("^"), Budget()))).text
+    assert "machine" not in gbnf.write(GrammarIR(matching(pattern.strip("^"), WorkBudget()))).text
 
 
 # Grammars of clients
@@ -196,7 +196,7 @@ WORDS = 'root ::= (word " "?){1,30}\nword ::= [a-z]+'
 )
 def test_grammars_that_people_write_are_taken(grammar: str, good: list[str], bad: list[str]) -> None:
     rules: dict[str, Expr] = {}
-    grammar_ir = GrammarIR(parse_gbnf(grammar, rules, Budget()), rules)
+    grammar_ir = GrammarIR(parse_gbnf(grammar, rules, WorkBudget()), rules)
 
     assert all(matches(grammar_ir, text) for text in good)
     assert not any(matches(grammar_ir, text) for text in bad)
@@ -213,13 +213,13 @@ def test_grammars_that_people_write_are_taken(grammar: str, good: list[str], bad
 )
 def test_grammars_that_would_stop_an_engine_are_refused(grammar: str, why: str) -> None:
     with pytest.raises(RequestError, match=why) as refused:
-        parse_gbnf(grammar, {}, Budget())
+        parse_gbnf(grammar, {}, WorkBudget())
     assert refused.value.param == "format"
 
 
 def test_a_machine_is_made_of_rules_that_are_no_circle() -> None:
     rules: dict[str, Expr] = {}
-    start = parse_gbnf(WORDS, rules, Budget())
+    start = parse_gbnf(WORDS, rules, WorkBudget())
 
     assert isinstance(rules["client root"], Dfa)
     assert matches(GrammarIR(start, rules), "one two three")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.constrain import gbnf
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.compile import OutputRequirements, compile_constraint
 from antiphon.constrain.gbnf_parser import parse_gbnf
 from antiphon.constrain.grammar_ir import (
@@ -87,7 +87,7 @@ PATTERNS = [
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_mean_what_they_mean_elsewhere(pattern: str) -> None:
     found = re.compile(pattern, re.ASCII)
-    texts = [*samples(GrammarIR(searching(pattern, Budget())), 30)]
+    texts = [*samples(GrammarIR(searching(pattern, WorkBudget())), 30)]
     assert all(found.search(text) for text in texts)
     for text in [
         "",
@@ -106,7 +106,7 @@ def test_patterns_mean_what_they_mean_elsewhere(pattern: str) -> None:
         "bca",
         " x.",
     ]:
-        assert fits(searching(pattern, Budget()), text) == bool(found.search(text))
+        assert fits(searching(pattern, WorkBudget()), text) == bool(found.search(text))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_patterns_mean_what_they_mean_elsewhere(pattern: str) -> None:
 )
 def test_patterns_that_are_no_regular_language_are_refused(pattern: str) -> None:
     with pytest.raises(UnsupportedRegexError):
-        matching(pattern, Budget())
+        matching(pattern, WorkBudget())
 
 
 markers = st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=3, unique=True)
@@ -186,7 +186,7 @@ end   ::= "\n" | "\u00e9."
 
 def test_a_clients_grammar_is_read() -> None:
     rules: dict[str, Expr] = {}
-    grammar_ir = GrammarIR(parse_gbnf(GRAMMAR, rules, Budget()), rules)
+    grammar_ir = GrammarIR(parse_gbnf(GRAMMAR, rules, WorkBudget()), rules)
     assert matches(grammar_ir, 'abc,"é",42\n')
     assert matches(grammar_ir, "7é.")
     assert not matches(grammar_ir, '"A"')
@@ -195,7 +195,7 @@ def test_a_clients_grammar_is_read() -> None:
 
 def test_what_is_written_is_read_as_the_same() -> None:
     rules: dict[str, Expr] = {}
-    again = GrammarIR(parse_gbnf(gbnf.write(ROOM).text, rules, Budget()), rules)
+    again = GrammarIR(parse_gbnf(gbnf.write(ROOM).text, rules, WorkBudget()), rules)
     for text in samples(ROOM, 40):
         assert matches(again, text)
     for text in samples(again, 40):
@@ -217,7 +217,7 @@ def test_what_is_written_is_read_as_the_same() -> None:
 )
 def test_a_broken_grammar_is_refused(grammar: str) -> None:
     with pytest.raises(RequestError):
-        parse_gbnf(grammar, {}, Budget())
+        parse_gbnf(grammar, {}, WorkBudget())
 
 
 TAG = {
@@ -281,7 +281,7 @@ SEQUENCE = {
 )
 def test_structural_tags_are_read(spec: dict[str, Any], text: str, expected: bool) -> None:
     rules: dict[str, Expr] = {}
-    expr, unenforced = parse_structural_tag(spec, rules, Budget())
+    expr, unenforced = parse_structural_tag(spec, rules, WorkBudget())
     assert unenforced == []
     assert matches(GrammarIR(expr, rules), text) == expected
 
@@ -300,7 +300,7 @@ def test_structural_tags_are_read(spec: dict[str, Any], text: str, expected: boo
 )
 def test_a_broken_structural_tag_is_refused(spec: dict[str, Any], told: str) -> None:
     with pytest.raises(RequestError) as raised:
-        parse_structural_tag(spec, {}, Budget())
+        parse_structural_tag(spec, {}, WorkBudget())
     assert told in raised.value.message
     assert raised.value.param == "format"
 
@@ -311,7 +311,7 @@ def test_a_structural_tag_may_not_be_nested_for_ever() -> None:
         for _ in range(depth):
             inner = {"type": "or", "elements": [inner]}
         with pytest.raises(RequestError):
-            parse_structural_tag({"format": inner}, {}, Budget())
+            parse_structural_tag({"format": inner}, {}, WorkBudget())
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -351,7 +351,7 @@ def test_a_structural_tag_is_read_or_refused(spec: Any, changes: list[tuple[int,
 def test_literals_keep_every_character() -> None:
     text = 'a"b\\c\n[d]^-]é{日}\t\x00|'
     rules: dict[str, Expr] = {}
-    again = parse_gbnf(gbnf.write(GrammarIR(sequence(text, char_class("]^-")))).text, rules, Budget())
+    again = parse_gbnf(gbnf.write(GrammarIR(sequence(text, char_class("]^-")))).text, rules, WorkBudget())
     assert matches(GrammarIR(again, rules), text + "]")
     assert not matches(GrammarIR(again, rules), text + "a")
     assert matches(GrammarIR(Literal(text)), text)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.constrain.analysis import validate, without_unused_rules
-from antiphon.constrain.budget import Budget, TooMuchWorkError
+from antiphon.constrain.budget import TooMuchWorkError, WorkBudget
 from antiphon.constrain.grammar_ir import Expr, GrammarIR
 from antiphon.constrain.json_schema import compile_schema
 from antiphon.constrain.matcher import matches
@@ -22,7 +22,7 @@ from tests.constrain.schemas import SCHEMAS
 
 
 def grammar_ir(schema: Any) -> GrammarIR:
-    schema_ir, unenforced = compile_schema(schema, Budget())
+    schema_ir, unenforced = compile_schema(schema, WorkBudget())
     assert unenforced == []
     rules: dict[str, Expr] = {}
     return without_unused_rules(
@@ -31,7 +31,7 @@ def grammar_ir(schema: Any) -> GrammarIR:
 
 
 def unenforced(schema: Any) -> list[tuple[str, str]]:
-    return compile_schema(schema, Budget())[1]
+    return compile_schema(schema, WorkBudget())[1]
 
 
 LANGUAGES = {name: grammar_ir(schema) for name, schema in SCHEMAS.items()}
@@ -153,7 +153,7 @@ def test_a_schema_that_refers_to_itself_at_once_is_refused() -> None:
 def test_alternatives_that_multiply_are_bounded() -> None:
     alternatives = [{"anyOf": [{"minimum": n}, *({"maximum": m} for m in range(20))]} for n in range(4)]
     with pytest.raises(TooMuchWorkError):
-        compile_schema({"allOf": alternatives}, Budget())
+        compile_schema({"allOf": alternatives}, WorkBudget())
 
 
 scalars = st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=8)
@@ -188,7 +188,7 @@ def schemas() -> st.SearchStrategy[Any]:
 
 @given(schemas(), st.randoms(use_true_random=False))
 def test_any_schema_is_held_or_what_is_missing_is_said(schema: Any, random: Random) -> None:
-    schema_ir, unenforced = compile_schema(schema, Budget())
+    schema_ir, unenforced = compile_schema(schema, WorkBudget())
     rules: dict[str, Expr] = {}
     found = without_unused_rules(
         GrammarIR(JsonSyntax(rules, "test", schema_ir.definitions).expr(schema_ir.node), rules)
@@ -233,7 +233,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_work_is_bounded(name: str) -> None:
     with pytest.raises(TooMuchWorkError):
-        compile_schema(HOSTILE[name], Budget())
+        compile_schema(HOSTILE[name], WorkBudget())
 
 
 @pytest.mark.parametrize(

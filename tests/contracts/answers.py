@@ -18,7 +18,7 @@ from antiphon.apis.responses.presenters.code_interpreter import LOGS
 from antiphon.app import message_batches
 from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.store.open import open_store
-from antiphon.tools.tool import Offer, ServerTool, Session, Wanted
+from antiphon.tools.tool import Offer, ServerTool, Session, WantedTool
 from tests.acting import TakingTurns
 from tests.apis.messages.support import ANTHROPIC, request
 from tests.apis.messages.support import check_stream as check_message
@@ -60,10 +60,10 @@ class Watched:
         self.loses = loses
         self._tool = tool
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         return await self._tool.offer(wanted)
 
-    def open(self, wanted: Wanted) -> "WatchedSession":
+    def open(self, wanted: WantedTool) -> "WatchedSession":
         self.open_sessions += 1
         return WatchedSession(self, self._tool.open(wanted))
 
@@ -190,7 +190,7 @@ class ToolAnswers:
 
     async def _called(self, watched: Watched, action: str, arguments: Any) -> str:
         """A call, as a model writes it."""
-        offer = await watched.offer(Wanted({"type": watched.type, **self.asked}))
+        offer = await watched.offer(WantedTool({"type": watched.type, **self.asked}))
         [name] = {each.name for each in offer.functions if each.hosted and each.hosted.action == action}
         call = json.dumps({"name": name, "arguments": arguments})
         return f"<tool_call>\n{call}\n</tool_call>"
@@ -288,7 +288,7 @@ class ToolAnswers:
 
     async def _again(self, tool: ServerTool) -> bool:
         """Whether a call may be run again."""
-        offer = await tool.offer(Wanted({"type": tool.type, **self.asked}))
+        offer = await tool.offer(WantedTool({"type": tool.type, **self.asked}))
         [again] = {each.hosted.idempotent for each in offer.functions if _does(each, self.call[0])}
         return again
 

@@ -18,9 +18,9 @@ from antiphon.core.errors import NotFoundError, StoreError
 from antiphon.store.open import open_store
 from antiphon.store.records import (
     FileCounts,
-    Limits,
     LogEntry,
     Paging,
+    StoreLimits,
     VectorStoreBatch,
     Verdict,
 )
@@ -87,7 +87,7 @@ class StoreContract(
         stores: list[Store] = []
 
         async def opened(**limits: Any) -> Store:
-            stores.append(await open_store(url, Limits(**limits)))
+            stores.append(await open_store(url, StoreLimits(**limits)))
             return stores[-1]
 
         yield opened

@@ -24,7 +24,7 @@ from antiphon.core.tool_result import (
     ToolResult,
 )
 from antiphon.core.turn import Function
-from antiphon.tools.tool import ServerTool, Session, Wanted
+from antiphon.tools.tool import ServerTool, Session, WantedTool
 from tests.contracts.answers import Call, ToolAnswers
 from tests.run.support import until
 from tests.search import examples
@@ -69,12 +69,12 @@ def failure(result: ToolResult) -> str:
 
 async def functions_of(tool: ServerTool) -> tuple[Function, ...]:
     """What it offers without further settings."""
-    return (await tool.offer(Wanted({"type": tool.type}, "tools[0]"))).functions
+    return (await tool.offer(WantedTool({"type": tool.type}, "tools[0]"))).functions
 
 
 async def refusal_of(tool: ServerTool, settings: Mapping[str, Any]) -> RequestError | None:
     try:
-        await tool.offer(Wanted(settings, "tools[3]"))
+        await tool.offer(WantedTool(settings, "tools[3]"))
     except RequestError as error:
         return error
     return None
@@ -82,7 +82,7 @@ async def refusal_of(tool: ServerTool, settings: Mapping[str, Any]) -> RequestEr
 
 @asynccontextmanager
 async def opened(tool: ServerTool, **options: Any) -> AsyncIterator[Session]:
-    session = tool.open(Wanted({"type": tool.type, **options}))
+    session = tool.open(WantedTool({"type": tool.type, **options}))
     try:
         yield session
     finally:
@@ -212,7 +212,7 @@ class ToolContract(ToolAnswers):
         given: Mapping[str, Any] = data.draw(objects(self.settings or ("type",)))
         refusal = await refusal_of(tool, given)
         if refusal is None:
-            await tool.open(Wanted(given)).close()
+            await tool.open(WantedTool(given)).close()
         else:
             assert refusal.status == 400
             assert (refusal.param or "").startswith("tools[3]")
@@ -244,7 +244,7 @@ class ToolContract(ToolAnswers):
 
     @pytest.mark.parametrize("seconds", [0, 0.01, 0.5])
     async def test_a_call_can_be_cancelled_at_any_moment(self, tool: ServerTool, seconds: float) -> None:
-        session = tool.open(Wanted({}))
+        session = tool.open(WantedTool({}))
         running = asyncio.create_task(session.run(*self.endless))
         await asyncio.wait({running}, timeout=seconds)
         assert not running.done()
@@ -258,7 +258,7 @@ class ToolContract(ToolAnswers):
     async def test_a_session_closes_in_the_middle_of_a_call_that_was_cancelled(
         self, tool: ServerTool
     ) -> None:
-        session = tool.open(Wanted({}))
+        session = tool.open(WantedTool({}))
         running = asyncio.create_task(session.run(*self.endless))
         await asyncio.wait({running}, timeout=0.1)
         running.cancel()
@@ -314,10 +314,10 @@ class ToolContract(ToolAnswers):
             successful(await second.run(*self.call))
 
     async def test_a_session_closes_twice(self, tool: ServerTool) -> None:
-        session = tool.open(Wanted({}))
+        session = tool.open(WantedTool({}))
         await session.close()
         await session.close()
-        session = tool.open(Wanted({}))
+        session = tool.open(WantedTool({}))
         successful(await session.run(*self.call))
         await session.close()
         await session.close()

@@ -6,7 +6,7 @@ import pytest
 from antiphon.core.chunks import Candidate, FinishReason, Token
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
-from antiphon.engines.llama_stream import UNKNOWN_ID, ChunkReader, Piece, ScoredReader, reader_of
+from antiphon.engines.llama_stream import UNKNOWN_ID, ChunkReader, ScoredReader, TokenPiece, reader_of
 from tests.contracts.engine import text_of, tokens_of
 
 
@@ -24,7 +24,7 @@ class Tokenizer:
     """Knows the pieces of every text, and the text of every token: `<id>`."""
 
     def __init__(self, *pieces):
-        self._pieces = [Piece(*piece) for piece in pieces]
+        self._pieces = [TokenPiece(*piece) for piece in pieces]
 
     def pieces(self, _text):
         return self._pieces

@@ -15,7 +15,7 @@ from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError
 from antiphon.config import identity_of
 from antiphon.core.limits import Limits
 from antiphon.store.open import open_store
-from antiphon.store.records import Limits as StoreLimits
+from antiphon.store.records import StoreLimits
 from tests.http.api import sdk
 from tests.openai_schema import validate
 from tests.server import Running, running

@@ -22,7 +22,7 @@ from antiphon.core.hosts import Hosts
 from antiphon.core.limits import Limits
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.store.open import open_store
-from antiphon.store.records import Limits as StoreLimits
+from antiphon.store.records import StoreLimits
 from tests.counting import lines
 from tests.http.api import Api, ask, user
 from tests.run.support import until

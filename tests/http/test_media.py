@@ -21,7 +21,7 @@ from antiphon.core.items import MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
 from antiphon.store.open import open_store
-from antiphon.store.records import Limits as StoreLimits
+from antiphon.store.records import StoreLimits
 from antiphon.tools.web.fetch import Downloader, Fetcher
 from antiphon.tools.web.settings import Domains
 from tests.files import pdf_of

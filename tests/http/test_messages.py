@@ -9,7 +9,7 @@ import pytest
 from antiphon.core.tool_result import Executed, Searched, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 from tests.acting import ActingTool, TakingTurns
 from tests.apis.messages.support import request
 from tests.http.messages_api import asking, texts
@@ -281,7 +281,7 @@ async def test_what_a_search_found_comes_back_sealed() -> None:
 
 
 def offering(function: Function) -> Any:
-    async def offer(wanted: Wanted) -> Offer:
+    async def offer(wanted: WantedTool) -> Offer:
         return Offer((function,))
 
     return offer

@@ -16,7 +16,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, Item, object_in
 from antiphon.core.tool_result import OtherDetails, Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 from tests.acting import TakingTurns
 from tests.http.api import client, prompt_of, text_of
 from tests.response_invariants import check, read_sse
@@ -34,14 +34,14 @@ class Dice:
     def __init__(self) -> None:
         self.opened: list[Mapping[str, Any]] = []
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         label = wanted.settings.get("label", "")
         if not isinstance(label, str):
             raise RequestError("Expected a string.", param=f"{wanted.where}.label")
         hosted = Hosted("dice", "roll", label=label)
         return Offer((Function("roll", "Rolls a die.", {"type": "object"}, hosted=hosted),))
 
-    def open(self, wanted: Wanted) -> "Cup":
+    def open(self, wanted: WantedTool) -> "Cup":
         self.opened.append(wanted.settings)
         return Cup(wanted.settings.get("label", ""))
 

@@ -17,7 +17,7 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.store.open import open_store
-from antiphon.store.records import Limits as StoreLimits
+from antiphon.store.records import StoreLimits
 from tests.files import docx_of, pdf_of
 from tests.http.api import sdk
 from tests.openai_schema import validate

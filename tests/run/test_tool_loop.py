@@ -35,7 +35,7 @@ from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.run.tool_loop import ToolLoop
 from antiphon.tools.discovery import by_type
-from antiphon.tools.tool import Wanted
+from antiphon.tools.tool import WantedTool
 from tests.acting import PYTHON, ActingSession, ActingTool, TakingTurns, hermes_turns
 from tests.laws import merge
 from tests.run.support import LONGEST_WAIT, Heard, answered, fold, raw, turn, until
@@ -322,7 +322,7 @@ class Printing(ActingTool):
         self.over = asyncio.Event()
         self.press: Tell
 
-    def open(self, wanted: Wanted) -> Any:
+    def open(self, wanted: WantedTool) -> Any:
         return PrintingSession(self)
 
 

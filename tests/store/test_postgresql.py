@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.core.errors import StoreError
 from antiphon.store.open import open_store
-from antiphon.store.records import Limits, Verdict
+from antiphon.store.records import StoreLimits, Verdict
 from antiphon.store.store import Store, events_of
 from tests.contracts.store import SharedStoreContract
 from tests.store.samples import OWNER, append, entry, items, job, leased, response
@@ -40,7 +40,7 @@ class TestPostgresql(SharedStoreContract):
 
 @pytest.fixture
 async def store(postgresql_url: str) -> AsyncIterator[Store]:
-    store = await open_store(postgresql_url, Limits(timeout=2, poll=0.1))
+    store = await open_store(postgresql_url, StoreLimits(timeout=2, poll=0.1))
     yield store
     await store.close()
 

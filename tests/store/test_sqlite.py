@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.core.errors import StoreError
 from antiphon.store.open import default_path, open_store
-from antiphon.store.records import Limits, ResponseStatus, Verdict
+from antiphon.store.records import ResponseStatus, StoreLimits, Verdict
 from antiphon.store.store import JOBS, Store, events_of
 from tests.contracts.store import SharedStoreContract
 from tests.store.samples import (
@@ -67,7 +67,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[Store]:
-    store = await open_store(f"sqlite:///{path}", Limits(timeout=0.1))
+    store = await open_store(f"sqlite:///{path}", StoreLimits(timeout=0.1))
     yield store
     await store.close()
 

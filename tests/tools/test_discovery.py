@@ -6,7 +6,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.hosts import unread
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.discovery import REMEDIES, by_type, discover
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 from tests.acting import PYTHON, ActingTool, hosts_for
 
 SEARCH = Function("search", "Searches.", {"type": "object"}, hosted=Hosted("web_search", "search"))
@@ -15,7 +15,7 @@ SEARCH = Function("search", "Searches.", {"type": "object"}, hosted=Hosted("web_
 class Remote(ActingTool):
     """A tool of which a request may have several: each has the functions that its settings name."""
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         await super().offer(wanted)
         label = wanted.settings["label"]
         functions = (

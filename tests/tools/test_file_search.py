@@ -12,7 +12,7 @@ from antiphon.core.errors import NotFoundError, RequestError, StoreError
 from antiphon.core.file_search import FileQuery, FileResult
 from antiphon.core.tool_result import FilesSearched, ToolResult
 from antiphon.tools.file_search import FileSearch, Searches
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 from tests.contracts.tool import ToolContract, failure, opened, successful
 
 STORES = ["vs_1", "vs_2"]
@@ -46,14 +46,14 @@ class Files:
 class Set(FileSearch):
     """The tool, with settings that a request must have."""
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         return await super().offer(_set(wanted))
 
-    def open(self, wanted: Wanted) -> Searches:
+    def open(self, wanted: WantedTool) -> Searches:
         return super().open(_set(wanted))
 
 
-def _set(wanted: Wanted) -> Wanted:
+def _set(wanted: WantedTool) -> WantedTool:
     return replace(wanted, settings={"vector_store_ids": STORES, **wanted.settings})
 
 
@@ -122,9 +122,9 @@ async def test_settings_are_acted_on(tool: FileSearch, files: Files):
         "ranking_options": {"ranker": "auto", "score_threshold": 0.25},
         "colour": "red",
     }
-    offer = await tool.offer(Wanted(settings, "tools[0]", "alice"))
+    offer = await tool.offer(WantedTool(settings, "tools[0]", "alice"))
     assert [note.param for note in offer.notes] == ["tools[0].colour"]
-    await tool.open(Wanted(settings, owner="alice")).run(*query("text"))
+    await tool.open(WantedTool(settings, owner="alice")).run(*query("text"))
     owner, asked = files.asked[0]
     assert (owner, asked.vector_store_ids, asked.most, asked.threshold) == ("alice", tuple(STORES), 3, 0.25)
     assert asked.filter is not None
@@ -144,11 +144,11 @@ async def test_settings_are_acted_on(tool: FileSearch, files: Files):
 )
 async def test_settings_that_cannot_be_honoured(tool: FileSearch, settings: dict[str, Any], param: str):
     with pytest.raises(RequestError) as caught:
-        await tool.offer(Wanted(settings, "tools[0]"))
+        await tool.offer(WantedTool(settings, "tools[0]"))
     assert caught.value.param == param
 
 
 async def test_without_the_extra(tool: FileSearch, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("antiphon.tools.file_search.find_spec", lambda _: None)
     with pytest.raises(RequestError, match="`files`"):
-        await tool.offer(Wanted({}, "tools[0]"))
+        await tool.offer(WantedTool({}, "tools[0]"))

@@ -18,7 +18,7 @@ from antiphon.tools.mcp.open import open_mcp
 from antiphon.tools.mcp.servers import Server
 from antiphon.tools.mcp.tables import McpServer, read_servers
 from antiphon.tools.mcp.tool import Mcp
-from antiphon.tools.tool import Offer, ServerTool, Session, Wanted
+from antiphon.tools.tool import Offer, ServerTool, Session, WantedTool
 from tests.contracts.tool import ToolContract, failure, functions_of, successful
 from tests.http.test_mcp import network
 from tests.tools.mcp_servers import serving
@@ -35,13 +35,13 @@ class OfOneServer(Mcp):
 
     own: dict[str, Any] = {}  # noqa: RUF012 - set for each
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         return await super().offer(self._whole(wanted))
 
-    def open(self, wanted: Wanted) -> Any:
+    def open(self, wanted: WantedTool) -> Any:
         return super().open(self._whole(wanted))
 
-    def _whole(self, wanted: Wanted) -> Wanted:
+    def _whole(self, wanted: WantedTool) -> WantedTool:
         return replace(wanted, settings={**self.own, **wanted.settings})
 
 
@@ -77,8 +77,8 @@ async def operated(*tables: McpServer) -> AsyncIterator[Mcp]:
         await tool.close()
 
 
-def wanted(owner: str = "me", label: str = "local", **fields: Any) -> Wanted:
-    return Wanted({"type": "mcp", "server_label": label, **fields}, "tools[0]", owner)
+def wanted(owner: str = "me", label: str = "local", **fields: Any) -> WantedTool:
+    return WantedTool({"type": "mcp", "server_label": label, **fields}, "tools[0]", owner)
 
 
 @asynccontextmanager
@@ -192,7 +192,9 @@ async def test_listings_are_bounded() -> None:
     async with serving() as there:
         for limits, why in ((Limits(mcp_tools=2), "mcp_tools"), (Limits(mcp_bytes=500), "")):
             tool = Mcp(network(), (), ("127.0.0.1",), limits)
-            offer = await tool.offer(Wanted({"type": "mcp", "server_label": "x", "server_url": there.url}))
+            offer = await tool.offer(
+                WantedTool({"type": "mcp", "server_label": "x", "server_url": there.url})
+            )
             assert offer.listing is not None
             assert why in (offer.listing.error or "")
             assert not offer.functions
@@ -206,7 +208,7 @@ async def test_a_known_listing_is_believed_and_what_is_not_sound_in_it_is_left_o
     listing = Listing("x", (ListedTool("good"), ListedTool("deep", None, deep)), known=True)
     tool = Mcp(network(), (), ("127.0.0.1",), LIMITS)
     settings = {"type": "mcp", "server_label": "x", "server_url": "http://127.0.0.1:9/"}
-    offer = await tool.offer(Wanted(settings, listing=listing))
+    offer = await tool.offer(WantedTool(settings, listing=listing))
     await tool.close()
 
     assert [function.name for function in offer.functions] == ["good"]

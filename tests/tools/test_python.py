@@ -16,12 +16,11 @@ from antiphon.core.errors import NotFoundError, RequestError, ToolError
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import Executed, Printed, ToolResult
 from antiphon.store.open import open_store
-from antiphon.store.records import Limits as StoreLimits
-from antiphon.store.records import Paging
+from antiphon.store.records import Paging, StoreLimits
 from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.python.tool import TYPE, Interpreters, PythonInterpreter
 from antiphon.tools.shell import Shell
-from antiphon.tools.tool import ServerTool, Session, Wanted
+from antiphon.tools.tool import ServerTool, Session, WantedTool
 from tests.contracts.tool import Told, ToolContract, failure, opened, successful
 from tests.run.support import until
 from tests.tools.processes import PATIENCE, processes
@@ -77,7 +76,7 @@ async def said(session: Session, text: str) -> str:
 
 def own(tool: ServerTool, answer: str = "resp_1", **settings: Any) -> Session:
     """The session of an answer that has an id."""
-    return tool.open(Wanted({"type": TYPE, **settings}, owner="alice", answer=answer))
+    return tool.open(WantedTool({"type": TYPE, **settings}, owner="alice", answer=answer))
 
 
 class TestContract(ToolContract):
@@ -291,7 +290,7 @@ async def test_an_interpreter_that_idles_too_long_is_ended(storage: Storage) -> 
 async def test_containers_of_others_are_not_there(tool: PythonInterpreter) -> None:
     await said(own(tool), "x = 1")
     named = container_id(TYPE, "resp_1")
-    wanted = Wanted({"type": TYPE, "container": named}, "tools[0]", owner="eve")
+    wanted = WantedTool({"type": TYPE, "container": named}, "tools[0]", owner="eve")
     with pytest.raises(NotFoundError) as raised:
         await tool.offer(wanted)
     assert raised.value.param == "tools[0].container"
@@ -311,7 +310,7 @@ async def test_containers_of_others_are_not_there(tool: PythonInterpreter) -> No
 )
 async def test_other_containers_are_refused(tool: PythonInterpreter, container: object, param: str) -> None:
     with pytest.raises(RequestError) as raised:
-        await tool.offer(Wanted({"container": container}, "tools[0]"))
+        await tool.offer(WantedTool({"container": container}, "tools[0]"))
     assert raised.value.param == f"tools[0].container{param}"
 
 

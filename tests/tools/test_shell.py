@@ -22,7 +22,7 @@ from antiphon.render.harmony_tools import CONTAINER
 from antiphon.tools import process
 from antiphon.tools.commands import MAX_CHARS, MAX_SECONDS, SECONDS, parse_commands
 from antiphon.tools.shell import Shell
-from antiphon.tools.tool import Offer, ServerTool, Session, Wanted
+from antiphon.tools.tool import Offer, ServerTool, Session, WantedTool
 from tests.contracts.tool import ToolContract, failure, opened, successful
 from tests.tools.processes import children, running, until_there_are
 
@@ -372,12 +372,12 @@ async def test_nothing_of_a_sandbox_outlives_its_time() -> None:
     ],
 )
 async def test_a_sandbox_of_its_own_is_what_it_has(environment: object) -> None:
-    assert await Shell("sh").offer(Wanted({"environment": environment}, "tools[0]"))
+    assert await Shell("sh").offer(WantedTool({"environment": environment}, "tools[0]"))
 
 
 @pytest.mark.parametrize("environment", [{"type": "local"}, {"type": "local", "skills": [1]}])
 async def test_a_local_shell_is_the_clients(environment: object) -> None:
-    assert await Shell("sh").offer(Wanted({"environment": environment}, "tools[0]")) == Offer()
+    assert await Shell("sh").offer(WantedTool({"environment": environment}, "tools[0]")) == Offer()
 
 
 @pytest.mark.parametrize(
@@ -393,5 +393,5 @@ async def test_a_local_shell_is_the_clients(environment: object) -> None:
 )
 async def test_other_environments_are_refused(environment: object, param: str) -> None:
     with pytest.raises(RequestError) as raised:
-        await Shell("sh").offer(Wanted({"environment": environment}, "tools[0]"))
+        await Shell("sh").offer(WantedTool({"environment": environment}, "tools[0]"))
     assert raised.value.param == f"tools[0].environment{param}"

@@ -15,7 +15,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.tool_result import Found, Opened, Searched, ToolResult
 from antiphon.render.harmony_tools import BROWSER
 from antiphon.tools import web_search
-from antiphon.tools.tool import Offer, ServerTool, Session, Wanted
+from antiphon.tools.tool import Offer, ServerTool, Session, WantedTool
 from antiphon.tools.web.display import VIEW_CHARS
 from antiphon.tools.web.fetch import BODY_BYTES, Fetcher
 from antiphon.tools.web.history import PAGES_KEPT
@@ -39,7 +39,7 @@ class Web(Struct):
     site: Site
 
     def open(self, **tool: Any) -> Session:
-        return self.tool.open(Wanted({"type": "web_search", **tool}))
+        return self.tool.open(WantedTool({"type": "web_search", **tool}))
 
 
 @asynccontextmanager
@@ -68,8 +68,8 @@ def failure(result: ToolResult) -> str:
 
 
 class Confined(WebSearch):
-    def open(self, wanted: Wanted) -> Browser:
-        return super().open(Wanted({**wanted.settings, **CONFINED}))
+    def open(self, wanted: WantedTool) -> Browser:
+        return super().open(WantedTool({**wanted.settings, **CONFINED}))
 
 
 class TestContract(ToolContract):
@@ -192,7 +192,7 @@ async def test_what_cannot_be_done_is_said(world: Web) -> None:
 async def test_private_addresses_are_not_opened() -> None:
     async with web() as site:
         tool = WebSearch(SearxngSearch(site.url))  # the operator's own search engine may be anywhere
-        browser = tool.open(Wanted({"type": "web_search"}))
+        browser = tool.open(WantedTool({"type": "web_search"}))
         site.results = [{"title": "Trap", "url": f"{site.url}/", "content": ""}]
         assert not (await browser.run("search", {"query": "x"})).failed
         assert "not a public web server" in failure(await browser.run("open", {"id": 0}))
@@ -256,14 +256,15 @@ async def test_a_page_that_takes_long_to_read_keeps_nobody_else_waiting(
 async def test_wrong_settings_are_refused_by_name() -> None:
     tool = WebSearch(SearxngSearch("http://search.invalid"))
     with pytest.raises(RequestError) as caught:
-        await tool.offer(Wanted({"type": "web_search", "filters": {"allowed_domains": [1]}}, "tools[2]"))
+        await tool.offer(WantedTool({"type": "web_search", "filters": {"allowed_domains": [1]}}, "tools[2]"))
     assert caught.value.param == "tools[2].filters.allowed_domains[0]"
 
 
 async def test_nothing_is_offered_without_access_to_the_web() -> None:
     tool = WebSearch(SearxngSearch("http://search.invalid"))
     assert (
-        await tool.offer(Wanted({"type": "web_search", "external_web_access": False}, "tools[0]")) == Offer()
+        await tool.offer(WantedTool({"type": "web_search", "external_web_access": False}, "tools[0]"))
+        == Offer()
     )
 
 
@@ -364,7 +365,7 @@ async def test_a_call_can_be_cancelled_and_the_session_closed(world: Web) -> Non
 def test_whatever_a_model_writes_is_answered(calls: list[tuple[str, dict[str, Any]]]) -> None:
     async def converse() -> None:
         tool = WebSearch(_Card(), Fetcher(loopback))
-        browser = tool.open(Wanted(CONFINED))
+        browser = tool.open(WantedTool(CONFINED))
         for action, arguments in calls:
             result = await browser.run(action, arguments)
             result.text.encode()

@@ -19,7 +19,7 @@ from antiphon.core.errors import EngineBusyError, EngineNotReadyError, RequestEr
 from antiphon.core.limits import CLIENT
 from antiphon.log import log_failure
 from antiphon.run.bounded import BoundedPool
-from antiphon.run.documents import UNSUPPORTED, Chunk, Chunking, read_chunks
+from antiphon.run.documents import UNSUPPORTED, Chunking, TextChunk, read_chunks
 from antiphon.store.records import IndexedFile, IndexEnd, IndexStatus, NewChunk
 from antiphon.store.store import INDEXING, VectorStores
 
@@ -137,7 +137,7 @@ class Indexer:
                 return False
         return True
 
-    async def _embedded(self, chunks: Sequence[Chunk], first: int) -> list[NewChunk]:
+    async def _embedded(self, chunks: Sequence[TextChunk], first: int) -> list[NewChunk]:
         """The chunks, the first of which has this position, with their vectors, if a model makes some."""
         embedder = self._app.embedder
         if embedder is None:

@@ -49,7 +49,7 @@ class Ranked(Struct, frozen=True):
     score: float
 
 
-class Where(Struct, frozen=True):
+class SearchTarget(Struct, frozen=True):
     """What is searched: vector stores of an owner; of their files, those with these keys (None: all)."""
 
     owner: str
@@ -60,7 +60,7 @@ class Where(Struct, frozen=True):
 class Ranker(Protocol):
     """One way to find chunks."""
 
-    async def rank(self, where: Where, query: str) -> list[Ranked]:
+    async def rank(self, where: SearchTarget, query: str) -> list[Ranked]:
         """The chunks that fit best, the best first: a few hundred at most. Raises StoreError."""
         ...
 
@@ -74,7 +74,7 @@ class TermRanker:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    async def rank(self, where: Where, query: str) -> list[Ranked]:
+    async def rank(self, where: SearchTarget, query: str) -> list[Ranked]:
         """See `Ranker`."""
         # Beside the event loop: the first query loads the stemmers of all languages.
         terms = list(dict.fromkeys(await asyncio.to_thread(terms_of, query)))[:MOST_TERMS]
@@ -140,7 +140,7 @@ class MeaningRanker:
         self._embedder = embedder
         self._compared = compared
 
-    async def rank(self, where: Where, query: str) -> list[Ranked]:
+    async def rank(self, where: SearchTarget, query: str) -> list[Ranked]:
         """See `Ranker`."""
         vector_stores = self._storage.store.vector_stores
         keys = where.keys
@@ -220,7 +220,7 @@ class FileSearcher:
         await self.check(owner, query.vector_store_ids)
         vector_stores = self._storage.store.vector_stores
         await vector_stores.touch(owner, query.vector_store_ids, time.time())
-        where = Where(owner, query.vector_store_ids, await self._admitted(owner, query))
+        where = SearchTarget(owner, query.vector_store_ids, await self._admitted(owner, query))
         best: dict[int, Ranked] = {}
         for text in query.queries:
             rankings = [await ranker.rank(where, text) for ranker in self._rankers]

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from heapq import nlargest
 
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.dfa import dfa_of
 from antiphon.constrain.grammar_ir import (
     Alternation,
@@ -52,13 +52,13 @@ class AmbiguousError(ValueError):
     """An expression can be read in too many ways."""
 
 
-def disambiguated(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> Expr:
+def disambiguated(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> Expr:
     """The same texts, with few ways to read each. Raises `AmbiguousError` where that is not to be had."""
     found = _disambiguated_parts(expr, rules, budget)
     return found if _is_unambiguous(found, rules, budget) else _dfa(expr, rules, budget)
 
 
-def _disambiguated_parts(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> Expr:
+def _disambiguated_parts(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> Expr:
     match expr:
         case Sequence(parts):
             return sequence(*(_disambiguated_parts(part, rules, budget) for part in parts))
@@ -70,11 +70,11 @@ def _disambiguated_parts(expr: Expr, rules: Mapping[str, Expr], budget: Budget) 
     return expr
 
 
-def _is_unambiguous(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> bool:
+def _is_unambiguous(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> bool:
     return _AmbiguitySearch(GrammarIR(expr, rules), budget).derivations() <= MAX_DERIVATIONS
 
 
-def ambiguous_recursion(rules: Mapping[str, Expr], budget: Budget) -> list[str]:
+def ambiguous_recursion(rules: Mapping[str, Expr], budget: WorkBudget) -> list[str]:
     """The rules that refer to themselves, and of which too much may stay undecided."""
     return [
         name
@@ -83,7 +83,7 @@ def ambiguous_recursion(rules: Mapping[str, Expr], budget: Budget) -> list[str]:
     ]
 
 
-def recursive_rules(rules: Mapping[str, Expr], budget: Budget) -> list[str]:
+def recursive_rules(rules: Mapping[str, Expr], budget: WorkBudget) -> list[str]:
     """The rules that refer to themselves, through others or not."""
     direct = {name: references(expr) for name, expr in rules.items()}
     return [name for name in rules if name in _reached(name, direct, budget)]
@@ -94,7 +94,7 @@ def references(expr: Expr) -> set[str]:
     return {expr.name} if isinstance(expr, Ref) else set().union(*map(references, children(expr)))
 
 
-def _reached(name: str, direct: Mapping[str, set[str]], budget: Budget) -> set[str]:
+def _reached(name: str, direct: Mapping[str, set[str]], budget: WorkBudget) -> set[str]:
     found, todo = set[str](), [name]
     while todo:
         new = direct.get(todo.pop(), set()) - found
@@ -104,7 +104,7 @@ def _reached(name: str, direct: Mapping[str, set[str]], budget: Budget) -> set[s
     return found
 
 
-def _dfa(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> Expr:
+def _dfa(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> Expr:
     """A DFA for an expression, with the rules that it refers to written in place."""
     found = None if _refers_to_recursion(expr, rules, budget) else dfa_of(_inlined(expr, rules), budget)
     if found is None:
@@ -112,7 +112,7 @@ def _dfa(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> Expr:
     return found
 
 
-def _refers_to_recursion(expr: Expr, rules: Mapping[str, Expr], budget: Budget) -> bool:
+def _refers_to_recursion(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> bool:
     circular = set(recursive_rules(rules, budget))
     direct = {name: references(each) for name, each in rules.items()}
     return any(name in circular or _reached(name, direct, budget) & circular for name in references(expr))
@@ -138,7 +138,7 @@ Derivations = Counter[Stack]
 class _AmbiguitySearch(Matcher):
     """Looks for texts that are hard to read: at each step it goes on with the few worst that it knows."""
 
-    def __init__(self, grammar_ir: GrammarIR, budget: Budget) -> None:
+    def __init__(self, grammar_ir: GrammarIR, budget: WorkBudget) -> None:
         super().__init__(grammar_ir)
         self._budget = budget
 

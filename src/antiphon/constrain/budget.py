@@ -12,7 +12,7 @@ class TooMuchWorkError(Exception):
     """The budget is used up."""
 
 
-class Budget:
+class WorkBudget:
     """The work that is left. Raises `TooMuchWorkError` when there is none."""
 
     def __init__(self, units: int = MAX_WORK) -> None:

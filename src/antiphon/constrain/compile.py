@@ -13,7 +13,7 @@ from msgspec import Struct
 from antiphon.constrain.analysis import validate, without_unused_rules
 from antiphon.constrain.answer import AnswerGrammar
 from antiphon.constrain.arguments import CallableFunction, UnsupportedSyntaxError
-from antiphon.constrain.budget import Budget, TooMuchWorkError
+from antiphon.constrain.budget import TooMuchWorkError, WorkBudget
 from antiphon.constrain.calls import CallGrammar
 from antiphon.constrain.gbnf_parser import parse_gbnf
 from antiphon.constrain.grammar_ir import Expr, GrammarIR, alternation
@@ -119,7 +119,7 @@ class _Compiler:
         self._grammar = grammar
         self._choice = requirements.tool_choice
         self._rules: dict[str, Expr] = {}
-        self._budget = Budget()
+        self._budget = WorkBudget()
         self.unenforced: list[Unenforced] = []
 
     def compiled(self) -> CompiledConstraint:

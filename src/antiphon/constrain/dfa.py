@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from antiphon.constrain.analysis import nullable
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.grammar_ir import (
     EMPTY,
     Alternation,
@@ -32,7 +32,7 @@ Tails = frozenset[Expr]
 Range = tuple[int, int]
 
 
-def dfa_of(expr: Expr, budget: Budget) -> Dfa | None:
+def dfa_of(expr: Expr, budget: WorkBudget) -> Dfa | None:
     """The DFA that reads the same texts. None if it would be too large; the expression refers to no rules."""
     numbers: dict[Tails, int] = {frozenset({expr}): 0}
     ways: list[tuple[tuple[Expr, int], ...]] = []

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from antiphon.constrain.ambiguity import AmbiguousError, ambiguous_recursion, disambiguated, references
 from antiphon.constrain.analysis import validate
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.grammar_ir import (
     ANY_CHAR,
     MAX_COUNT,
@@ -37,7 +37,7 @@ _CHAR = re.compile(r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
-def parse_gbnf(text: str, rules: dict[str, Expr], budget: Budget) -> Expr:
+def parse_gbnf(text: str, rules: dict[str, Expr], budget: WorkBudget) -> Expr:
     """The expression of the grammar's `root`; its rules are put beside the others. Raises RequestError."""
     found = _Parser(text).read()
     if "root" not in found:
@@ -51,7 +51,7 @@ def parse_gbnf(text: str, rules: dict[str, Expr], budget: Budget) -> Expr:
     return Ref(_name("root"))
 
 
-def _unambiguous(rules: Mapping[str, Expr], budget: Budget) -> dict[str, Expr]:
+def _unambiguous(rules: Mapping[str, Expr], budget: WorkBudget) -> dict[str, Expr]:
     """The same rules, with few ways to read a text."""
     for name in ambiguous_recursion(rules, budget):
         rule = name.removeprefix(_PREFIX)

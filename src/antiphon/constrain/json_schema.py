@@ -16,7 +16,7 @@ from typing import Any
 
 from antiphon.constrain.ambiguity import ambiguous_recursion
 from antiphon.constrain.analysis import length
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.grammar_ir import (
     ANY_CHAR,
     EMPTY,
@@ -80,7 +80,7 @@ _KNOWN = _STRINGS | _NUMBERS | _ARRAYS | _OBJECTS | _OTHERS | ANNOTATIONS
 class SchemaCompiler:
     """Compiles one schema. `unenforced` has what its IR does not enforce, as (pointer, what)."""
 
-    def __init__(self, root: Schema | bool, budget: Budget) -> None:
+    def __init__(self, root: Schema | bool, budget: WorkBudget) -> None:
         self._root = root
         self._budget = budget
         self._definitions: dict[str, SchemaNode] = {}
@@ -292,7 +292,7 @@ class SchemaCompiler:
         if "items" not in schema and schema.get("unevaluatedItems") is False:
             rest = False
         first = [self._node(each, f"{at}/prefixItems/{i}") for i, each in enumerate(prefix or ())]
-        # After a fixed beginning, models write nothing more unless the schema speaks of it.
+        # After a fixed beginning, models write nothing more unless the schema mentions it.
         closed = bool(first) and "items" not in schema and least <= len(first)
         more = NEVER if closed else self._node(rest, f"{at}/items")
         return _counted(first, more, least, most)
@@ -342,8 +342,8 @@ class SchemaCompiler:
         """Members that are not listed: what they are, and what their keys look like."""
         if patterns:
             return self._patterned(properties, patterns, at)
-        speaks = "additionalProperties" in schema or "unevaluatedProperties" in schema
-        if not speaks and properties:
+        mentioned = "additionalProperties" in schema or "unevaluatedProperties" in schema
+        if not mentioned and properties:
             return NEVER, FREE_TEXT
         return self._node(others, f"{at}/additionalProperties"), FREE_TEXT
 
@@ -389,7 +389,7 @@ class SchemaCompiler:
         return ANY_VALUE
 
 
-def compile_schema(schema: Schema | bool, budget: Budget) -> tuple[SchemaIR, list[tuple[str, str]]]:
+def compile_schema(schema: Schema | bool, budget: WorkBudget) -> tuple[SchemaIR, list[tuple[str, str]]]:
     """The IR of a schema, and what it does not enforce. Raises `TooMuchWorkError`."""
     compiler = SchemaCompiler(schema, budget)
     schema_ir = compiler.compile()
@@ -406,7 +406,7 @@ class _CompactJson(JsonSyntax):
     after_key, comma, gap = Literal(":"), Literal(","), EMPTY
 
 
-def _ambiguous_references(schema_ir: SchemaIR, budget: Budget) -> list[str]:
+def _ambiguous_references(schema_ir: SchemaIR, budget: WorkBudget) -> list[str]:
     """The references to recursive schemas that leave an engine more places to follow than it can."""
     if not schema_ir.definitions:
         return []

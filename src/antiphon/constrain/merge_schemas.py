@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from itertools import combinations, product
 from typing import Any
 
-from antiphon.constrain.budget import Budget, TooMuchWorkError
+from antiphon.constrain.budget import TooMuchWorkError, WorkBudget
 from antiphon.constrain.json_values import wide_type_of, within
 
 Schema = Mapping[str, Any]
@@ -50,13 +50,13 @@ def resolved(reference: str, root: Any) -> Any:
     return found
 
 
-def merged(schema: Schema, root: Any, budget: Budget) -> tuple[Any, list[str]]:
+def merged(schema: Schema, root: Any, budget: WorkBudget) -> tuple[Any, list[str]]:
     """One schema without `$ref` and `allOf`, or False if nothing fits; and what could not be merged."""
     merger = _Merger(root, budget)
     return merger.flat(schema, frozenset()), merger.conflicts
 
 
-def disjoint(options: list[Any], root: Any, budget: Budget) -> bool:
+def disjoint(options: list[Any], root: Any, budget: WorkBudget) -> bool:
     """Whether no value that is written for one of the schemas fits another, as far as that is looked for."""
     if len(options) > MAX_COMPARED:
         return False
@@ -68,7 +68,7 @@ def disjoint(options: list[Any], root: Any, budget: Budget) -> bool:
 class _Merger:
     """Merges schemas. `conflicts` says what was left out."""
 
-    def __init__(self, root: Any, budget: Budget) -> None:
+    def __init__(self, root: Any, budget: WorkBudget) -> None:
         self._root = root
         self._budget = budget
         self.conflicts: list[str] = []

@@ -7,7 +7,7 @@ Lookarounds, backreferences and flags raise `UnsupportedRegexError`.
 from typing import NoReturn
 
 from antiphon.constrain.ambiguity import AmbiguousError, disambiguated
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.grammar_ir import (
     ANY_CHAR,
     EMPTY,
@@ -56,7 +56,7 @@ class UnsupportedRegexError(ValueError):
     """The pattern is broken, or uses what no expression can say. The message says which."""
 
 
-def searching(pattern: str, budget: Budget) -> Expr:
+def searching(pattern: str, budget: WorkBudget) -> Expr:
     """Text in which the pattern is found somewhere, as JSON Schema means it."""
     alternatives = _Parser(pattern).read()
     return _unambiguous(
@@ -70,12 +70,12 @@ def searching(pattern: str, budget: Budget) -> Expr:
     )
 
 
-def matching(pattern: str, budget: Budget) -> Expr:
+def matching(pattern: str, budget: WorkBudget) -> Expr:
     """Text that as a whole matches the pattern."""
     return _unambiguous(alternation(*(expr for _, expr, _ in _Parser(pattern).read())), budget)
 
 
-def client_regex(pattern: str, budget: Budget) -> Expr:
+def client_regex(pattern: str, budget: WorkBudget) -> Expr:
     """The same for a client's own pattern. Raises RequestError."""
     try:
         return matching(pattern, budget)
@@ -83,7 +83,7 @@ def client_regex(pattern: str, budget: Budget) -> Expr:
         raise RequestError(f"This pattern cannot be enforced: it has {why}.", param="format") from None
 
 
-def _unambiguous(expr: Expr, budget: Budget) -> Expr:
+def _unambiguous(expr: Expr, budget: WorkBudget) -> Expr:
     try:
         return disambiguated(expr, {}, budget)
     except AmbiguousError as why:

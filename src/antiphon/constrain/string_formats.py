@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.grammar_ir import Expr
 from antiphon.constrain.regex import matching
 
@@ -35,4 +35,4 @@ PATTERNS = {
 @lru_cache(len(PATTERNS))
 def pattern_expr(name: str) -> Expr | None:
     """Text of that format, or a part of it that models write; None if it is not known."""
-    return matching(PATTERNS[name], Budget()) if name in PATTERNS else None
+    return matching(PATTERNS[name], WorkBudget()) if name in PATTERNS else None

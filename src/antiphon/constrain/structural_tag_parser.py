@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon.constrain.budget import Budget
+from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.gbnf_parser import parse_gbnf
 from antiphon.constrain.grammar_ir import EMPTY, Expr, Ref, Until, alternation, optional, repeat, sequence
 from antiphon.constrain.json_schema import compile_schema
@@ -135,7 +135,7 @@ MAX_DEPTH = 32
 
 
 def parse_structural_tag(
-    spec: Mapping[str, Any], rules: dict[str, Expr], budget: Budget
+    spec: Mapping[str, Any], rules: dict[str, Expr], budget: WorkBudget
 ) -> tuple[Expr, list[tuple[str, str]]]:
     """The expression of all the text, and what it does not hold. Raises RequestError, `TooMuchWorkError`."""
     parser = _Parser(rules, budget)
@@ -158,7 +158,7 @@ def _decoded(spec: Mapping[str, Any]) -> StructuralTag | OlderStructuralTag:
 class _Parser:
     """Reads one structural tag. `end` is the text behind a format: what is free stops there."""
 
-    def __init__(self, rules: dict[str, Expr], budget: Budget) -> None:
+    def __init__(self, rules: dict[str, Expr], budget: WorkBudget) -> None:
         self._rules = rules
         self._budget = budget
         self.unenforced: list[tuple[str, str]] = []

@@ -1,1 +1,1 @@
-"""The vocabulary that every other package speaks. Imports nothing of ours."""
+"""The vocabulary that all other packages use. It imports none of them."""

@@ -189,7 +189,7 @@ class StoreFullError(StoreError):
     code = "store_full"
 
 
-class StoreAwayError(StoreError):
+class StoreUnavailableError(StoreError):
     """The database cannot be reached: it may be starting."""
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 class Role(StrEnum):
-    """Who speaks in a message. Tool results are items of their own."""
+    """The role of a message. Tool results are items of their own."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"

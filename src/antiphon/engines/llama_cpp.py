@@ -39,7 +39,7 @@ DEFAULT_CONTEXT = 8192
 """Tokens, if the model was trained for so many: memory grows with context times slots."""
 
 PROMPT_BATCH = 256
-"""Prompt tokens computed between two looks at who has gone away."""
+"""Prompt tokens computed between two checks for cancelled generations."""
 
 PROMPT_CACHE_MIB = 512
 """Main memory for the prompts of conversations that no slot holds."""
@@ -81,20 +81,20 @@ class Options:
     """How many threads compute. Without it, one for each core that the server may use."""
 
     gpu_layers: NonNegativeInt | None = None
-    """How many of the model's layers graphics processors compute; 0 for none. Without it, as many as fit."""
+    """How many of the model's layers are computed on GPUs; 0 for none. Without it, as many as fit."""
 
     kv_type: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = "f16"
     """How keys and values of the context are kept: q8_0 takes half the memory of f16, q4_0 a quarter."""
 
     flash_attention: Literal["auto", "on", "off"] = "auto"
-    """Whether attention is computed in one step that keeps less in memory; auto where it can be."""
+    """Whether attention is computed in one step that needs less memory; auto: where it is possible."""
 
     draft: Annotated[str | None, Located(file_or_name)] = None
-    """What guesses the next tokens, for the model to check several at a time: a small model with the
-    same vocabulary (a GGUF file or hf:…), or ngram, which looks for them in what was said before."""
+    """The draft that predicts tokens, so that the model can check several at a time: a small model
+    with the same vocabulary (a GGUF file or hf:…), or ngram, which finds them in the text so far."""
 
     draft_tokens: PositiveInt | None = None
-    """How many tokens are guessed at a time. Without it, llama.cpp's own number."""
+    """How many tokens are predicted at a time. Without it, llama.cpp's default."""
 
     mmproj: Annotated[str | None, Located(file_or_name)] = None
     """What makes the model see, or hear: a GGUF file, hf:ORG/REPO:FILE.gguf, or none. Without it, the file

@@ -26,18 +26,18 @@ REMEMBERED = 4096
 """Texts and tokens that are remembered: mostly single characters and special tokens, and few recur often."""
 
 
-class Piece(Struct, frozen=True):
+class TokenPiece(Struct, frozen=True):
     """A token of a text, and its bytes, which need not be whole characters."""
 
     id: int
     raw: bytes
 
 
-class Tokenizer(Protocol):
+class TokenReader(Protocol):
     """What readers ask."""
 
     @property
-    def pieces(self) -> Callable[[str], Sequence[Piece]]:
+    def pieces(self) -> Callable[[str], Sequence[TokenPiece]]:
         """The tokens of a text."""
         ...
 
@@ -92,7 +92,7 @@ _decode = msgspec.json.Decoder(_Message).decode
 class ChunkReader:
     """Turns the messages of one completion into chunks. The text of tokens in `stops` is hidden."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: frozenset[int] = frozenset()) -> None:
+    def __init__(self, tokenizer: TokenReader, stops: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
         self._stops = stops
         self._counted = 0
@@ -150,7 +150,7 @@ class ChunkReader:
 class ScoredReader(ChunkReader):
     """A reader for completions with log probabilities: `most` tokens are listed at each position."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: frozenset[int] = frozenset(), *, most: int) -> None:
+    def __init__(self, tokenizer: TokenReader, stops: frozenset[int] = frozenset(), *, most: int) -> None:
         super().__init__(tokenizer, stops)
         self._most = most
 
@@ -190,7 +190,7 @@ def _raw(values: list[int], text: str) -> bytes | None:
     return None if raw == text.encode() else raw
 
 
-def reader_of(sampling: Sampling, tokenizer: Tokenizer) -> ChunkReader:
+def reader_of(sampling: Sampling, tokenizer: TokenReader) -> ChunkReader:
     """The reader for a completion with this sampling."""
     stops = frozenset(sampling.stop_token_ids)
     if sampling.logprobs is None:

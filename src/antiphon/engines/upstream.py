@@ -57,7 +57,7 @@ from antiphon.engines.upstreams.kind import (
     Reader,
     Recognise,
     Server,
-    Wanted,
+    WantedUpstream,
     ask,
     broken,
     refusal,
@@ -114,32 +114,33 @@ class Options:
     _: KW_ONLY
 
     upstream_kind: Annotated[str | None, Parameter(validator=is_kind)] = None
-    """What kind of server it is. Without it, recognised by what it answers."""
+    """The kind of the server. Without it, the kind is recognised from the server's answers."""
 
     upstream_model: str | None = None
     """Which of the server's models to use. Without it, the first that it lists."""
 
     task: Task | None = None
-    """What the model is for: generate, embed, rank or transcribe. Without it, whatever the server does;
-    only a model that generates needs a chat template."""
+    """The task of the model: generate, embed, rank or transcribe. Without it, everything that the server
+    does; only a model that generates needs a chat template."""
 
     upstream_key: str | None = field(default=None, repr=False)
-    """The key that the server asks for. Better in the variable: others see command lines."""
+    """The key for the server. Prefer the variable: other users can see command lines."""
 
     tokenizer: Annotated[str | None, Located(file_or_name)] = None
-    """Where the model's tokenizer and chat template are, if the server does not tell: a folder with
-    tokenizer.json in it, or ORG/REPO on the Hugging Face hub (needs the extra `tokenizer`)."""
+    """The place of the model's tokenizer and chat template, if the server does not have endpoints for them:
+    a folder with tokenizer.json in it, or ORG/REPO on the Hugging Face hub (needs the extra `tokenizer`)."""
 
     context: PositiveInt | None = None
-    """The most tokens that a prompt and its answer may have together. Without it, what the server says."""
+    """The most tokens that a prompt and its answer may have together. Without it, the number that the server
+    reports."""
 
     parallel: PositiveInt | None = None
     """How many answers are generated at the same time; further requests wait. Without it, as many as
-    the server has slots, or 256 if it does not say."""
+    the server has slots, or 256 if that is unknown."""
 
     replica: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
     """The URL of another server that runs the same model; repeat it for several. Each answer comes from the
-    one where it costs least, and is continued by another if that fails."""
+    one where it costs least, and another continues it if that fails."""
 
     connect_seconds: PositiveFloat = 10
     """How long a connection to the server may take."""
@@ -505,7 +506,9 @@ async def found_at(options: Options, client: HttpClient) -> Server:
     """The server at the URL. Raises EngineError if it cannot be reached, or is of no known kind."""
     answers = await _probe(options, client)
     kind = options.upstream_kind
-    wanted = Wanted(kind, options.upstream_model, options.context, options.parallel, options.tokenizer)
+    wanted = WantedUpstream(
+        kind, options.upstream_model, options.context, options.parallel, options.tokenizer
+    )
     for each in [kind] if kind else KINDS:
         try:
             server = await KINDS[each](client, answers, wanted)

@@ -31,7 +31,7 @@ class Beam(Struct, frozen=True):
         return self.total / math.pow(length, penalty)
 
 
-class Wanted(Struct, frozen=True):
+class WantedBeams(Struct, frozen=True):
     """So many beams, of at most so many tokens, behind a prompt of so many.
 
     `ends` are the tokens that end an answer, `stops` those of them that the client named. `penalty` is the
@@ -46,7 +46,9 @@ class Wanted(Struct, frozen=True):
     penalty: float = 1.0
 
 
-async def search(wanted: Wanted, rows: Callable[[Sequence[Beam]], Awaitable[Sequence[Row]]]) -> list[Beam]:
+async def search(
+    wanted: WantedBeams, rows: Callable[[Sequence[Beam]], Awaitable[Sequence[Row]]]
+) -> list[Beam]:
     """The likeliest answers, the best first; `rows` has of each beam what may follow it."""
     beams, ended = [Beam()], list[Beam]()
     for _ in range(wanted.tokens):
@@ -64,7 +66,7 @@ async def search(wanted: Wanted, rows: Callable[[Sequence[Beam]], Awaitable[Sequ
     return nlargest(wanted.width, ended + beams, key=lambda beam: beam.score(wanted.prompt, wanted.penalty))
 
 
-def _after(beam: Beam, row: Row, token: int, logprob: float, wanted: Wanted) -> Beam:
+def _after(beam: Beam, row: Row, token: int, logprob: float, wanted: WantedBeams) -> Beam:
     """The beam with this token behind it, which may end it."""
     ids, logprobs = row
     row = [token, *ids[1:]], [logprob, *logprobs[1:]]

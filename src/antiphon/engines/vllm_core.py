@@ -29,7 +29,7 @@ from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
-from antiphon.engines.vllm_beams import Wanted
+from antiphon.engines.vllm_beams import WantedBeams
 from antiphon.engines.vllm_stream import Vocabulary
 
 _ENVIRONMENT = {
@@ -483,10 +483,10 @@ class VllmCore:
         params = {"max_tokens": 1, "logprobs": 2 * width}
         return self._made(request, (*request.prompt.ids, *written), params, around)
 
-    def searched(self, request: GenerationRequest, step: Any) -> Wanted:
+    def searched(self, request: GenerationRequest, step: Any) -> WantedBeams:
         """What a beam search looks for; `step` is a request of it, which knows how the model ends answers."""
         sampling, own = request.sampling, step.sampling_params.all_stop_token_ids
-        return Wanted(
+        return WantedBeams(
             sampling.beam_width or 1,
             request.max_tokens,
             len(request.prompt.ids),

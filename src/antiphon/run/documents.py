@@ -74,7 +74,7 @@ class Chunking(Struct, frozen=True):
     overlap: int = 400
 
 
-class Chunk(Struct, frozen=True):
+class TextChunk(Struct, frozen=True):
     """A piece of text, and its terms, joined by spaces."""
 
     text: str
@@ -94,7 +94,7 @@ async def read_document(pool: BoundedPool, content: bytes | bytearray, param: st
         raise
 
 
-async def read_chunks(pool: BoundedPool, content: bytes | bytearray, chunking: Chunking) -> list[Chunk]:
+async def read_chunks(pool: BoundedPool, content: bytes | bytearray, chunking: Chunking) -> list[TextChunk]:
     """The text of a file, cut. Raises RequestError as `read_document` does."""
     return await pool.run("file_id", _chunks, _sent(content), chunking)
 
@@ -211,9 +211,9 @@ _READERS: dict[str, Callable[[bytes], Iterator[str]]] = {
 }
 
 
-def _chunks(content: bytes, chunking: Chunking) -> list[Chunk]:
+def _chunks(content: bytes, chunking: Chunking) -> list[TextChunk]:
     text = document_of(content).text.replace("\0", "")  # PostgreSQL refuses texts with it
-    return [Chunk(piece, " ".join(terms_of(piece))) for piece in cut(text, chunking)]
+    return [TextChunk(piece, " ".join(terms_of(piece))) for piece in cut(text, chunking)]
 
 
 def cut(text: str, chunking: Chunking) -> Iterator[str]:

@@ -43,7 +43,7 @@ _UNKNOWN = (
 )
 
 
-class Budget:
+class ToolBudget:
     """What the server's tools may take in one answer, all together and each: so many `calls`, if not None.
 
     All else is what the limits say.
@@ -102,7 +102,12 @@ class ToolCalls:
     """Runs the calls of one answer, and shows their results. `items` are those of the answer."""
 
     def __init__(
-        self, sessions: ToolSessions, turn: Turn, budget: Budget, context: ReplayContext, items: Accumulator
+        self,
+        sessions: ToolSessions,
+        turn: Turn,
+        budget: ToolBudget,
+        context: ReplayContext,
+        items: Accumulator,
     ) -> None:
         self._sessions = sessions
         self._hosted = {tool.name: tool.hosted for tool in turn.tools if tool.hosted}

@@ -32,7 +32,7 @@ from antiphon.core.turn import Calling, Ending, ToolChoice, Turn
 from antiphon.run.drive import Driver
 from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import PromptEntry, ReplayContext
-from antiphon.run.tool_calls import ENOUGH, Budget, ToolCalls, content_of
+from antiphon.run.tool_calls import ENOUGH, ToolBudget, ToolCalls, content_of
 from antiphon.run.tool_sessions import ToolSessions
 
 
@@ -54,7 +54,7 @@ class ApprovedCalls:
         self._turn = turn
         self._model = model
         self._sessions = ToolSessions(model.tools, turn.tools, model.stopping, turn.owner, turn.id)
-        budget = Budget(model.limits, len(turn.approved))
+        budget = ToolBudget(model.limits, len(turn.approved))
         self._calls = ToolCalls(self._sessions, turn, budget, context, self.items)
         self._over = False
 
@@ -112,7 +112,7 @@ class ToolLoop:
             first.model.tools, first.turn.tools, first.model.stopping, first.turn.owner, first.turn.id
         )
         most = 1 if first.turn.tool_choice.named else first.turn.tool_limit
-        self._budget = Budget(first.model.limits, most)
+        self._budget = ToolBudget(first.model.limits, most)
         self._calls = ToolCalls(self._sessions, first.turn, self._budget, context, items)
         self._last = False  # no more calls of the server's tools are run: the model has to answer
         self._generations: list[GenerationUsage] = []

@@ -24,9 +24,9 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from antiphon.core.errors import AntiphonError, StoreError, StoreFullError
-from antiphon.store.records import Limits
+from antiphon.store.records import StoreLimits
 from antiphon.store.room import Plenty, Room
-from antiphon.store.transaction import Driver, Transaction
+from antiphon.store.transaction import SqlDriver, Transaction
 from antiphon.store.watch import Notifier
 
 A = TypeVar("A")
@@ -39,7 +39,7 @@ DISK_FULL = "53100"
 """PostgreSQL's code for it."""
 
 Read = Callable[[Connection], R]
-Work = Callable[[Connection, Driver], tuple[R, list[str]]]
+Work = Callable[[Connection, SqlDriver], tuple[R, list[str]]]
 """All that is to be written in one transaction; its result, and the topics to wake after the commit."""
 Write = Callable[[Transaction, Sequence[A]], Sequence[R]]
 """Does what all arguments ask for, in order, and returns a result for each."""
@@ -116,7 +116,7 @@ class _Waiting(Struct, eq=False):
 class Database:
     """A backend with its writer and its notifier."""
 
-    def __init__(self, backend: Backend, limits: Limits) -> None:
+    def __init__(self, backend: Backend, limits: StoreLimits) -> None:
         self.notifier = Notifier()
         self.limits = limits
         self.plenty: Plenty = {}
@@ -185,7 +185,7 @@ class Database:
                 waiting.settle(result)
 
     def _perform(
-        self, batch: Sequence[_Waiting], now: float, connection: Connection, driver: Driver
+        self, batch: Sequence[_Waiting], now: float, connection: Connection, driver: SqlDriver
     ) -> tuple[list[Any], list[str]]:
         transaction = Transaction(connection, driver, self.room(connection, now))
         results: list[Any] = []

@@ -15,12 +15,12 @@ from antiphon.store.database import Database
 from antiphon.store.records import Append, LogEntry, ResponseStatus, Tail, Verdict
 from antiphon.store.schema import log, responses
 from antiphon.store.store import events_of
-from antiphon.store.transaction import Prepared, Rows, Transaction, insertion
+from antiphon.store.transaction import PreparedStatement, Rows, Transaction, insertion
 from antiphon.store.usage import size_of
 
 _SEQ_MAX = 2**63 - 1
 
-_LOCK = Prepared(
+_LOCK = PreparedStatement(
     select(
         responses.c.id,
         responses.c.status,
@@ -36,7 +36,7 @@ _LOCK = Prepared(
     .with_for_update(),
     [responses.c.id],
 )
-_ADVANCE = Prepared(
+_ADVANCE = PreparedStatement(
     update(responses)
     .where(responses.c.id == bindparam("key"))
     .values(

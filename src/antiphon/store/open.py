@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.core.errors import install_extra
-from antiphon.store.records import Limits
+from antiphon.store.records import StoreLimits
 from antiphon.store.store import Store
 
 if TYPE_CHECKING:
     from antiphon.store.database import Backend
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = StoreLimits()
 
 
-async def open_store(url: str, limits: Limits = DEFAULT_LIMITS) -> Store:
+async def open_store(url: str, limits: StoreLimits = DEFAULT_LIMITS) -> Store:
     """The store at `url`, its tables brought up to date.
 
     `memory`: gone with the process. `sqlite`: a file in the user's data folder.
     `sqlite:///PATH`: a file; an absolute path makes it four slashes.
     `postgresql://…`: a PostgreSQL database, as libpq writes it. Raises ValueError for
     any other URL, or without what it needs; StoreError if the database cannot be opened, a
-    StoreAwayError if it is not there, or not yet.
+    StoreUnavailableError if it cannot be reached, or not yet.
     """
     from antiphon.store.sql import SqlStore  # noqa: PLC0415 - takes longer than a start of the program may
 
@@ -42,7 +42,7 @@ def default_path() -> Path:
     return Path(folder).expanduser() / "antiphon" / "store.db"
 
 
-def _backend(url: str, limits: Limits) -> "Backend":
+def _backend(url: str, limits: StoreLimits) -> "Backend":
     match url.partition("://"):
         case "memory", "", _:
             return _sqlite(None, limits)
@@ -56,13 +56,13 @@ def _backend(url: str, limits: Limits) -> "Backend":
     raise ValueError("a store is one of: memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE.")
 
 
-def _sqlite(path: Path | None, limits: Limits) -> "Backend":
+def _sqlite(path: Path | None, limits: StoreLimits) -> "Backend":
     from antiphon.store.sqlite import Sqlite  # noqa: PLC0415
 
     return Sqlite(path, limits)
 
 
-def _postgresql(url: str, limits: Limits) -> "Backend":
+def _postgresql(url: str, limits: StoreLimits) -> "Backend":
     try:
         from antiphon.store.postgresql import Postgresql  # noqa: PLC0415
     except ImportError as error:

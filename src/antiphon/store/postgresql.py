@@ -16,10 +16,10 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.util import await_only
 
-from antiphon.core.errors import StoreAwayError, StoreError
+from antiphon.core.errors import StoreError, StoreUnavailableError
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
-from antiphon.store.records import Limits
+from antiphon.store.records import StoreLimits
 from antiphon.store.transaction import Rows
 from antiphon.store.watch import Notifier
 
@@ -43,7 +43,7 @@ _LOST = (*_FAILURES, OSError)
 class Postgresql:
     """A backend on the database that `url` names, as libpq writes it."""
 
-    def __init__(self, url: str, limits: Limits) -> None:
+    def __init__(self, url: str, limits: StoreLimits) -> None:
         self._url = url
         self._limits = limits
         self._notifier = Notifier()
@@ -154,7 +154,7 @@ class Postgresql:
             try:
                 return await asyncpg.connect(self._url, timeout=self._limits.timeout)
             except (OSError, asyncpg.CannotConnectNowError) as error:
-                raise StoreAwayError from error
+                raise StoreUnavailableError from error
 
         engine = create_async_engine("postgresql+asyncpg://", async_creator=connect)
         try:

@@ -426,7 +426,7 @@ class Swept(Struct, frozen=True):
     vector_stores: int = 0
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class StoreLimits(Struct, frozen=True, kw_only=True):
     """Every bound of a store."""
 
     chain: int = 10_000

@@ -24,13 +24,13 @@ from antiphon.store.pages import page, there
 from antiphon.store.records import (
     ItemRecord,
     Lease,
-    Limits,
     Page,
     Paging,
     ResponseEnd,
     ResponseRecord,
     ResponseStatus,
     ResponseSummary,
+    StoreLimits,
     Verdict,
 )
 from antiphon.store.room import Room, refusal
@@ -38,7 +38,7 @@ from antiphon.store.schema import conversations as conversation_table
 from antiphon.store.schema import items as item_table
 from antiphon.store.schema import responses
 from antiphon.store.store import JOBS, events_of
-from antiphon.store.transaction import Prepared, Transaction, insertion
+from antiphon.store.transaction import PreparedStatement, Transaction, insertion
 from antiphon.store.usage import size_of
 
 LOOKED_UP = 1000
@@ -46,7 +46,7 @@ LOOKED_UP = 1000
 
 _NAMED = (responses.c.id == bindparam("response_id")) & (responses.c.owner == bindparam("owner"))
 _CREATE = insertion(responses)
-_END = Prepared(
+_END = PreparedStatement(
     update(responses)
     .where(responses.c.id == bindparam("key"))
     .values(
@@ -296,7 +296,7 @@ def _items(connection: Connection, owner: str, item_ids: Collection[str]) -> dic
     }
 
 
-def _history(connection: Connection, owner: str, response_id: str, limits: Limits) -> list[ItemRecord]:
+def _history(connection: Connection, owner: str, response_id: str, limits: StoreLimits) -> list[ItemRecord]:
     wanted = {"owner": owner, "response_id": response_id, "limit": limits.chain}
     found = items.within(limits.history, connection.execute(_CHAIN, wanted), "previous_response_id")
     _check_chain(found[0] if found else None, response_id, limits.chain)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, case, func, select
 
 from antiphon.core.errors import RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store.records import Limits
+from antiphon.store.records import StoreLimits
 from antiphon.store.schema import usage
 
 PLENTY = 1024**3
@@ -39,7 +39,7 @@ def counted_with(owner: str) -> str:
     return owner.rpartition(":")[2]
 
 
-def refusal(limit: str, limits: Limits, param: str | None) -> RequestError:
+def refusal(limit: str, limits: StoreLimits, param: str | None) -> RequestError:
     """The error for what would be over a limit."""
     what, remedy = _REFUSALS[limit]
     most = getattr(limits, limit.removesuffix("_bytes"))
@@ -54,7 +54,7 @@ class Room:
     them yet. `plenty` lasts longer than a transaction, and is shared by all.
     """
 
-    def __init__(self, connection: Connection, limits: Limits, plenty: Plenty, now: float) -> None:
+    def __init__(self, connection: Connection, limits: StoreLimits, plenty: Plenty, now: float) -> None:
         self.limits = limits
         self.grown = Counter[str]()
         self._connection = connection

@@ -11,7 +11,7 @@ from antiphon.store.database import Backend, Database
 from antiphon.store.files import SqlFiles
 from antiphon.store.jobs import SqlJobs
 from antiphon.store.log import SqlLog
-from antiphon.store.records import Limits, Swept
+from antiphon.store.records import StoreLimits, Swept
 from antiphon.store.responses import SqlResponses
 from antiphon.store.store import Watch
 from antiphon.store.sweep import sweep
@@ -22,7 +22,7 @@ from antiphon.store.vector_stores import SqlVectorStores
 class SqlStore:
     """`Store`, on any backend."""
 
-    def __init__(self, backend: Backend, limits: Limits) -> None:
+    def __init__(self, backend: Backend, limits: StoreLimits) -> None:
         self._database = Database(backend, limits)
         self.responses = SqlResponses(self._database)
         self.log = SqlLog(self._database)

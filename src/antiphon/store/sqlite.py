@@ -8,7 +8,7 @@ operating system's cache, so it survives any end of this process, kill -9
 included. Only a machine that loses power can lose the last commits, never the file.
 
 Several servers may share a file. `PRAGMA data_version` on the writing connection
-changes when another connection commits; it is polled every `Limits.poll` seconds,
+changes when another connection commits; it is polled every `StoreLimits.poll` seconds,
 and a change wakes all watches.
 
 Deleted rows free pages inside the file for reuse; the file does not shrink.
@@ -29,7 +29,7 @@ from sqlalchemy import Connection, QueuePool, create_engine
 from antiphon.core.errors import StoreError
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
-from antiphon.store.records import Limits
+from antiphon.store.records import StoreLimits
 from antiphon.store.transaction import Rows
 from antiphon.store.watch import Notifier
 
@@ -58,7 +58,7 @@ _PRAGMAS = (
 class Sqlite:
     """A backend on a file, or in memory if `path` is None."""
 
-    def __init__(self, path: Path | None, limits: Limits) -> None:
+    def __init__(self, path: Path | None, limits: StoreLimits) -> None:
         self._path = path
         self._limits = limits
         self._notifier = Notifier()

@@ -20,10 +20,10 @@ from antiphon.store.schema import Text, checked, usage
 
 Values = dict[str, Any]
 Rows = Sequence[tuple[Any, ...]]
-"""Values of a `Prepared` statement: for each time that it runs, those of its parameters in their order."""
+"""Values of a `PreparedStatement`: for each time that it runs, those of its parameters in their order."""
 
 
-class Driver(Protocol):
+class SqlDriver(Protocol):
     """What a transaction needs of the driver of its database."""
 
     def execute_many(self, sql: str, rows: Rows) -> object:
@@ -35,7 +35,7 @@ class Driver(Protocol):
         ...
 
 
-class Prepared:
+class PreparedStatement:
     """A statement that is compiled to SQL once for each kind of database, then run by the driver itself.
 
     It costs a fraction of what SQLAlchemy's execution does, which is why every
@@ -64,12 +64,12 @@ class Prepared:
         return rows
 
 
-def insertion(table: Table) -> Prepared:
+def insertion(table: Table) -> PreparedStatement:
     """Inserts rows: a value for each column."""
-    return Prepared(insert(table), table.columns)
+    return PreparedStatement(insert(table), table.columns)
 
 
-_COUNT = Prepared(
+_COUNT = PreparedStatement(
     text(
         "INSERT INTO usage (owner, bytes) VALUES (:owner, :bytes)"
         " ON CONFLICT (owner) DO UPDATE SET bytes = usage.bytes + excluded.bytes"
@@ -81,7 +81,7 @@ _COUNT = Prepared(
 class Transaction:
     """A write transaction, what room there is in it, and whom to wake once it is committed."""
 
-    def __init__(self, connection: Connection, driver: Driver, room: Room) -> None:
+    def __init__(self, connection: Connection, driver: SqlDriver, room: Room) -> None:
         self.connection = connection
         self.room = room
         self._driver = driver
@@ -91,12 +91,12 @@ class Transaction:
         """Run one statement, with values for what it leaves open."""
         return self.connection.execute(statement, values)
 
-    def each(self, statement: Prepared, rows: Rows) -> None:
+    def each(self, statement: PreparedStatement, rows: Rows) -> None:
         """Run a statement for each row of values; for none, not at all."""
         if rows:
             self._driver.execute_many(statement.sql(self.connection.dialect), statement.checked(rows))
 
-    def find(self, query: Prepared, rows: Rows) -> Sequence[Any]:
+    def find(self, query: PreparedStatement, rows: Rows) -> Sequence[Any]:
         """What a query finds for each row of values."""
         return self._driver.fetch_many(query.sql(self.connection.dialect), query.checked(rows))
 

@@ -29,7 +29,7 @@ from antiphon.core.turn import Function, Hosted
 from antiphon.tools.cell import as_cell
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 
 TYPE = "code_interpreter"
 ACTION = "python"
@@ -102,7 +102,7 @@ class CodeInterpreter:
         self._opening = asyncio.Lock()
         self._pool: AsyncMonty | None = None
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         """See `ServerTool`."""
         notes = unread(wanted.settings, wanted.where, ("type", "container"))
         container, where = wanted.settings.get("container"), f"{wanted.where}.container"
@@ -112,7 +112,7 @@ class CodeInterpreter:
             notes += check_container(container, where)
         return Offer((FUNCTION,), notes)
 
-    def open(self, wanted: Wanted) -> "Notebook":
+    def open(self, wanted: WantedTool) -> "Notebook":
         """See `ServerTool`."""
         return Notebook(self._begin, self._seconds)
 

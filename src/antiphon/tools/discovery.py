@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import DEFAULTS, TRAINED_LABELS, Hosts, Listing, Note, unread
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Labelled, Offer, ServerTool, Wanted
+from antiphon.tools.tool import Labelled, Offer, ServerTool, WantedTool
 
 RESERVED = frozenset({"function", "custom", "namespace", "allowed_tools"})
 """What APIs call a client's own tools."""
@@ -129,7 +129,7 @@ async def discover(
     notes: list[Note] = []
     listings: list[Listing] = []
     wanted = [
-        Wanted(
+        WantedTool(
             settings,
             where,
             asking.owner,
@@ -166,13 +166,15 @@ async def discover(
     return Hosts(_labelled(found, asking.names), types, tuple(notes), tuple(listings))
 
 
-async def _offers(tools: Tools, types: Mapping[str, str], wanted: Iterable[Wanted]) -> Mapping[str, Offer]:
+async def _offers(
+    tools: Tools, types: Mapping[str, str], wanted: Iterable[WantedTool]
+) -> Mapping[str, Offer]:
     """What the tools offer, by place. They are asked side by side: each may wait for a server of its own.
 
     Raises what the first of them in the request raises.
     """
 
-    async def offer(each: Wanted) -> Offer:
+    async def offer(each: WantedTool) -> Offer:
         own = _switched(each.settings, tools)
         if own is not None:
             return await _as_server(own, each)
@@ -202,7 +204,7 @@ def _switched(settings: Mapping[str, Any], tools: Tools) -> ServerTool | None:
     return None if kind is None else tools.get(kind)
 
 
-async def _as_server(tool: ServerTool, wanted: Wanted) -> Offer:
+async def _as_server(tool: ServerTool, wanted: WantedTool) -> Offer:
     """What a tool offers to who asks for it as for an MCP server. Raises RequestError."""
     label, where = str(wanted.settings["server_label"]), wanted.where
     if wanted.settings.get("require_approval") not in (None, "never"):

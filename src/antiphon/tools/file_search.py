@@ -24,7 +24,7 @@ from antiphon.core.hosts import unread
 from antiphon.core.tool_result import FilesSearched, Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.settings import invalid_setting, parse_settings
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 
 TYPE = "file_search"
 ACTION = "search"
@@ -87,7 +87,7 @@ class FileSearch:
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         """See `ServerTool`."""
         query = _query(wanted.settings, wanted.where)
         if find_spec("snowballstemmer") is None:
@@ -99,7 +99,7 @@ class FileSearch:
             raise
         return Offer((FUNCTION,), unread(wanted.settings, wanted.where, _READ))
 
-    def open(self, wanted: Wanted) -> "Searches":
+    def open(self, wanted: WantedTool) -> "Searches":
         """See `ServerTool`."""
         return Searches(self._searcher, wanted.owner, _query(wanted.settings, wanted.where))
 

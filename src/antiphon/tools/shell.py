@@ -24,7 +24,7 @@ from antiphon.core.turn import Function, Hosted
 from antiphon.tools.commands import MAX_SECONDS, SECONDS, Commands, parse_commands
 from antiphon.tools.process import Program, all_ended, execute
 from antiphon.tools.settings import check_container, invalid_setting
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 
 TYPE = "shell"
 ACTION = "exec"
@@ -92,7 +92,7 @@ class Shell:
             message = f"--shell cannot be used: it ends with code {done.exit_code}: {why.rstrip('.')}. "
             raise ToolError(message + _REMEDY)
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         """See `ServerTool`. A `local` shell is the client's."""
         notes = unread(wanted.settings, wanted.where, ("type", "environment"))
         environment, where = wanted.settings.get("environment"), f"{wanted.where}.environment"
@@ -107,7 +107,7 @@ class Shell:
                 return Offer()
         raise invalid_setting(where, "Containers are not kept. Use {'type': 'container_auto'}.")
 
-    def open(self, wanted: Wanted) -> "Workspace":
+    def open(self, wanted: WantedTool) -> "Workspace":
         """See `ServerTool`."""
         return Workspace(self._words)
 

@@ -15,7 +15,7 @@ from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Function
 
 
-class Wanted(Struct, frozen=True):
+class WantedTool(Struct, frozen=True):
     """A tool as a request wants it: its `settings`, which stand at `where`, and the request's `owner`.
 
     `listing` is what a remote server said earlier in the conversation, `container` where programs ran in it
@@ -112,7 +112,7 @@ class ServerTool(Protocol):
         """Other types that clients know it by."""
         ...
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         """What a model is offered of the tool as a request wants it.
 
         Each function is `hosted`, which says whether calls may run side by side, and be run again. Where a
@@ -122,7 +122,7 @@ class ServerTool(Protocol):
         """
         ...
 
-    def open(self, wanted: Wanted) -> Session:
+    def open(self, wanted: WantedTool) -> Session:
         """Begin to work for an answer to a request that wants the tool so: it was offered so."""
         ...
 

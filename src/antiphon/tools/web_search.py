@@ -29,11 +29,11 @@ from antiphon.core.tool_result import (
     unheard,
 )
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Checked, Offer, Wanted
+from antiphon.tools.tool import Checked, Offer, WantedTool
 from antiphon.tools.web.arguments import Find, Open, Search, parse_call
 from antiphon.tools.web.display import display, shown_lines
 from antiphon.tools.web.fetch import Document, Fetcher, PageSource, parse
-from antiphon.tools.web.history import History, Visit
+from antiphon.tools.web.history import PageHistory, Visit
 from antiphon.tools.web.markup import html_page
 from antiphon.tools.web.page import UNREAD, Link, Page, Result, matches_page, results_page, text_page
 from antiphon.tools.web.search import SearchProvider
@@ -116,14 +116,14 @@ class WebSearch:
         if isinstance(self._provider, Checked):
             await self._provider.check()
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         """See `ServerTool`. Without access to the web, nothing can be searched here."""
         if wanted.settings.get("external_web_access") is False:
             return Offer()
         parse_web_settings(wanted.settings, wanted.where)
         return Offer(FUNCTIONS, unread(wanted.settings, wanted.where, READ))
 
-    def open(self, wanted: Wanted) -> "Browser":
+    def open(self, wanted: WantedTool) -> "Browser":
         """See `ServerTool`."""
         settings = parse_web_settings(wanted.settings, wanted.where)
         return Browser(self._provider, self._fetcher, self._reading, settings)
@@ -157,7 +157,7 @@ class Browser:
         self._fetcher = fetcher
         self._reading = reading
         self._settings = settings
-        self._history = History()
+        self._history = PageHistory()
         self._under_way: list[asyncio.Event] = []  # each set when the call is over
 
     async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:

@@ -27,7 +27,7 @@ _STOP = Finish(FinishReason.STOP)
 
 
 class ForeignCalls:
-    """Looks at the texts of one model that speaks the dialect `own`, until it has found something."""
+    """Looks at the texts of one model, whose dialect is `own`, until it has found something."""
 
     def __init__(self, own: str) -> None:
         self._own = own

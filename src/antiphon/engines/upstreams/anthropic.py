@@ -23,7 +23,14 @@ from antiphon.core.turn import Calling, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.upstreams.chat import DEFAULT_SLOTS, chosen, listed
-from antiphon.engines.upstreams.kind import SIGNATURES, Answers, ChatServer, Remembered, Wanted, refusal
+from antiphon.engines.upstreams.kind import (
+    SIGNATURES,
+    Answers,
+    ChatServer,
+    Remembered,
+    WantedUpstream,
+    refusal,
+)
 
 NAME = "anthropic"
 
@@ -382,7 +389,7 @@ def _piece(event: _Event) -> Piece | None:
 # What is there
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> MessagesServer | None:
+async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> MessagesServer | None:
     """The server, if it was said to be of this kind: it does not answer those who do not ask it as such."""
     if wanted.kind != NAME:
         return None

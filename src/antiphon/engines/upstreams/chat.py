@@ -28,7 +28,7 @@ from antiphon.engines.upstreams.kind import (
     OpenAIReader,
     Recognise,
     Remembered,
-    Wanted,
+    WantedUpstream,
     error_status,
     refusal,
     unreachable,
@@ -539,7 +539,9 @@ def _raw(scored: _Candidate) -> bytes | None:
 def recogniser(provider: Provider) -> Recognise:
     """What finds out whether a server is this provider's, by the models that it lists."""
 
-    async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> ProviderServer | None:
+    async def recognise(
+        client: HttpClient, answers: Answers, wanted: WantedUpstream
+    ) -> ProviderServer | None:
         models = listed(answers)
         if not wanted.kind and not any(map(provider.recognise, models.values())):
             return None
@@ -590,7 +592,7 @@ def _context(model: Mapping[str, Any]) -> int:
     return next((value for name in names if isinstance(value := model.get(name), int)), 0)
 
 
-def chosen(models: Mapping[str, Mapping[str, Any]], wanted: Wanted) -> tuple[str, Mapping[str, Any]]:
+def chosen(models: Mapping[str, Mapping[str, Any]], wanted: WantedUpstream) -> tuple[str, Mapping[str, Any]]:
     """The model to ask, and what is known of it. Raises EngineError if that is not clear."""
     if wanted.tokenizer is not None:
         why = "The server of this model takes conversations only: --tokenizer has no effect on it."

@@ -28,7 +28,7 @@ from antiphon.engines.upstreams.kind import (
     OpenAIReader,
     Post,
     Recognise,
-    Wanted,
+    WantedUpstream,
     unexpected,
     unreachable,
 )
@@ -465,11 +465,13 @@ class FullAnswerReader(CompletionsReader):
 def recogniser(flavour: Flavour) -> Recognise:
     """What finds out whether a server is of this flavour, by what it answers, or because that was said."""
 
-    async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> CompletionsServer | None:
+    async def recognise(
+        client: HttpClient, answers: Answers, wanted: WantedUpstream
+    ) -> CompletionsServer | None:
         model = listed_model(answers, wanted)
-        if model is None or not (wanted.kind or flavour is ANY or speaks(model, flavour.name)):
+        if model is None or not (wanted.kind or flavour is ANY or is_owned_by(model, flavour.name)):
             return None
-        if flavour is ANY and not wanted.kind and speaks(model, ANTIPHON):
+        if flavour is ANY and not wanted.kind and is_owned_by(model, ANTIPHON):
             return None
         if flavour is ANY and not await _has_endpoint(client, model["id"]):
             return None
@@ -488,12 +490,12 @@ async def _has_endpoint(client: HttpClient, name: str) -> bool:
     return status not in (404, 405)
 
 
-def speaks(model: Mapping[str, Any], name: str) -> bool:
+def is_owned_by(model: Mapping[str, Any], name: str) -> bool:
     """The server that lists this model calls itself so."""
     return str(model.get("owned_by")).lower() == name
 
 
-def listed_model(answers: Answers, wanted: Wanted) -> Mapping[str, Any] | None:
+def listed_model(answers: Answers, wanted: WantedUpstream) -> Mapping[str, Any] | None:
     """The model that is wanted, of those that are listed. Raises EngineError if it is not among them."""
     info = answers.get("/info")
     if isinstance(info, dict) and "max_total_tokens" in info:
@@ -512,7 +514,7 @@ def listed_model(answers: Answers, wanted: Wanted) -> Mapping[str, Any] | None:
 
 
 async def served(
-    flavour: Flavour, model: Mapping[str, Any], answers: Answers, wanted: Wanted, tokenizer: Tokenizer
+    flavour: Flavour, model: Mapping[str, Any], answers: Answers, wanted: WantedUpstream, tokenizer: Tokenizer
 ) -> tuple[ModelCard, int, Tokenizer]:
     """What is known of this model, how many requests it gets at a time, and who tokenizes for it."""
     names = (model["id"], str(model.get("root") or ""))

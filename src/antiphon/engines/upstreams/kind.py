@@ -73,7 +73,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Wanted(Struct, frozen=True):
+class WantedUpstream(Struct, frozen=True):
     """What the operator says of an upstream: each None to find out, or to do without."""
 
     kind: str | None = None
@@ -254,7 +254,7 @@ class BeamSearchingServer(Protocol):
         ...
 
 
-Recognise = Callable[[HttpClient, Answers, Wanted], Awaitable[Server | None]]
+Recognise = Callable[[HttpClient, Answers, WantedUpstream], Awaitable[Server | None]]
 
 
 def parted(prompt: Prompt, card: ModelCard) -> list[str]:

@@ -26,8 +26,8 @@ from antiphon.core.items import MediaKind
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
-from antiphon.engines.llama_stream import ChunkReader, Piece, reader_of
-from antiphon.engines.upstreams.kind import Answers, Lookups, Wanted, ask, parted
+from antiphon.engines.llama_stream import ChunkReader, TokenPiece, reader_of
+from antiphon.engines.upstreams.kind import Answers, Lookups, WantedUpstream, ask, parted
 from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
@@ -55,7 +55,7 @@ class LlamaServer:
         self.slots = slots
         self._client = client
         self._vocabulary = vocabulary
-        pieces: Lookups[str, list[Piece]] = Lookups(self._pieces)
+        pieces: Lookups[str, list[TokenPiece]] = Lookups(self._pieces)
         texts: Lookups[int, str] = Lookups(lambda token: self.detokenize((token,)))
         self._tokenizer = _Tokens(pieces.__getitem__, texts.__getitem__)
 
@@ -63,10 +63,10 @@ class LlamaServer:
         """See `Server`."""
         return await _tokenize(self._client, {"content": pieces})
 
-    async def _pieces(self, text: str) -> list[Piece]:
+    async def _pieces(self, text: str) -> list[TokenPiece]:
         found = await ask(self._client, "/tokenize", {"content": text, "with_pieces": True})
         return [
-            Piece(
+            TokenPiece(
                 each["id"], each["piece"].encode() if isinstance(each["piece"], str) else bytes(each["piece"])
             )
             for each in found["tokens"]
@@ -151,7 +151,7 @@ class _MediaReader(_Reader):
         return replace(chunk, media_tokens=tokens)
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> LlamaServer | None:
+async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> LlamaServer | None:
     """The server, if it is one of these."""
     props, models = answers.get("/props"), answers.get("/v1/models")
     if not isinstance(props, dict) or "default_generation_settings" not in props or not models:

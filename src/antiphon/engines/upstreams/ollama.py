@@ -16,7 +16,7 @@ from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.models import tokenizer_folder
-from antiphon.engines.upstreams.kind import MEDIA_REMEDY, Answers, Wanted, ask, refusal
+from antiphon.engines.upstreams.kind import MEDIA_REMEDY, Answers, WantedUpstream, ask, refusal
 from antiphon.engines.upstreams.tokenizers import EstimatedTokens, LocalTokenizer, Tokenizer, described
 
 NAME = "ollama"
@@ -115,7 +115,7 @@ class _Reader:
         return None
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> OllamaServer | None:
+async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> OllamaServer | None:
     """The server, if it is Ollama."""
     listed = answers.get("/api/tags")
     if not isinstance(listed, dict) or "models" not in listed:

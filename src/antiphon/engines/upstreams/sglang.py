@@ -25,12 +25,12 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
-from antiphon.engines.upstreams.completions import UNSET, Flavour, listed_model, served, speaks
+from antiphon.engines.upstreams.completions import UNSET, Flavour, is_owned_by, listed_model, served
 from antiphon.engines.upstreams.kind import (
     Answers,
     Lookups,
     Post,
-    Wanted,
+    WantedUpstream,
     parted,
     refusal,
     unexpected,
@@ -265,10 +265,10 @@ class SglangReader:
         return None
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> SglangServer | None:
+async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> SglangServer | None:
     """The server, if it is SGLang."""
     model = listed_model(answers, wanted)
-    if model is None or not (wanted.kind or speaks(model, SGLANG.name)):
+    if model is None or not (wanted.kind or is_owned_by(model, SGLANG.name)):
         return None
     tokenizer = ServerTokenizer(client, model["id"], answer="text", body={"skip_special_tokens": False})
     card, slots, chosen = await served(SGLANG, model, answers, wanted, tokenizer)

@@ -26,11 +26,11 @@ from antiphon.engines.upstreams.completions import (
     CompletionsReader,
     CompletionsServer,
     ReportedUsage,
+    is_owned_by,
     listed_model,
     served,
-    speaks,
 )
-from antiphon.engines.upstreams.kind import Answers, Post, Wanted, unreachable
+from antiphon.engines.upstreams.kind import Answers, Post, WantedUpstream, unreachable
 from antiphon.engines.upstreams.tokenizers import ServerTokenizer, Tokenizer
 
 GENERATE = "/inference/v1/generate"
@@ -170,10 +170,10 @@ class _ImageReader(CompletionsReader):
         )
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: Wanted) -> VllmServer | None:
+async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> VllmServer | None:
     """The server, if it is vLLM."""
     model = listed_model(answers, wanted)
-    if model is None or not (wanted.kind or speaks(model, VLLM.name)):
+    if model is None or not (wanted.kind or is_owned_by(model, VLLM.name)):
         return None
     card, slots, tokenizer = await served(VLLM, model, answers, wanted, ServerTokenizer(client, model["id"]))
     media, remedy, defaults = await _images(client, model["id"])

@@ -67,7 +67,7 @@ class _Kept(Struct):
     used_at: float = 0.0
 
 
-class Connections:
+class McpConnections:
     """All connections. `servers` are the operator's, by label."""
 
     def __init__(self, servers: Mapping[str, Server], network: Network, limits: Limits) -> None:
@@ -93,9 +93,9 @@ class Connections:
         await self._network.close()
 
     @asynccontextmanager
-    async def lease(self, target: Target, owner: str) -> AsyncIterator["Lease"]:
+    async def lease(self, target: Target, owner: str) -> AsyncIterator["ConnectionLease"]:
         """The right to use a connection to the target."""
-        lease = Lease(self, target, owner)
+        lease = ConnectionLease(self, target, owner)
         try:
             yield lease
         finally:
@@ -227,10 +227,10 @@ class Connections:
                     await kept.connection.close()
 
 
-class Lease:
+class ConnectionLease:
     """A connection for one answer, opened when it is first needed, and again if it broke."""
 
-    def __init__(self, connections: Connections, target: Target, owner: str) -> None:
+    def __init__(self, connections: McpConnections, target: Target, owner: str) -> None:
         self._connections = connections
         self._target = target
         self._owner = owner

@@ -18,9 +18,9 @@ from antiphon.core.tool_result import Tell, ToolResult, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.mcp.connection import FailureError, Network, Target
 from antiphon.tools.mcp.content import result_of
-from antiphon.tools.mcp.servers import Connections, Lease, Server, labels
+from antiphon.tools.mcp.servers import ConnectionLease, McpConnections, Server, labels
 from antiphon.tools.mcp.settings import READ, Asked, Policy, missing, parse
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 
 TYPE = "mcp"
 MAX_NAME = 64
@@ -48,7 +48,7 @@ class Mcp:
         self._servers = {server.label: server for server in servers}
         self._hosts = hosts
         self._limits = limits
-        self._connections = Connections(self._servers, network, limits)
+        self._connections = McpConnections(self._servers, network, limits)
 
     @property
     def defaults(self) -> tuple[Mapping[str, Any], ...]:
@@ -68,7 +68,7 @@ class Mcp:
         """Connect to the operator's servers."""
         await self._connections.start()
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         """See `ServerTool`. What a server lists and cannot be offered is left out, with a note."""
         asked = parse(wanted.settings, wanted.where, self._hosts)
         target, policies, description = self._resolved(asked, wanted)
@@ -88,20 +88,20 @@ class Mcp:
             functions.append(_function(tool, asked.label, policies, description))
         return Offer(tuple(functions), tuple(notes), replace(listing, label=asked.label, tools=allowed))
 
-    def open(self, wanted: Wanted) -> "Session":
+    def open(self, wanted: WantedTool) -> "McpSession":
         """See `ServerTool`."""
         asked = parse(wanted.settings, wanted.where, self._hosts)
         target, *_ = self._resolved(asked, wanted)
         if asked.label in TRAINED_LABELS and target.url:
             headers = {**target.headers, SESSION_HEADER: wanted.answer or uuid4().hex}
             target = replace(target, headers=headers)  # so the connection is the answer's own
-        return Session(Lease(self._connections, target, wanted.owner), self._limits)
+        return McpSession(ConnectionLease(self._connections, target, wanted.owner), self._limits)
 
     async def close(self) -> None:
         """See `ServerTool`."""
         await self._connections.close()
 
-    def _resolved(self, asked: Asked, wanted: Wanted) -> tuple[Target, tuple[Policy, ...], str]:
+    def _resolved(self, asked: Asked, wanted: WantedTool) -> tuple[Target, tuple[Policy, ...], str]:
         """Where the server is, what holds for its tools, and what it is for. Raises RequestError."""
         if asked.target is not None:
             return asked.target, (Policy(asked.allowed, asked.approval or "always"),), asked.description
@@ -112,10 +112,10 @@ class Mcp:
         return server.target, (server.policy, own), asked.description or server.description
 
 
-class Session:
+class McpSession:
     """An MCP server as one answer uses it: a `Session` of `tools.tool`."""
 
-    def __init__(self, lease: Lease, limits: Limits) -> None:
+    def __init__(self, lease: ConnectionLease, limits: Limits) -> None:
         self._lease = lease
         self._limits = limits
 

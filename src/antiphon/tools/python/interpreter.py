@@ -38,7 +38,7 @@ Receive = Callable[[str, int, Content], Awaitable[None]]
 """Takes a file that a program has written: its name, its bytes, and them."""
 
 
-class Room(Struct, frozen=True):
+class FileRoom(Struct, frozen=True):
     """How many files may come out of a call, of how many bytes in all."""
 
     files: int
@@ -68,7 +68,7 @@ class _Answer(Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
-class LostError(ToolError):
+class InterpreterLostError(ToolError):
     """The interpreter is gone, and with it the variables: the message says why."""
 
 
@@ -117,7 +117,7 @@ class Interpreter:
         """Delete a file. Raises LostError."""
         await self._send({"drop": name})
 
-    async def run(self, code: str, seconds: float, room: Room, printed: Excerpt, receive: Receive) -> Ran:
+    async def run(self, code: str, seconds: float, room: FileRoom, printed: Excerpt, receive: Receive) -> Ran:
         """Run code. What it prints is written to `printed`, and files that have changed go to `receive`.
 
         Raises LostError, and whatever `receive` raises.
@@ -144,13 +144,13 @@ class Interpreter:
             self._output = -1
         await end(self._process)
 
-    async def _files(self, room: Room, receive: Receive) -> Ran:
+    async def _files(self, room: FileRoom, receive: Receive) -> Ran:
         count, left = 0, room.bytes
         while not (answer := await self._answer()).done:
             name = answer.file
             count, left = count + 1, left - answer.size
             if name is None or not answer.size >= 0 or left < 0 or count > room.files:
-                raise LostError("The interpreter sent an unexpected answer.")
+                raise InterpreterLostError("The interpreter sent an unexpected answer.")
             content = self._pieces(answer.size)
             await receive(name, answer.size, content)
             async for _ in content:  # what was not taken
@@ -172,15 +172,15 @@ class Interpreter:
         try:
             line = await self._process.stdout.readline()
         except ValueError as error:  # it is too long
-            raise LostError("The interpreter sent an unexpected answer.") from error
+            raise InterpreterLostError("The interpreter sent an unexpected answer.") from error
         if not line.endswith(b"\n"):
             raise await self._ended()
         try:
             return _decode(line)
         except msgspec.MsgspecError as error:
-            raise LostError("The interpreter sent an unexpected answer.") from error
+            raise InterpreterLostError("The interpreter sent an unexpected answer.") from error
 
-    async def _ended(self) -> LostError:
+    async def _ended(self) -> InterpreterLostError:
         """The process is about to end, or has closed its output: why."""
         kill_group(self._process.pid)
         code: int | None = None
@@ -189,8 +189,8 @@ class Interpreter:
                 code = await self._process.wait()
         self._take()
         if code in _CPU_ENDED:
-            return LostError("Its time on the processor is used up.")
-        return LostError("The interpreter ended: by the code itself, or for lack of memory.")
+            return InterpreterLostError("Its time on the processor is used up.")
+        return InterpreterLostError("The interpreter ended: by the code itself, or for lack of memory.")
 
     async def _send(self, request: dict[str, Any]) -> None:
         await self._write(msgspec.json.encode(request) + b"\n")
@@ -238,4 +238,4 @@ async def _at_most(seconds: float, why: str) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise LostError(f"The code was stopped: {why}.") from error
+        raise InterpreterLostError(f"The code was stopped: {why}.") from error

@@ -26,11 +26,11 @@ from antiphon.core.limits import Limits
 from antiphon.core.tool_result import Printed, Tell, ToolResult, WrittenFile, unheard
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.process import all_ended
-from antiphon.tools.python.interpreter import Content, Interpreter, LostError, Ran, Room
+from antiphon.tools.python.interpreter import Content, FileRoom, Interpreter, InterpreterLostError, Ran
 from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
-from antiphon.tools.tool import Offer, Wanted
+from antiphon.tools.tool import Offer, WantedTool
 
 TYPE = "code_interpreter"
 ACTION = "python"
@@ -246,7 +246,7 @@ class PythonInterpreter:
         self._interpreters = interpreters
         self._function = _function(interpreters.sandbox, interpreters.limits)
 
-    async def offer(self, wanted: Wanted) -> Offer:
+    async def offer(self, wanted: WantedTool) -> Offer:
         """See `ServerTool`."""
         notes = unread(wanted.settings, wanted.where, ("type", "container"))
         container, where = wanted.settings.get("container"), f"{wanted.where}.container"
@@ -267,7 +267,7 @@ class PythonInterpreter:
             settings = {**wanted.settings, "container": last}
         return Offer((self._function,), notes, settings=settings)
 
-    def open(self, wanted: Wanted) -> "Notebook":
+    def open(self, wanted: WantedTool) -> "Notebook":
         """See `ServerTool`."""
         return Notebook(self._interpreters, wanted)
 
@@ -279,7 +279,7 @@ class PythonInterpreter:
 class Notebook:
     """A container as one answer has it: a `Session`."""
 
-    def __init__(self, interpreters: Interpreters, wanted: Wanted) -> None:
+    def __init__(self, interpreters: Interpreters, wanted: WantedTool) -> None:
         self._interpreters = interpreters
         self._limits = interpreters.limits
         given = wanted.settings.get("container")
@@ -304,7 +304,7 @@ class Notebook:
         try:
             async with self._interpreters.working(self._container) as worker:
                 return await self._run(worker, code, printed)
-        except LostError as error:
+        except InterpreterLostError as error:
             printed.write_line(f"[{error.message} {_NEXT}]")
             return ToolResult(str(printed), Printed(str(printed), self._container.id), failed=True)
         except NotFoundError:
@@ -324,7 +324,7 @@ class Notebook:
 
     async def _run(self, worker: _Worker, code: str, printed: Excerpt) -> ToolResult:
         limits, files = self._limits, _WrittenFiles(self._interpreters.keeper, self._container, worker)
-        room = Room(limits.container_files, limits.python_disk_bytes)
+        room = FileRoom(limits.container_files, limits.python_disk_bytes)
         source = code.encode(errors="replace").decode()
         if worker.anew:
             printed.write(f"{_ANEW}\n")

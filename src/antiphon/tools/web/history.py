@@ -12,7 +12,7 @@ Visit = Page | Callable[[], Awaitable[Page]]
 """A page, or how to get one that was seen on another server."""
 
 
-class History:
+class PageHistory:
     """Pages by their cursors, which count from 0."""
 
     def __init__(self) -> None:
