@@ -1,4 +1,4 @@
-"""`antiphon demo`: a server that plays written answers, and what to try with it.
+"""`antiphon demo`: a server with scripted answers, and suggestions to try.
 
 It is the whole server, with the scripted engine in the place of a model: reasoning, calls, structured output
 and errors are those of `demo.jsonl`, and all that is done with them is real. Nothing is stored.

@@ -1,4 +1,4 @@
-"""`antiphon replay`: what a model wrote, decoded once more, by the same dialect or by another.
+"""`antiphon replay`: decodes the recorded text of a model again, with the same dialect or with another.
 
 The record is that of `GET /v1/debug/ID`, from a server, or from a file that it was saved to: a bug report
 that comes with one can be looked at without the model.

@@ -96,7 +96,7 @@ class Chunks(Generic[P]):
         return self.single(part)
 
     def usage(self, usages: Iterable[Usage]) -> list[bytes]:
-        """The chunk behind the last choice, if it was asked for."""
+        """The chunk after the last choice, if it was requested."""
         if self._presentation.usage is UsageReports.NONE:
             return []
         return [_encode(self._factory.chunk((), total(self._prompt_tokens, usages), None))]

@@ -152,7 +152,7 @@ def invalid(message: str, outer: str = "", type_: Any = None) -> RequestError:
 
 
 def _known_values(type_: Any, path: str) -> str:
-    """The values that may stand at a path of a type, if there are only so many."""
+    """The values that are possible at a path of a type, if they can be listed."""
     found = [inspect.type_info(type_)] if type_ is not None else []
     for step in re.findall(r"\w+|\[", path):
         found = [inner for each in found for inner in _inside(each, step)]

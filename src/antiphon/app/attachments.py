@@ -251,7 +251,7 @@ class Contents:
         return with_sources(value, self.referring)
 
     async def _reference(self, source: str, holder: str, param: str) -> Reference | None:
-        """What stands for a source where it is stored; None if nobody knows what it has."""
+        """The reference that is stored for a source; None if its content is unknown."""
         store, until = self._store(), time() + UNFINISHED_SECONDS
         reference = reference_in(source)
         if reference is not None:

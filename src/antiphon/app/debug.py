@@ -1,4 +1,4 @@
-"""The inside of an answer as JSON: prompt, tokens, events, verdicts, constraint. And how the server is doing.
+"""The record of an answer as JSON: prompt, tokens, events, verdicts, constraint. And the server's status.
 
 What `--debug-answers` keeps is shown to the owner of the answer. A background response that is not kept any
 more, or was answered by another server, is shown from its replay log: it is decoded once more.
@@ -68,7 +68,10 @@ class PromptToken(Struct):
 
 
 class ShownPrompt(Struct):
-    """What the model was asked: text and tokens, None if it cannot tell any more, or messages."""
+    """The prompt of the model.
+
+    Its text and tokens (None if the model can no longer be asked for them), or messages.
+    """
 
     text: str
     tokens: list[PromptToken] | None
@@ -205,7 +208,7 @@ def _check_kept(app: App) -> None:
 
 
 async def _prompt_texts(app: App, request: GenerationRequest, observation: Observation) -> list[str] | None:
-    """The text of each token of the prompt; None if the model cannot tell any more."""
+    """The text of each token of the prompt; None if the model can no longer be asked for them."""
     with suppress(AntiphonError):
         model = await app.models.model(observation.model or "")
         return await model.token_texts(request.prompt.ids)

@@ -20,9 +20,9 @@ NAME_CHARACTERS = 512
 async def hold(
     store: Store, owner: str, holder: str, content: AsyncIterable[bytes] | bytes, seconds: float = DAY
 ) -> BlobRecord:
-    """Store the content of a file whose row comes next. Raises RequestError.
+    """Store the content of a file whose row is written next. Raises RequestError.
 
-    It is held for so long until then: a server that dies in between leaves nothing behind.
+    It is held for a limited time until then: if the server crashes in between, the sweep deletes it.
     """
     now = time.time()
     new = NewBlob(

@@ -213,9 +213,9 @@ class StreamJournal(ResponseJournal):
 
 
 class BackgroundJournal(StreamJournal):
-    """Goes on with the log of a response that this server has claimed.
+    """Continues the log of a response that this server has claimed. `log` holds the chunks of the events.
 
-    `log` holds the chunks behind the events. Whoever made it registers it with the writer.
+    Its creator registers it with the writer.
     """
 
     background = True

@@ -136,7 +136,7 @@ class KeyTable:
         return next((each for each in self._found.values() if each.owner == owner), ANYONE)
 
     def reload(self) -> None:
-        """Read the file again. One that cannot be used leaves everything as it is, and the log says why."""
+        """Read the file again. If it cannot be used, nothing changes, and the log says why."""
         if self._file is None:
             return
         try:

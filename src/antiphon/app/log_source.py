@@ -56,7 +56,7 @@ class LogSource:
         return await self._writer.store.log.events_after(self._owner, self._id, self._after)
 
     async def _read_much(self) -> Tail | None:
-        """The same, by one reader at a time: who is behind may have much to read."""
+        """The same, by one reader at a time, because a slow reader may have much to read."""
         async with self._writer.reading:
             return await self._read()
 
@@ -109,7 +109,7 @@ class LogProjection(SilentProjection):
 
 
 def _batches(after: int, entries: list[LogEntry]) -> Iterator[list[bytes]]:
-    """The events of these entries that come behind `after`, in batches that are not large."""
+    """The events of these entries after number `after`, in small batches."""
     for some in pieces(entries, lambda entry: len(entry.events)):
         if lines := events_behind(after, some):
             yield lines

@@ -105,7 +105,7 @@ class LogWriter:
             self._drop(journal)
 
     def _drop(self, journal: Writable) -> None:
-        """Write no more of it: whoever waits for its end does not wait for the store once more."""
+        """Write no more of it: a caller that waits for its end does not wait for the store again."""
         self.open.pop(journal.response_id, None)
         self._ready.pop(journal, None)
 
@@ -212,6 +212,6 @@ class LogWriter:
 
 
 def events_behind(after: int, entries: Sequence[LogEntry]) -> list[bytes]:
-    """The events of these entries that come behind `after`."""
+    """The events of these entries after number `after`."""
     lines = [line for entry in entries for line in entry.events.split(b"\n")]
     return lines[max(0, after + 1 - entries[0].first) :] if entries else []

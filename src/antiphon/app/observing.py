@@ -1,4 +1,4 @@
-"""Observes what is done for one request, one turn, or one background response.
+"""Records observations of one request, one turn, or one background response.
 
     observation = begin(app, request_id, name)
     … whoever works for it notes what it does, see `core/observation.py` …

@@ -50,7 +50,10 @@ class Ranked(Struct, frozen=True):
 
 
 class SearchTarget(Struct, frozen=True):
-    """What is searched: vector stores of an owner; of their files, those with these keys (None: all)."""
+    """The files that are searched: vector stores of an owner, and of their files those with these keys.
+
+    Without keys (None), all files are searched.
+    """
 
     owner: str
     vector_store_ids: Sequence[str]

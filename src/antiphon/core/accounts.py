@@ -1,4 +1,4 @@
-"""What the holder of an API key may do here, and how much of it is left.
+"""Accounts: what the holder of an API key may do on this server, and how much of the limits is left.
 
 Each key has one `Account`, as long as the server runs. It is found in the `Observation` of a request:
 `Models` asks it for models, `AnswerSource` for a place and for tokens, and when the request is over, what it

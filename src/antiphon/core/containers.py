@@ -1,4 +1,4 @@
-"""Containers: where programs run that models write, as tools, answers and their clients know them."""
+"""Containers, in which programs of models run: the types that tools, answers and clients share."""
 
 import re
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ from antiphon.core.turn import Function
 
 
 class Note(Struct, frozen=True):
-    """Something of a request that was taken and has no effect, or not the one that it names.
+    """A remark on a part of a request that was accepted and has no effect, or not the expected one.
 
     Every answer has its notes in the field `notes`, and the log has them, too.
     """
@@ -28,7 +28,7 @@ class ListedTool(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """What a remote server, known by its label, says that it has; or `error`, why it does not say so.
+    """The tools of a remote server, identified by its label; or `error`, why they could not be listed.
 
     One that was `known` from the conversation was not asked for again.
     """

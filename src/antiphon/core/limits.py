@@ -1,4 +1,4 @@
-"""What one request, one connection or one client may ask of a server: one table of named limits.
+"""The table of named limits: of one request, one connection, one client, and of the server.
 
 What is over a limit is refused before any work is put into it, by an error that names the limit and the
 parameter. `docs/limits.md` has the table for operators; `--limit NAME=VALUE` changes a value.

@@ -1,4 +1,4 @@
-"""Options that name files: what a configuration file says of them is taken from that file's folder.
+"""Options that name files: in a configuration file they are relative to its folder.
 
 An option whose type is a `Path` names a file. One whose value may be a file or something else (a URL,
 a name on a hub) says so in its type: `Annotated[str, Located(file_or_name)]`.

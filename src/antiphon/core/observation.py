@@ -1,4 +1,4 @@
-"""What is noted of a request while it is served: for its log line, the metrics and its trace.
+"""The data that are collected about a request, for its log line, the metrics and its trace.
 
 There is one `Observation` for each request, for each turn on a WebSocket, and for each background
 response. It is found in a context variable by those who know something of it, and read once, at the end, by

@@ -98,7 +98,7 @@ class Source(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """What a model is shown under a `cursor`, by which it may cite it: the pages, by their lines."""
+    """Pages that the model got under a `cursor`, by which it may cite their lines."""
 
     cursor: int
     sources: tuple[Source, ...]
@@ -119,9 +119,10 @@ class ToolResult(Struct, frozen=True):
 
 
 class Tell(Protocol):
-    """Hears what a program prints, while it runs: more of its standard output, or of that for errors.
+    """A callback that gets the output of a program while it runs.
 
-    All that is streamed of a call is how the text begins that its details have in the end.
+    It gets more of its standard output, or of its standard error. All that is streamed of a call is the
+    beginning of the text that its details have in the end.
     """
 
     def __call__(self, stdout: str = "", stderr: str = "") -> None:

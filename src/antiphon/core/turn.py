@@ -11,7 +11,7 @@ from antiphon.core.items import FunctionCall, Item
 
 
 class Hosted(Struct, frozen=True):
-    """Who runs a function on the server: the tool of this `type`, which knows the function as `action`.
+    """How the server runs a function: by the tool of this `type`, as its `action`.
 
     `settings` is the tool as the request gave it. Of calls that need an `approval` the client is asked: the
     server runs them in the answer to its reply. A `native` one is a tool that the model's family was
@@ -169,7 +169,7 @@ class Ending(Enum):
 
 
 class Turn(Struct, frozen=True):
-    """A request in neutral terms.
+    """A request, in terms that do not depend on its API.
 
     `stop` strings end the visible text, and with `stop_shown` stay in it.
     `choices` is how many independent answers are wanted. The server answers at

@@ -1,4 +1,4 @@
-"""Chunks of a server that tells the parts of an answer apart → events. Total, like `Decoder`: nothing raises.
+"""Chunks of a server that separates the parts of an answer → events. Total, like `Decoder`: nothing raises.
 
 Such a server may say the parts in any order, and arguments of calls in fragments. Items never interleave
 here: a call ends when its arguments are whole and something else follows. What comes before that waits.

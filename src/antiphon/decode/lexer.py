@@ -59,8 +59,8 @@ NEVER_PLAIN = PlainTexts(bool)
 class Lexer:
     """Looks for the first of `markers`, none of which is empty.
 
-    `plain` knows which text has none and needs not be held back, `space` which is held back only
-    because it is space.
+    `plain` finds text without markers that need not be held back, `space` text that is held back only because
+    it is space.
     """
 
     __slots__ = ("_search", "_search_final", "plain", "space")

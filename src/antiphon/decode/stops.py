@@ -19,7 +19,7 @@ class StopMatcher:
         self.reset()
 
     def reset(self) -> None:
-        """Nothing is held back any more: what comes next goes on after no stop string's beginning."""
+        """Forget the held-back text: the next text does not continue the beginning of a stop string."""
         self._begun = [0] * len(self._stops)  # how much of each the text ends with
         self._found: tuple[int, int, str] | None = None  # where one begins, less its length, and itself
         self._read = 0  # characters of the next text that were read before

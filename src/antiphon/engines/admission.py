@@ -1,4 +1,4 @@
-"""Who may use an engine now, and who waits: by priority, then in fair shares, then first come, first served.
+"""Chooses the generations that run now; the others wait: by priority, then in fair shares, then in order.
 
 A slot goes to the client that has the fewest: one with many requests does not keep the others waiting.
 Nor may one client have all the places in front of the slots.
@@ -98,7 +98,7 @@ class Admission:
             ticket.leave()
 
     def leave(self, ticket: Ticket) -> None:
-        """A slot or a place is given up; a slot goes to whoever is first."""
+        """Give up a slot or a place; a free slot goes to the first that waits."""
         if not ticket.held:
             self._leave_queue(ticket)
             return

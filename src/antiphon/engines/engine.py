@@ -184,7 +184,7 @@ class GenerationRequest(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """How busy an engine is: generations that it works on, in so many `slots` at most, and that wait."""
+    """The load of an engine: its running generations, in at most so many `slots`, and those that wait."""
 
     running: int = 0
     waiting: int = 0
@@ -355,7 +355,7 @@ class Transcriber(Protocol):
 
 @runtime_checkable
 class PromptScorer(Protocol):
-    """What an engine that tells how likely a prompt is has beside the rest."""
+    """The additional method of an engine that returns log probabilities of prompts."""
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
         """The tokens of the prompt, each but the first with its log probability.

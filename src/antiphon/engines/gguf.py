@@ -1,4 +1,4 @@
-"""What a GGUF file says about itself, read without loading the model.
+"""The metadata of a GGUF file, read without loading the model.
 
 Only the header is read, through a memory map: scalars and strings are kept,
 arrays (the vocabulary, mostly) are stepped over. The layout is that of

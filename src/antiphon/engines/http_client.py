@@ -51,12 +51,12 @@ class Response:
 
 
 class Exchange:
-    """A request and its response, of which it is told. `status` is 0 until the head has come.
+    """A request, and the methods that receive its response. `status` is 0 until the head has arrived.
 
-    `retry_after` are the seconds after which the server wants to be asked again, if it says so. `whole`: the
+    `retry_after` is the server's `Retry-After` in seconds, if there is one. `whole`: the
     body is one JSON value, and no stream.
 
-    After `abort`, and after `on_end`, it is told nothing more.
+    After `abort`, and after `on_end`, no method is called any more.
     """
 
     status = 0
@@ -77,7 +77,7 @@ class Exchange:
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Close the connection, which is how a server learns that nobody wants the rest."""
+        """Close the connection: this tells a server to stop its work."""
         if self.connecting is not None:
             self.connecting.cancel()
         if self.connection is not None:
@@ -281,7 +281,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(exchange.request)
 
     def close(self) -> None:
-        """Close it, and tell nobody."""
+        """Close it, without calling `on_end`."""
         self._detach()
         self._client.closed(self)
         self._transport.abort()
@@ -302,7 +302,7 @@ class _Connection(asyncio.Protocol):
             self._timer = None
 
     def _look(self) -> None:
-        """Give up on a server that says nothing."""
+        """Close the connection to a server that was silent for too long."""
         silent, most = self._loop.time() - self._heard, self._client.idle_seconds
         if silent >= most:
             self.fail(f"it was silent for {most:g} seconds")
@@ -391,7 +391,7 @@ class Lines:
         return (line.rstrip(b"\r") for line in lines)
 
     def rest(self) -> bytes:
-        """What has come behind the last end of a line, once."""
+        """The text after the last end of a line; returned once."""
         rest, self._rest = self._rest, b""
         return rest
 

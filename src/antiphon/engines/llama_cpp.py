@@ -135,8 +135,8 @@ class _Instance(Struct, frozen=True):
 class LlamaCppEngine:
     """The model in the GGUF file at `path`. `name` is its public name, by default that of the file.
 
-    Each request may use the whole context. The same seed gives the same text while nothing else runs;
-    beside others, whose tokens share its batches, rounding may differ and now and then draw another.
+    Each request may use the whole context. The same seed gives the same text while nothing else runs; with
+    other generations in the same batches, rounding may differ, and sometimes another token is drawn.
     """
 
     def __init__(  # noqa: PLR0913 - what tests may choose
@@ -320,7 +320,7 @@ class LlamaCppEngine:
         return settings
 
     def _described(self, card: ModelCard, facts: Mapping[str, Value]) -> ModelCard:
-        """What the server says of the model, and what its file says."""
+        """The server's description of the model, and that of its file."""
         template = facts.get("tokenizer.chat_template")
         return replace(
             card,

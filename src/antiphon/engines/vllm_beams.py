@@ -1,4 +1,4 @@
-"""Beam search: of several answers that are written side by side, the likeliest go on, token by token.
+"""Beam search: several answers are generated in parallel, and at each token only the likeliest are kept.
 
 vLLM's core draws tokens, and searches nothing. So it is asked for one token of each beam at a time, with the
 likeliest others beside it, as vLLM's own server does it, whose scores and order these are. Nothing of an
@@ -32,7 +32,7 @@ class Beam(Struct, frozen=True):
 
 
 class WantedBeams(Struct, frozen=True):
-    """So many beams, of at most so many tokens, behind a prompt of so many.
+    """The size of a search: the number of beams, the most tokens of each, and the tokens of the prompt.
 
     `ends` are the tokens that end an answer, `stops` those of them that the client named. `penalty` is the
     exponent of the length that log probabilities are divided by.

@@ -1,4 +1,4 @@
-"""The binding to vLLM: its engine core, asked without vLLM's own frontend.
+"""The binding to vLLM: its engine core, used without vLLM's own frontend.
 
 `AsyncLLM` is made as vLLM's own server makes it: for the configuration, the processes that compute, the
 tokenizer, and the checks of requests. Its frontend is not used: what the core yields is read
@@ -227,7 +227,7 @@ def workers_of(process: int) -> list[int]:
 
 
 class Around(Struct, frozen=True):
-    """What a request to the core has beside its prompt and its sampling.
+    """The parts of a request to the core beside its prompt and its sampling.
 
     An adapter as `load_adapter` gives it, the headers of the trace that the request is part of, and, of a
     prompt with media, what `rendered` gives.
@@ -345,7 +345,7 @@ class VllmCore:
 
     @property
     def opening(self) -> int | None:
-        """The token that the model wants before any text; None if it wants none."""
+        """The token that the model needs before any text (BOS); None if it needs none."""
         bare, full = ([*self.tokenizer.encode("a", add_special_tokens=each)] for each in (False, True))
         return full[0] if bare and full[1 : 1 + len(bare)] == bare else None
 
@@ -383,9 +383,9 @@ class VllmCore:
 
     @property
     def task(self) -> Task | None:
-        """What it is for: with `runner=pooling`, or a model that is for that, it goes on with nothing.
+        """The task of the model: with `runner=pooling`, or an embedding model, it does not generate.
 
-        None for one that does neither of what can be asked for here, such as to tell several classes apart.
+        None for a task that is not supported here, such as classification.
         """
         if str(self._config.runner_type) != "pooling":
             return Task.GENERATE
@@ -468,9 +468,9 @@ class VllmCore:
         return self._made(request, request.prompt.ids, params, around)
 
     def step(self, request: GenerationRequest, written: Sequence[int], around: Around) -> Any:
-        """The request for what may follow in a beam search, behind what is `written`. Raises RequestError.
+        """The request for the next tokens of a beam search, after those that are `written`.
 
-        As many tokens are asked for as vLLM's own server asks for.
+        Raises RequestError. As many tokens are asked for as vLLM's own server asks for.
         """
         _check_text(request, "use_beam_search")
         width = request.sampling.beam_width or 1

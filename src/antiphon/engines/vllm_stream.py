@@ -334,7 +334,7 @@ def prompt_tokens(vocabulary: Vocabulary, ids: Sequence[int], output: Any) -> tu
 
 
 def _writes_apart(tokenizer: Any) -> bool:
-    """Whether a tokenizer of Hugging Face's writes each whole character the same behind any other text."""
+    """Whether a tokenizer of Hugging Face's writes each complete character the same after any other text."""
     if tokenizer.decoder is None:  # it writes a space between any two tokens
         return False
     decoder = json.loads(tokenizer.decoder.__getstate__())

@@ -192,7 +192,7 @@ async def list_replicas(request: Request) -> Response:
 
 
 async def drain_replica(request: Request) -> Response:
-    """Give a replica no more requests. Answers that it gives are not cut off."""
+    """Give a replica no more requests. Its running answers are finished."""
     return await _drained(request, drained=True)
 
 

@@ -209,7 +209,7 @@ class Server(uvicorn.Server):
         return f"finishing {_requests(running)} within {self._drain:g} seconds; Ctrl-C again to stop now"
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let running answers end before the socket is closed: until then, others hear that it stops."""
+        """Let running answers end before the socket is closed: until then, new requests get a 503."""
         for connection in self.server_state.connections:
             if not isinstance(connection, StreamProtocol):  # a WebSocket, which would stay open
                 connection.shutdown()

@@ -1,4 +1,4 @@
-"""How models fill in the middle: their own tokens around what is before and behind the gap.
+"""Prompts for filling in the middle: the model's own tokens around the texts before and after the gap.
 
 A model that was trained for it has these tokens in its vocabulary, each as one token. The text of the gap is
 what it writes behind the last of them.

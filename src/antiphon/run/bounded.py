@@ -1,4 +1,4 @@
-"""Runs what may not end in processes of its own, which are killed when it takes too long or too much.
+"""Runs work that might never end in processes of its own, which are killed at limits of time and memory.
 
 Schemas, patterns and grammars of clients are short, and may need any amount of time and memory. A process
 does one piece of such work after the other; the operating system holds each to its limits, whatever code it
@@ -238,7 +238,7 @@ def _kill_idle() -> None:
 
 
 def work(connection: Connection) -> None:
-    """Do what comes, until nobody is there any more."""
+    """Do all work that arrives, until the pipe is closed."""
     import antiphon.run.check  # noqa: F401, PLC0415 - so that no work has to wait for it
 
     with suppress(EOFError, OSError):

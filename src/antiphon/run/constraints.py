@@ -67,7 +67,7 @@ class ConstraintPlan(Struct, frozen=True):
 
 
 class Demands(Struct, frozen=True):
-    """What the answer must be; `schemas` are what is left to check."""
+    """The demands on an answer; `schemas` are those that are left to check."""
 
     enforced: CompiledConstraint = CompiledConstraint()
     schemas: Schemas = Schemas()

@@ -68,7 +68,7 @@ class Document(Struct, frozen=True):
 
 
 class Chunking(Struct, frozen=True):
-    """How text is cut: chunks of so many tokens at most, each with so many of the one before it."""
+    """How text is cut: the most tokens of a chunk, and how many of them it shares with the one before it."""
 
     size: int = 800
     overlap: int = 400

@@ -19,7 +19,7 @@ _NOTATIONS = {Gbnf: "as a grammar (GBNF)", StructuralTag: "as a structural tag"}
 
 
 class Feature(Struct, frozen=True):
-    """What becomes of a feature: it `works`, is `refused`, `degraded`, or `missing`; and how."""
+    """The state of a feature: it `works`, is `refused`, `degraded`, or `missing`; and how."""
 
     name: str
     state: str

@@ -158,7 +158,7 @@ class ServedModel:
         return 0 if self.model is None else sum(each.tokens for each in self.model.writing)
 
     async def state(self) -> ModelState:
-        """Whether it can answer, as far as its engine knows; one that may be unavailable is asked."""
+        """Whether it can answer, as its engine reports; an engine that may be unavailable is probed."""
         engine = self._engine
         if not self.loaded:
             return ModelState(ModelStatus.UNLOADED)

@@ -1,4 +1,4 @@
-"""What bytes are, by their content: the kind and format of media, and images as engines can read them.
+"""The kind and format of media, recognised by content, and images in a form that engines can read.
 
 Names and claimed types are not believed. Images are opened in a bounded process (see `bounded`) and with
 Pillow, if that is installed: their pixels are counted before any is decoded, damaged ones are refused,
@@ -234,7 +234,7 @@ async def digest_of(data: bytes) -> str:
 
 
 async def beside(size: int, work: Callable[[Any], T], argument: Any) -> T:
-    """What work makes of so many bytes: beside the event loop, if they are many."""
+    """The result of work on so many bytes: done in a thread, if they are many."""
     return work(argument) if size < LARGE else await asyncio.to_thread(work, argument)
 
 
@@ -243,7 +243,7 @@ def _damaged(param: str) -> RequestError:
 
 
 def _normalised(data: bytes, image: Any, frames: int, *, low: bool) -> Image:
-    """What came, if engines read it as it is seen; else what is seen, written once more."""
+    """The unchanged bytes, if engines read them correctly; else the decoded image, encoded again."""
     from PIL import ImageOps  # noqa: PLC0415 - an optional extra
 
     upright = image.getexif().get(_ORIENTATION, 1) == 1

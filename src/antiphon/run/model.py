@@ -1,4 +1,4 @@
-"""What answers turns: a model, whatever is behind it, and a generation of it that is ready to begin.
+"""The protocol `Model`, which answers turns, and `Prepared`, a generation that is ready to begin.
 
 Everything above knows no more of a model than this. `TokenModel` renders a prompt, has an engine continue
 it, and decodes what that writes.
@@ -105,7 +105,7 @@ class Model(Protocol):
     ) -> "Prepared":
         """Make everything ready to answer the turn; its prompt is `ids` if it was rendered before.
 
-        Whoever answers holds the model. The answer has so many `choices` in all, where it is not to this
+        The caller holds the model. The answer has so many `choices` in all, where it is not to this
         turn alone. Raises RequestError.
         """
         ...

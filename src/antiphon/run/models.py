@@ -1,4 +1,4 @@
-"""The models of one server: found by their names, and loaded and freed so that they fit the memory.
+"""The models of one server: found by their names, loaded on demand, and unloaded to free memory.
 
 A model that is not loaded is loaded when it is asked for. If there is no room, the one that was used
 longest ago is freed, once nobody uses it: whatever runs holds its model (`Model.held`). Who waits for
@@ -92,10 +92,10 @@ class ModelEntry(Struct, frozen=True):
 
 
 class Models:
-    """Finds `served`, one at least, by their names, aliases, adapters and patterns.
+    """Finds `served`, at least one, by their names, aliases, adapters and patterns.
 
-    `default` is the name of the model that answers where a request names none, or one that nobody has.
-    Raises EngineError if a name is there twice, or `default` is none of them.
+    `default` is the name of the model for requests that name none, or an unknown one. Raises EngineError if
+    two models have one name, or `default` is unknown.
     """
 
     def __init__(
@@ -451,9 +451,9 @@ def _card(served: ServedModel) -> ModelCard | None:
 
 
 class NamedModel:
-    """A model as one of its names stands for it: with its defaults, and with an adapter if the name is one's.
+    """A model under one of its names: with its defaults, and with the adapter if the name is that of one.
 
-    See `Model`. It is loaded while it is asked for something.
+    See `Model`. It is loaded while it is used.
     """
 
     def __init__(self, models: Models, served: ServedModel, model: Model, adapter: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What happened inside a generation, recorded for people who debug a template or a parser.
+"""Records a generation for people who debug a template or a parser.
 
 Nothing is recorded unless the server is asked to: then the `Observation` of a request has a `record`, and the
 decoder of each of its generations is a `RecordingDecoder`, which keeps every chunk with the events that it
@@ -46,7 +46,7 @@ class Reading(Struct, frozen=True):
 
 
 class GenerationRecord(Struct):
-    """One generation: what was asked of the engine, and what came of it, chunk by chunk.
+    """One generation: the request to the engine, and its results, chunk by chunk.
 
     `media` counts the media of the prompt, which are not kept. `end` are the events of the end.
     """

@@ -1,4 +1,4 @@
-"""Finds answers that say the same text again and again, which small models do not stop doing by themselves.
+"""Finds answers that repeat the same text endlessly, as small models do.
 
 Once in `STRIDE` characters, the last `PROBE` of them are looked for in what comes before. Where they are
 found says how long the text is that may be repeated; then one comparison says whether it is. Both run
@@ -14,7 +14,7 @@ LEAST = 512
 
 
 class RepetitionDetector:
-    """Finds text that is said so many times, one behind the other."""
+    """Finds text that is repeated so many times in a row."""
 
     def __init__(self, times: int) -> None:
         self._times = times

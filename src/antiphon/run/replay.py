@@ -1,4 +1,4 @@
-"""What happened in one answer, as it was recorded: to replay it, and to continue after it.
+"""The record of one answer (chunks, prompts, results of tools), to replay it and to continue after it.
 
 A generation that was interrupted continues from what it had written. The same
 happens whether a server died in the middle of an answer, or reasoning was cut

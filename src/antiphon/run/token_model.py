@@ -1,4 +1,4 @@
-"""A model whose engine continues prompts: how a turn becomes one, and how what is written is decoded."""
+"""A model whose engine continues prompts: turns become prompts, and the generated text is decoded."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -191,7 +191,7 @@ class TokenModel:
         return vectors.transcribe(self.engine, audio)
 
     async def prompt(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
-        """The turn as the model wants to read it: these `ids`, if it was rendered before.
+        """The prompt of the turn: these `ids`, if it was rendered before.
 
         Raises RequestError if it leaves no room to answer.
         """

@@ -1,4 +1,4 @@
-"""The calls of one answer: which run side by side, which are not run again, and what they may take in all.
+"""The calls of one answer: which run at the same time, which are not run again, and their budget.
 
 Calls begin in the order in which the model wrote them, and their results are shown in it. Those that a tool
 lets run side by side (`Hosted.parallel`) do, if no other stands between them; all others run alone.
@@ -44,9 +44,9 @@ _UNKNOWN = (
 
 
 class ToolBudget:
-    """What the server's tools may take in one answer, all together and each: so many `calls`, if not None.
+    """The bounds of the server's tools in one answer, for all together and for each.
 
-    All else is what the limits say.
+    There are at most `calls` calls, if it is not None. The other bounds come from the limits.
     """
 
     def __init__(self, limits: Limits, calls: int | None) -> None:

@@ -139,7 +139,7 @@ class ToolLoop:
             output.push(choice, [self._items.push(self._finished(reason))])
 
     def abandon(self) -> list[Event]:
-        """The last events of an answer that came to nothing: what was new so far stands."""
+        """The last events of an answer that has failed: its new items so far are kept."""
         if self._over:
             return []
         self._over = self._end is not None

@@ -94,7 +94,7 @@ class ToolSessions:
         log.info("tool called", tool=hosted.type, action=hosted.action, failed=result.failed, seconds=seconds)
 
     async def recall(self, call: FunctionCall, result: ToolResult) -> None:
-        """Let the tool restore what it did on a server that is gone."""
+        """Let the tool restore its state from calls that a crashed server had run."""
         hosted, arguments = self._hosted[call.name], _arguments(call)
         if arguments is not None:
             with _logged(hosted.type):

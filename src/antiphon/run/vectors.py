@@ -1,4 +1,4 @@
-"""Vectors and scores of texts, transcriptions, and models that give nothing else.
+"""Vectors and scores of texts, transcriptions, and models that compute nothing else.
 
 A model that ranks says itself how well a document answers a query. Of one that embeds only, it is the cosine
 of the angle between their vectors.

@@ -1,1 +1,1 @@
-"""What must last: responses, their event logs, conversations, stored completions. See `store.py`."""
+"""The database: responses, their event logs, conversations, stored completions, files. See `store.py`."""

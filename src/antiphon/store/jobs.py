@@ -1,4 +1,4 @@
-"""Who works on which response: leases on rows, taken with `FOR UPDATE SKIP LOCKED` where that exists."""
+"""Leases of workers on responses: columns of rows, taken with `FOR UPDATE SKIP LOCKED` where that exists."""
 
 from collections.abc import Collection
 from typing import Any

@@ -48,7 +48,7 @@ def refusal(limit: str, limits: StoreLimits, param: str | None) -> RequestError:
 
 
 class Room:
-    """How much owners may still store, at the time `now`.
+    """The bytes that owners may still store, at the time `now`.
 
     `grown` are the bytes by which what owners have stored grows in a transaction, or shrinks: no counter has
     them yet. `plenty` lasts longer than a transaction, and is shared by all.

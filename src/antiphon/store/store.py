@@ -188,7 +188,10 @@ class Log(Protocol):
 
 
 class Jobs(Protocol):
-    """Who works on what. `now` and `lease_seconds` are seconds; a worker's name must be unique for ever."""
+    """The leases of workers on jobs.
+
+    `now` and `lease_seconds` are in seconds; a worker's name must be unique for ever.
+    """
 
     async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
         """Take background responses, oldest first, that are queued or whose lease was given up or ran out.

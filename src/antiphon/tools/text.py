@@ -1,4 +1,4 @@
-"""Bounds text that a program prints: its beginning and its end are kept, and what is left out is counted."""
+"""Bounds the output of a program: its beginning and its end are kept, and the omitted characters counted."""
 
 from collections import deque
 from collections.abc import Callable

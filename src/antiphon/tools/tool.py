@@ -16,7 +16,7 @@ from antiphon.core.turn import Function
 
 
 class WantedTool(Struct, frozen=True):
-    """A tool as a request wants it: its `settings`, which stand at `where`, and the request's `owner`.
+    """A tool of a request: its `settings`, their place `where` in the request, and the request's `owner`.
 
     `listing` is what a remote server said earlier in the conversation, `container` where programs ran in it
     last. `answer` is the id of the answer that
@@ -32,7 +32,7 @@ class WantedTool(Struct, frozen=True):
 
 
 class Offer(Struct, frozen=True):
-    """What a model is offered of a tool. `notes` are on settings that are not acted on.
+    """The functions of a tool that a model is offered. `notes` are about settings that have no effect.
 
     `listing` is there for the tools of a remote server, also if they cannot be listed. `settings` stand for
     those of the request, where they say less than the tool knows.

@@ -136,7 +136,7 @@ class WebSearch:
 
 
 class Doing(Struct):
-    """A call that is under way. `turn` waits until those that began before it are over."""
+    """A running call. `turn` waits until the calls that began before it have ended."""
 
     turn: Callable[[], Awaitable[None]]
     details: ToolResultDetails | None = None

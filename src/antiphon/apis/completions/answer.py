@@ -115,7 +115,7 @@ def _score(choice: ChoiceResult[list[ShownToken]]) -> float:
 
 
 def completion_logprobs(tokens: list[ShownToken], offset: int) -> CompletionLogprobs:
-    """The lists for these tokens, the first of which stands behind `offset` characters."""
+    """The lists for these tokens, the first of which begins at `offset` characters."""
     ends = accumulate((token.characters for token in tokens), initial=offset)
     return CompletionLogprobs(
         [token.name for token in tokens],

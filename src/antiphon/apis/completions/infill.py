@@ -153,7 +153,7 @@ class InfillStream(StreamProjection):
         """Each event is kept for the last piece."""
 
     def finish(self) -> list[bytes]:
-        """Nothing comes behind the last piece."""
+        """Nothing is sent after the last piece."""
         return []
 
     cancel = finish

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 
 class ExpiresAfter(Struct, frozen=True):
-    """A container goes when it was not used for so many minutes."""
+    """A container is deleted when it was not used for this number of minutes."""
 
     anchor: Literal["last_active_at"]
     minutes: Annotated[int, Meta(ge=1)]

@@ -47,7 +47,7 @@ class File(Struct, tag_field="object", tag="file", kw_only=True):
 
 
 class CreateUpload(Struct):
-    """The body of POST /v1/uploads: of a file that comes in parts, with so many `bytes` in all."""
+    """The body of POST /v1/uploads: a file that is sent in parts, with `bytes` in total."""
 
     filename: Annotated[str, Meta(min_length=1, max_length=512)]
     purpose: Purpose
@@ -68,7 +68,7 @@ class CompleteUpload(Struct):
 
 
 class Upload(Struct, tag_field="object", tag="upload", kw_only=True):
-    """A file that comes in parts; `file` is there when it is complete."""
+    """A file that is sent in parts; `file` is set when it is complete."""
 
     id: str
     created_at: int

@@ -30,10 +30,10 @@ _CODES = {"thread": "thread_unsupported_request"}
 
 
 class MessageContext(Struct, frozen=True):
-    """What a request is read with, beside itself.
+    """The context in which a request is read. `owner` is the identity of its key.
 
-    `owner` is the identity behind it; `hosts` has the tools that the server runs, `unseal` opens what was
-    sealed for this owner. `files` are the texts of `cited_files`, by the places of their documents.
+    `hosts` has the tools that the server runs, `unseal` opens what was sealed for this owner. `files` are the
+    texts of `cited_files`, by the places of their documents.
     """
 
     owner: str = ""

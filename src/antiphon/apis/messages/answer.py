@@ -116,7 +116,7 @@ class Blocks:
 
     @property
     def context_management(self) -> ContextManagement | msgspec.UnsetType:
-        """What was done to the conversation, for those who want to know."""
+        """The edits of the conversation, for clients that have requested them."""
         return ContextManagement() if self.presentation.edits_context else UNSET
 
     def _server_id(self, function: Function, call_id: str) -> str:

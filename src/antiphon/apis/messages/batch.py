@@ -136,7 +136,7 @@ def results_in(lines: bytes) -> bytes:
 
 
 def check_ids(batch: CreateBatch) -> None:
-    """Raise RequestError if two requests have one id: nobody could tell their results apart."""
+    """Raise RequestError if two requests have the same id: their results could not be told apart."""
     seen: set[str] = set()
     for index, request in enumerate(batch.requests):
         if request.custom_id in seen:

@@ -13,7 +13,7 @@ def wire_id(prefix: str, call_id: str) -> str:
 
 
 def core_id(given: str) -> str:
-    """The id that the model knows the call by, whichever form it came in."""
+    """The id of the call in prompts, for any form of the id in requests."""
     for prefix in _PREFIXES:
         if given.startswith(prefix) and given != prefix:
             return given.removeprefix(prefix)

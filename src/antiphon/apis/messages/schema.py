@@ -17,7 +17,7 @@ MAX_MESSAGES = 100_000
 
 
 class RequestMessage(Struct):
-    """Who says what: a text, or content blocks."""
+    """A message of a role: a text, or content blocks."""
 
     role: str
     content: str | list[Any]

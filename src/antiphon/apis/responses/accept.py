@@ -57,14 +57,12 @@ NO_SIGNER = Signer(str, lambda _text, _signature: False)
 
 
 class ResponseContext(Struct, frozen=True):
-    """What a request is read with, beside itself.
+    """The context in which a request is read. `id` is that of the new response.
 
-    `id` is that of the response to come; `owner` the identity behind the
-    request. `history` are the payloads of the items before its input, oldest
-    first, `referred` those of the items that its input refers to, by id.
-    `raw_reasoning` is how reasoning is shown if no summary is requested. `hosts`
-    has the tools that the server runs, `presenters` what shows their calls. `defaults` is the
-    sampling of the model where the request says nothing.
+    `owner` the identity of the request's key. `history` are the payloads of the items before its input,
+    oldest first, `referred` those of the items that its input refers to, by id. `raw_reasoning` is how
+    reasoning is shown if no summary is requested. `hosts` has the tools that the server runs, `presenters`
+    what shows their calls. `defaults` is the sampling of the model where the request says nothing.
     """
 
     id: str

@@ -164,7 +164,7 @@ def usage_of(prompt_tokens: int, usage: events.Usage) -> ResponseUsage:
 
 
 class IncompleteDetails(Struct):
-    """Why a response is not whole. OpenAI leaves out `cancelled`, and `max_tool_calls`."""
+    """Why a response is incomplete. OpenAI leaves out `cancelled`, and `max_tool_calls`."""
 
     reason: str
 

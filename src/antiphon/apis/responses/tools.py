@@ -167,7 +167,7 @@ def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
 
 
 def _notes(tool: Given) -> Iterator[Note]:
-    """Notes on what the client says of its own tools, and is not acted on."""
+    """Notes on settings of the client's own tools that have no effect."""
     type_, own = tool.text("type"), client_tool(tool.value)
     if own is not None:
         yield from own.notes(tool)

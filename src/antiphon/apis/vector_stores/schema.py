@@ -18,7 +18,7 @@ Status = Literal["in_progress", "completed", "failed", "cancelled"]
 
 
 class ExpiresAfter(Struct, frozen=True):
-    """A vector store goes when nobody has searched it for so many days."""
+    """A vector store is deleted when it was not searched for this number of days."""
 
     anchor: Literal["last_active_at"]
     days: Annotated[int, Meta(ge=1, le=365)]

@@ -1,4 +1,4 @@
-"""Servers with `/v1/completions`, OpenAI's oldest API, which nearly all have: each gives what it can.
+"""Servers with `/v1/completions`, OpenAI's oldest API, which nearly all have; `FLAVOURS` has the differences.
 
 What a kind of server can do is a `Flavour`: an entry of a table. Those that take tokens as prompts
 and give tokens back are asked with tokens, the others with text.
@@ -267,9 +267,9 @@ class CompletionsServer:
         return wanted
 
     def _fitting(self, request: GenerationRequest) -> int:
-        """How many tokens are asked for: servers refuse more than fit behind the prompt as they count it.
+        """The `max_tokens` of the request: servers refuse more than fit after the prompt as they count it.
 
-        Behind one that is estimated, at least half of what seems to be left.
+        After a prompt that is estimated, at least half of what seems to be left.
         """
         size = len(request.prompt.ids)
         room = self.card.context - size
@@ -338,7 +338,10 @@ _NOT_STREAMED = {"stream": False, "stream_options": None}  # vLLM refuses option
 
 
 def _decodes_elsewhere(sampling: Sampling) -> bool:
-    """Another vLLM goes on with the prompt: this one's says how in answers that it does not stream."""
+    """Another vLLM continues the prompt.
+
+    This one returns the parameters for that only in answers that are not streamed.
+    """
     return bool(sampling.kv_transfer_params.get("do_remote_decode"))
 
 

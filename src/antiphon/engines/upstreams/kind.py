@@ -1,4 +1,4 @@
-"""What an engine has to know of the server that it asks, whatever kind of server that is.
+"""The protocols that every kind of upstream server implements, and the parts that they share.
 
 A module of a kind has a function `recognise`: by what a server answers to `PROBES` it says whether it
 is of that kind, and then what it serves, as a `Server`. Readers turn the lines of a response into
@@ -60,10 +60,10 @@ Answers = Mapping[str, Any]
 
 
 class Post(Protocol):
-    """Asks the server at a path, with a body that is written as JSON; gives the answer, read as a `form`.
+    """Sends a request to a path of the server, with a body that is encoded as JSON.
 
-    What may be large is a form with `msgspec.Raw` in it: one call reads no more than can be read at once.
-    Raises AntiphonError.
+    Returns the answer, decoded as a `form`. What may be large is a form with `msgspec.Raw` in it: one call
+    reads no more than can be read at once. Raises AntiphonError.
     """
 
     def __call__(self, path: str, body: Any, form: Any = Any) -> Awaitable[Any]: ...  # noqa: D102
@@ -74,7 +74,7 @@ Value = TypeVar("Value")
 
 
 class WantedUpstream(Struct, frozen=True):
-    """What the operator says of an upstream: each None to find out, or to do without."""
+    """The operator's settings of an upstream: None for those to find out, or to do without."""
 
     kind: str | None = None
     model: str | None = None
@@ -133,7 +133,7 @@ class Reader(Protocol):
 
 
 class OpenAIReader:
-    """Reads events as OpenAI's APIs stream them. The end is kept until the usage behind it has come.
+    """Reads events as OpenAI's APIs stream them. The end is kept until the usage after it has arrived.
 
     `decode` makes of each a struct with `choices`, `usage` and `error`.
     """
@@ -307,7 +307,7 @@ def broken(error: HttpError | None) -> AntiphonError:
 def refusal(status: int, body: bytes, retry_after: float | None = None) -> AntiphonError:
     """The error of a response that is an error: the server's message, if it blames the request.
 
-    The server wants to be asked again after so many seconds.
+    `retry_after` is in seconds.
     """
     failure = _refusal(status, body)
     failure.retry_after = retry_after

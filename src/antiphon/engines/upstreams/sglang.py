@@ -288,7 +288,7 @@ async def _takes_images(client: HttpClient) -> bool:
 
 
 async def _vocabulary(client: HttpClient) -> int:
-    """How many tokens the model has: it tells when it is asked for one that cannot be."""
+    """The number of tokens of the model: SGLang's error for an impossible token contains it."""
     params = {"max_new_tokens": 1, "logit_bias": {_NO_TOKEN: 0}}
     try:
         response = await client.request("POST", "/generate", {"text": "a", "sampling_params": params})

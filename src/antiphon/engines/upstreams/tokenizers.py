@@ -1,4 +1,4 @@
-"""Who makes tokens of a prompt, where the server that runs the model may not: three ways, one protocol.
+"""Tokenizers for prompts, if the server of the model cannot tokenize them: three ways, one protocol.
 
 The server's own endpoints, the model's tokenizer in this process, or, for text that nobody can
 tokenize, an estimate.
@@ -37,12 +37,12 @@ class Tokenizer(Protocol):
     async def detokenize(self, ids: Sequence[int]) -> str: ...  # noqa: D102
 
     async def opening(self) -> int | None:
-        """The id that the model wants before any text (BOS); None if it wants none."""
+        """The id of the token that the model needs before any text (BOS); None if it needs none."""
         ...
 
 
 def opening_of(bare: Sequence[int], full: Sequence[int]) -> int | None:
-    """What stands before the tokens of a text where the tokenizer adds what the model wants."""
+    """The token that the tokenizer adds before those of a text, for models that need it."""
     return full[0] if bare and full[1 : 1 + len(bare)] == bare else None
 
 

@@ -1,4 +1,4 @@
-"""How servers embed, rank and transcribe audio: what each kind is asked with, and what it answers.
+"""Embeddings, rankings and transcriptions of servers: the requests and answers of each kind of server.
 
 Nearly all have OpenAI's `/v1/embeddings`; those that rank have Jina's `/v1/rerank`. Many inputs are asked for
 in several requests, each of which waits for a slot like a generation: so a large one does not keep others
@@ -29,10 +29,10 @@ Input = str | tuple[int, ...]
 
 
 class VectorApi(Struct, frozen=True):
-    """What a kind of server does with texts.
+    """The API of a kind of server for vectors.
 
-    A request has `batch` inputs at most, so that a slot is enough for it. `fields` is what it takes beside
-    texts, as `Capabilities.embedding` has it. With `native` it is asked as Ollama is.
+    A request has `batch` inputs at most, so that a slot is enough for it. `fields` are the parameters that it
+    takes beside texts, as in `Capabilities.embedding`. With `native` requests have Ollama's form.
     """
 
     tasks: frozenset[Task] = frozenset(Task)

@@ -1,4 +1,4 @@
-"""What an MCP tool answers → the result of a call: text for the model, within a limit, and media."""
+"""The content that an MCP tool returns → the result of a call: text for the model, bounded, and media."""
 
 import base64
 import binascii

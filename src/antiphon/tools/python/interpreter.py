@@ -39,7 +39,7 @@ Receive = Callable[[str, int, Content], Awaitable[None]]
 
 
 class FileRoom(Struct, frozen=True):
-    """How many files may come out of a call, of how many bytes in all."""
+    """The most files that a call may return, and their most bytes together."""
 
     files: int
     bytes: int

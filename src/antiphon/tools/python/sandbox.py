@@ -1,4 +1,4 @@
-"""Which Python runs, and in what: the command that begins it, and what it can do.
+"""The Python for programs, and its sandbox: the command that starts it, and its version and libraries.
 
 The operator gives the command of a Python, and may give the one that makes a sandbox for it: words that
 stand in front. Without one it is Bubblewrap: the program sees nothing of the machine but `/usr` and the

@@ -1,4 +1,4 @@
-"""The part of a page that a model sees at a time: a bounded window of numbered lines, under a cursor."""
+"""The part of a page that a model gets at a time: a bounded window of numbered lines, under a cursor."""
 
 import re
 from collections.abc import Iterator, Sequence

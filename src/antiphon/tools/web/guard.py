@@ -1,4 +1,4 @@
-"""Keeps what a model opens out of the server's own network.
+"""Prevents models from opening pages in the server's own network.
 
 A host's addresses are looked up once, every one is shown to a `Guard`, and the
 connection goes to an address that passed: a name cannot mean one thing when it

@@ -10,7 +10,10 @@ from antiphon.tools.settings import invalid_setting, parse_settings
 
 
 class Extent(Struct, frozen=True):
-    """How much a search shows: so many `results` at most, and so many characters of each one's `snippet`."""
+    """The size of the results of a search.
+
+    At most so many `results`, and so many characters of each `snippet`.
+    """
 
     results: int
     snippet: int
