@@ -330,7 +330,7 @@ def test_commands(
     assert "/system TEXT" in helped
     assert err.splitlines() == [
         "antiphon: there is no model nobody. There are: first, second.",
-        "antiphon: there is no /nope. /help lists what there is.",
+        "antiphon: there is no /nope. /help lists the commands.",
     ]
     first, second = (request for _, _, request in server.requests[-2:])
     assert (first["model"], first["tools"]) == ("second", [{"type": "web_search"}, {"type": "shell"}])

@@ -510,7 +510,7 @@ async def test_a_call_is_run_again_by_another_server_only_if_it_may_be(
     tool = ActingTool(functions=(function,))
     async with working(store, TakingTurns(call, "So."), lease=0.05, tools=[tool]) as second:
         assert await status_of(store) == "completed"
-        assert ("not known what became" in second.engine.seen[-1].prompt.text) == (not idempotent)
+        assert ("outcome of this call is unknown" in second.engine.seen[-1].prompt.text) == (not idempotent)
     assert ("python" in [action for action, _ in tool.done]) == idempotent
     response = check(await log_of(store))
     assert [item["type"] for item in response["output"]] == ["code_interpreter_call", "message"]

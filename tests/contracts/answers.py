@@ -284,7 +284,7 @@ class ToolAnswers:
         assert texts(json.loads(line)["result"]["message"]) == DONE
         again = await self._again(tool)
         assert whole.calls == (1 if again else 0)
-        assert ("not known what became of this call" in prompt) == (not again)
+        assert ("outcome of this call is unknown" in prompt) == (not again)
 
     async def _again(self, tool: ServerTool) -> bool:
         """Whether a call may be run again."""
@@ -314,7 +314,7 @@ class ToolAnswers:
         assert text_of(response) == DONE
         again = await self._again(tool)
         assert whole.calls == (1 if again else 0)
-        assert ("not known what became of this call" in prompt) == (not again)
+        assert ("outcome of this call is unknown" in prompt) == (not again)
 
 
 def _tells(line: str) -> bool:

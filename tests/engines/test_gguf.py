@@ -23,7 +23,7 @@ def test_a_broken_file_says_what_to_do(tmp_path, size):
     path = tmp_path / "broken.gguf"
     with resolve(None).open("rb") as whole:
         path.write_bytes(whole.read(size))
-    with pytest.raises(EngineError, match="not a whole GGUF file"):
+    with pytest.raises(EngineError, match="not a complete GGUF file"):
         read_metadata(path)
 
 

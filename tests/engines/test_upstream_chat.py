@@ -174,7 +174,7 @@ class TestWhatIsThere:
 
     async def test_a_tokenizer_is_of_no_use(self) -> None:
         async with canned({"/v1/models": LISTS["deepseek"][0]}) as server:
-            with pytest.raises(EngineError, match="--tokenizer has no meaning for it"):
+            with pytest.raises(EngineError, match="--tokenizer has no effect on it"):
                 await started(server, tokenizer="folder")
 
     async def test_a_server_that_takes_prompts_is_asked_with_prompts(self) -> None:

@@ -217,7 +217,7 @@ async def test_pages_without_text_are_shown_as_images(seeing: Apis) -> None:
         await plain.responses.create(in_responses(file))
         assert "Two.\n\n(This page has no text.)\n\nFour." in plain.prompt.text
         unread = {"type": "input_file", "file_data": encoded(pdf_of(""))}
-        assert "pictures" in (await plain.responses.refused(in_responses(unread)))["message"]
+        assert "its pages are images" in (await plain.responses.refused(in_responses(unread)))["message"]
     async with apis(limits=Limits(document_pages=1)) as few:
         two = image("PDF", Image.new("RGB", (6, 8)), save_all=True, append_images=[Image.new("RGB", (6, 8))])
         error = await few.responses.refused(in_responses({"type": "input_file", "file_data": encoded(two)}))
@@ -669,12 +669,15 @@ async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) ->
         ({"type": "image_url", "image_url": {"url": "data:image/png"}}, "comma"),
         ({"type": "input_audio", "input_audio": {"data": encoded(RED), "format": "wav"}}, "readable audio"),
         ({"type": "input_audio", "input_audio": {"data": encoded(WAV[:12]), "format": "wav"}}, "damaged"),
-        ({"type": "input_audio", "input_audio": {"data": encoded(wav(0)), "format": "wav"}}, "or silent"),
+        (
+            {"type": "input_audio", "input_audio": {"data": encoded(wav(0)), "format": "wav"}},
+            "has no duration",
+        ),
         ({"type": "audio_url", "audio_url": data_url(b"fLaC")}, "damaged"),
         ({"type": "audio_url", "audio_url": data_url(b"OggS")}, "damaged"),
         ({"type": "file", "file": {"file_data": encoded(b"\0\1\2")}}, "text"),
         ({"type": "file", "file": {"file_data": encoded(pdf_of())}}, "no pages"),
-        ({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}, "fetches nothing"),
+        ({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}, "does not fetch"),
     ]
     for part, said in bad:
         error = await seeing.chat.refused(in_chat("Look", RED, part))

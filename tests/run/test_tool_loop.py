@@ -227,7 +227,7 @@ async def test_the_time_of_tools_is_limited(limits: dict[str, int]) -> None:
     tool = ActingTool(results=[None])
     model, engine = await model_of(RUN, "So.", tool=tool, limits=Limits(**limits))
     output = fold(await said(asking(), model))
-    assert "may take no more time" in engine.seen[1].prompt.text
+    assert "time of tools for this answer is used up" in engine.seen[1].prompt.text
     assert output.text == "So."
     assert tool.done[-1] == ("close", None)
 
@@ -460,7 +460,10 @@ async def test_a_call_whose_outcome_is_unknown_is_run_again_only_if_it_may_be(id
     output = fold(await said(asking(tools=(function,)), model, context))
     results = [item.text for item in output.items if isinstance(item, FunctionOutput)]
     assert results[0] == "one"
-    assert ("not known what became" in results[1], results[1] == "two") == (not idempotent, idempotent)
+    assert ("outcome of this call is unknown" in results[1], results[1] == "two") == (
+        not idempotent,
+        idempotent,
+    )
     assert [action for action, _ in tool.done] == ["open", "recall", *["python"] * idempotent, "close"]
     assert results[1] in engine.seen[0].prompt.text
     assert output.text == "So."

@@ -38,8 +38,8 @@ _MEDIA = "tool result"
 ENOUGH = "No more tools can be called for this answer. Answer with what you know."
 _ENOUGH_OF_IT = "This tool cannot be called any more for this answer. Continue without it."
 _UNKNOWN = (
-    "It is not known what became of this call: the server stopped while it ran. It may have had its effect, "
-    "or a part of it. Find that out before you call it again."
+    "The outcome of this call is unknown: the server stopped while it ran. It may have had its effect, or a "
+    "part of it. Check that before you call it again."
 )
 
 
