@@ -60,7 +60,7 @@ class DirectConnection:
     async def open(self, start: dict[str, Any]) -> Callable[[bytes], None]:
         """Begin the response; what writes parts of its body."""
         await self._send(start)
-        return self._protocol.write
+        return self._protocol.writer()
 
     async def answer(self, body: bytes) -> None:
         """Send a whole response."""

@@ -12,7 +12,7 @@ A connection may send no more than the limits of the server allow, and not slowe
 
 from asyncio import BaseTransport, TimerHandle
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn, Protocol
@@ -315,12 +315,17 @@ class StreamProtocol(HttpToolsProtocol):
         """The client has left."""
         return self.transport.is_closing()
 
-    def write(self, body: bytes) -> None:
-        """Write a part of the body of the response that is under way."""
-        if len(body) < LARGE_PART:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-        else:
-            self.transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
+    def writer(self) -> Callable[[bytes], None]:
+        """What writes parts of the body of the response that is under way."""
+        write, write_all = self.transport.write, self.transport.writelines
+
+        def write_part(body: bytes) -> None:
+            if len(body) < LARGE_PART:
+                write(b"%x\r\n%b\r\n" % (len(body), body))
+            else:
+                write_all((b"%x\r\n" % len(body), body, b"\r\n"))
+
+        return write_part
 
     def abort(self) -> None:
         """Close the connection, whatever was not read yet."""
