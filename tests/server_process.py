@@ -19,9 +19,7 @@ EXIT_SECONDS = 60
 """Bounds for a busy machine, not what it takes; an idle connection would be kept longer, and an endless answer too."""
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    ["antiphon.cli", "antiphon.http.server", "antiphon.store.sql", "antiphon.store.sqlite"]
-)
+_FORKS.set_forkserver_preload(["tests.server_imports"])
 
 
 def _serve(args: tuple[str, ...], env: Mapping[str, str], out: Path, err: Path) -> None:

@@ -1,0 +1,16 @@
+"""What the servers of `server_process.py` have imported when they are forked: also what is imported only where it is used.
+
+It stays, so that no server need look through it for garbage.
+"""
+
+import gc
+
+import antiphon.cli
+import antiphon.engines.llama_cpp
+import antiphon.engines.scripted
+import antiphon.http.server
+import antiphon.store.sql
+import antiphon.store.sqlite
+import antiphon.tools.web.fetch  # noqa: F401
+
+gc.freeze()
