@@ -617,7 +617,8 @@ async def test_one_from_a_server_of_chats_does_too(
     row: Row, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way.background and row.ending in GOES_ON:
-        row = replace(row, response="failed")
+        streamed = row.streamed.replace("the answer", "error engine_error")
+        row = replace(row, response="failed", streamed=streamed)
     await _ends(row, way, monkeypatch, chats=True)
 
 
