@@ -68,11 +68,6 @@ async def retrieve_model(request: Request) -> Response:
     return json_response(msgspec.json.encode(_shown(entry)))
 
 
-async def reachable(request: Request) -> Response:
-    """There is a server here: some clients ask before their first request."""
-    return Response()
-
-
 class StoreStatus(StrEnum):
     """Whether what is stored can be reached."""
 

@@ -238,7 +238,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/replicas": Operation(answer=ReplicaList),
     "POST /v1/replicas/drain": Operation(DrainReplica, ReplicaList),
     "POST /v1/replicas/resume": Operation(DrainReplica, ReplicaList),
-    "HEAD /": Operation(media_type=_TEXT),
     "GET /health": Operation(answer=ServerHealth),
     "GET /ready": Operation(answer=ServerHealth),
     "GET /metrics": Operation(media_type=_TEXT),
@@ -291,8 +290,7 @@ def _described(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str, str, Ope
         if not isinstance(route, Route):
             continue
         path = _CONVERTOR.sub("}", route.path)
-        methods = sorted(route.methods or ())
-        for method in methods if methods == ["HEAD"] else [each for each in methods if each != "HEAD"]:
+        for method in sorted((route.methods or set()) - {"HEAD"}):
             yield path, method, _summary(route), OPERATIONS.get(f"{method} {path}", _UNTYPED)
 
 
