@@ -60,7 +60,7 @@ ANTIPHON = """
 import sys
 from antiphon.app.metrics import LoopDelay
 from antiphon.cli import main
-LoopDelay.STEP = 0.005
+LoopDelay.STEP = LoopDelay.LONGEST_STEP = 0.005
 sys.exit(main(sys.argv[1:]))
 """
 """What a user runs, but for how often the server looks at how long its loop is held: by itself it looks too

@@ -50,7 +50,7 @@ log = structlog.get_logger()
 LONG = 64 * 1024
 """Characters from which on a text is tokenized beside the event loop."""
 
-SILENCE_SECONDS = 0.05
+SILENCE_SECONDS = 0.08
 """How long vLLM says nothing, while it has something to do, before it is looked at whether it is alive."""
 
 
@@ -91,7 +91,6 @@ class VllmEngine:
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation | _Single] = {}
         self._looking: asyncio.TimerHandle | None = None
-        self._silent = False  # since it was looked the last time
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: as vLLM knows it
@@ -342,7 +341,9 @@ class VllmEngine:
             self._look_later()
 
     def _look_later(self) -> None:
-        self._silent = True
+        """Look when vLLM has said nothing for a while. A timer that ran on would wake the server up."""
+        if self._looking is not None:
+            self._looking.cancel()
         self._looking = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._look)
 
     def _look(self) -> None:
@@ -350,7 +351,7 @@ class VllmEngine:
         self._looking = None
         if self._core is None or not self._running:
             return
-        if self._silent and self._core.ending:
+        if self._core.ending:
             self._died()
         else:
             self._look_later()
@@ -365,7 +366,8 @@ class VllmEngine:
 
     def _take(self, outputs: Sequence[Any]) -> None:
         """Deliver what a step has yielded."""
-        self._silent = False
+        if self._looking is not None:
+            self._look_later()
         running = self._running
         for output in outputs:
             generation = running.get(output.request_id)
