@@ -17,7 +17,7 @@ from antiphon.apis.tokens import (
 )
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Ending
+from antiphon.core.turn import PromptEnding
 from tests.apis.chat.requests import asked
 
 
@@ -34,7 +34,10 @@ def test_a_text_is_a_prompt() -> None:
 def test_a_conversation_is_rendered() -> None:
     hi = [{"role": "user", "content": "Hi"}]
 
-    for more, turn in [({}, asked()), ({"add_generation_prompt": False}, asked(ending=Ending.TRANSCRIPT))]:
+    for more, turn in [
+        ({}, asked()),
+        ({"add_generation_prompt": False}, asked(ending=PromptEnding.TRANSCRIPT)),
+    ]:
         request = parsed(messages=hi, return_token_strs=True, **more)
         assert isinstance(request, TokenizeChatRequest)
         assert accept(request, "me").turn == turn

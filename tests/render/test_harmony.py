@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from antiphon.core.constraint import JsonObject, JsonSchema
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Reasoning, TextPart
-from antiphon.core.turn import Ending, Function
+from antiphon.core.turn import Function, PromptEnding
 from antiphon.render.harmony import ANSWER, HarmonyRenderer
 from antiphon.render.harmony_tools import Namespace
 from antiphon.render.special_tokens import SEPARATOR, split_at_separators
@@ -150,28 +150,30 @@ def test_a_prompt_is_the_transcript_and_the_beginning_of_an_answer() -> None:
 
 class TestEndings:
     def test_a_transcript_begins_no_answer(self) -> None:
-        assert history(say("user", "q"), ending=Ending.TRANSCRIPT) == "<|start|>user<|message|>q<|end|>"
+        assert history(say("user", "q"), ending=PromptEnding.TRANSCRIPT) == "<|start|>user<|message|>q<|end|>"
 
     def test_an_answer_that_goes_on_is_left_open_and_its_reasoning_is_kept(self) -> None:
         items = (say("user", "q"), Reasoning("hm"), say("assistant", "It is "))
-        written = history(*items, ending=Ending.CONTINUED)
+        written = history(*items, ending=PromptEnding.CONTINUED)
         assert written == f"<|start|>user<|message|>q<|end|>{ANALYSIS}hm<|end|>{FINAL}It is "
 
     def test_reasoning_before_an_earlier_answer_is_not(self) -> None:
         items = (Reasoning("old"), say("assistant", "a"), say("user", "q"), say("assistant", "b"))
-        assert "old" not in history(*items, ending=Ending.CONTINUED)
+        assert "old" not in history(*items, ending=PromptEnding.CONTINUED)
 
     def test_a_preamble_goes_on_as_one(self) -> None:
         items = (say("user", "q"), message("assistant", "Let me ", phase="commentary"))
-        assert history(*items, ending=Ending.CONTINUED).endswith("<|channel|>commentary<|message|>Let me ")
+        assert history(*items, ending=PromptEnding.CONTINUED).endswith(
+            "<|channel|>commentary<|message|>Let me "
+        )
 
     def test_an_answer_can_be_begun_for_the_model(self) -> None:
         assert history(prefix="Sure, ") == f"{FINAL}Sure, "
-        assert history(say("assistant", "a"), ending=Ending.CONTINUED, prefix="b") == f"{FINAL}ab"
+        assert history(say("assistant", "a"), ending=PromptEnding.CONTINUED, prefix="b") == f"{FINAL}ab"
 
     def test_only_an_answer_can_be_continued(self) -> None:
         with pytest.raises(RequestError):
-            history(say("user", "q"), ending=Ending.CONTINUED)
+            history(say("user", "q"), ending=PromptEnding.CONTINUED)
 
 
 class TestWhatCannotBeSaid:

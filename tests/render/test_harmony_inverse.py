@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.items import FunctionCall, Item, Message, OutputItem, Reasoning
-from antiphon.core.turn import Ending
+from antiphon.core.turn import PromptEnding
 from antiphon.decode.decoder import state_after
 from antiphon.decode.table import Table
 from antiphon.dialects.openai import OPENAI
@@ -41,7 +41,7 @@ STEPS = st.lists(TEXT.map(Reasoning) | PREAMBLES | CALLS | PROGRAMS, max_size=5)
 ANSWERS = TEXT.map(lambda text: message("assistant", text, phase="final_answer"))
 
 
-def written(*items: Item, ending: Ending = Ending.TRANSCRIPT) -> str:
+def written(*items: Item, ending: PromptEnding = PromptEnding.TRANSCRIPT) -> str:
     """What the model would have written after the question."""
     prompt = RENDERER.render(turn(QUESTION))
     text = RENDERER.render(turn(QUESTION, *items, ending=ending))
@@ -76,7 +76,7 @@ def test_an_answer_is_read_back_without_the_reasoning_that_led_to_it(steps: list
 @settings(deadline=None)
 @given(steps=STEPS, answer=ANSWERS)
 def test_an_answer_that_goes_on_is_read_back_with_its_reasoning(steps: list[Item], answer: Item) -> None:
-    text = written(*steps, answer, ending=Ending.CONTINUED)
+    text = written(*steps, answer, ending=PromptEnding.CONTINUED)
     assert essence(decoded(text)) == essence([*steps, answer])
 
 
@@ -104,7 +104,7 @@ def test_a_result_is_found_by_the_id_that_the_decoder_gave() -> None:
     ],
 )
 def test_an_answer_that_goes_on_is_read_on_from_where_it_was(items: tuple[Item, ...], kind: str) -> None:
-    prompt = RENDERER.render(turn(QUESTION, *items, ending=Ending.CONTINUED))
+    prompt = RENDERER.render(turn(QUESTION, *items, ending=PromptEnding.CONTINUED))
     state = state_after(TABLE, prompt.rpartition(ANSWER)[2])
     (said,) = fold(decode(TABLE, [" is", " so.<|end|>"], state=state)).items
     assert isinstance(said, Message)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Item, Reasoning
-from antiphon.core.turn import Calling, Ending, Function, ToolChoice
+from antiphon.core.turn import Calling, Function, PromptEnding, ToolChoice
 from antiphon.render.renderer import CHATML
 from antiphon.render.special_tokens import split_at_separators
 from tests.render import templates
@@ -162,7 +162,7 @@ def test_a_broken_template_is_found_when_it_is_loaded() -> None:
 @pytest.mark.parametrize("name", RENDERERS)
 def test_an_answer_can_be_continued(name: str) -> None:
     items = (say("user", "q"), say("assistant", "Once upon"))
-    text = RENDERERS[name].render(turn(*items, ending=Ending.CONTINUED))
+    text = RENDERERS[name].render(turn(*items, ending=PromptEnding.CONTINUED))
     assert text.endswith("Once upon")
     assert RENDERERS[name].transcript(turn(*items)).startswith(text)
 
@@ -170,9 +170,9 @@ def test_an_answer_can_be_continued(name: str) -> None:
 @pytest.mark.parametrize("last", [say("user", "q"), say("assistant"), call()])
 def test_only_an_answer_can_be_continued(last: Item) -> None:
     with pytest.raises(RequestError, match="assistant"):
-        renderer(CHATML).render(turn(last, ending=Ending.CONTINUED))
+        renderer(CHATML).render(turn(last, ending=PromptEnding.CONTINUED))
 
 
 def test_a_prompt_may_end_with_its_transcript_and_with_a_prefix() -> None:
-    asked = turn(say("user", "q"), ending=Ending.TRANSCRIPT, prefix="so")
+    asked = turn(say("user", "q"), ending=PromptEnding.TRANSCRIPT, prefix="so")
     assert renderer(CHATML).render(asked) == "<|im_start|>user\nq<|im_end|>\nso"

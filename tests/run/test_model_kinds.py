@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, TextPart
-from antiphon.core.turn import Ending, Turn
+from antiphon.core.turn import PromptEnding, Turn
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.run.loading import ServedModel
@@ -79,8 +79,8 @@ class TestChats(ModelContract):
                 "chat_template",
             ),
             (turn(prefix="So", parameters={"prefix": "response_prefix"}), "response_prefix"),
-            (turn(ending=Ending.CONTINUED, parameters={"conversation": "messages"}), "messages"),
-            (turn(ending=Ending.TRANSCRIPT), "add_generation_prompt"),
+            (turn(ending=PromptEnding.CONTINUED, parameters={"conversation": "messages"}), "messages"),
+            (turn(ending=PromptEnding.TRANSCRIPT), "add_generation_prompt"),
         ):
             with pytest.raises(RequestError) as error:
                 await answered(asked, here.model)

@@ -25,7 +25,7 @@ from antiphon.core.events import (
 from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, Status, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.tool_result import Printed, Tell, ToolResult, unheard
-from antiphon.core.turn import Calling, Ending, Function, Hosted, Sampling, ToolChoice, Turn
+from antiphon.core.turn import Calling, Function, Hosted, PromptEnding, Sampling, ToolChoice, Turn
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run import tool_calls, tool_sessions
 from antiphon.run.answer_source import AnswerSource
@@ -523,12 +523,12 @@ async def test_the_model_is_told_that_it_has_called_enough() -> None:
     assert "42\n\n\nNo more tools can be called" in engine.seen[1].prompt.text
 
 
-@pytest.mark.parametrize("ending", [Ending.ANSWER, Ending.CONTINUED])
-async def test_what_the_client_began_is_part_of_what_was_said(ending: Ending) -> None:
+@pytest.mark.parametrize("ending", [PromptEnding.ANSWER, PromptEnding.CONTINUED])
+async def test_what_the_client_began_is_part_of_what_was_said(ending: PromptEnding) -> None:
     model, engine = await model_of(f" let me see.{RUN}", "Done.", tool=ActingTool(), turns=hermes_turns)
     begun = Message(Role.ASSISTANT, (TextPart("Well then,"),), status=Status.INCOMPLETE)
     asked = asking(prefix="Well then,")
-    if ending is Ending.CONTINUED:
+    if ending is PromptEnding.CONTINUED:
         asked = replace(asked, items=(*asked.items, begun), ending=ending, prefix="")
     await said(asked, model)
     assert "<|im_start|>assistant\nWell then, let me see." in engine.seen[1].prompt.text

@@ -157,7 +157,7 @@ class Sampling(Struct, frozen=True):
     data_parallel_rank: int | None = None
 
 
-class Ending(Enum):
+class PromptEnding(Enum):
     """How a prompt ends."""
 
     ANSWER = auto()
@@ -202,7 +202,7 @@ class Turn(Struct, frozen=True):
     choices: int = 1
     variables: Mapping[str, Any] = {}
     template: str | None = None
-    ending: Ending = Ending.ANSWER
+    ending: PromptEnding = PromptEnding.ANSWER
     prefix: str = ""
     prompt_limit: int | None = None
     reasoning_limit: int | None = None

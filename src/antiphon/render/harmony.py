@@ -37,7 +37,7 @@ from antiphon.core.items import (
     Role,
     text_in,
 )
-from antiphon.core.turn import Ending, Function, Turn
+from antiphon.core.turn import Function, PromptEnding, Turn
 from antiphon.render.harmony_tools import (
     BROWSER,
     CONTAINER,
@@ -97,13 +97,13 @@ class HarmonyRenderer:
     def render(self, turn: Turn) -> str:
         """See `Renderer`. A prefix starts the answer on the final channel, without reasoning before it."""
         match turn.ending:
-            case Ending.ANSWER if turn.prefix:
+            case PromptEnding.ANSWER if turn.prefix:
                 return self.transcript(turn) + _open(f"{ANSWER}<|channel|>final", turn.prefix)
-            case Ending.ANSWER:
+            case PromptEnding.ANSWER:
                 return self.transcript(turn) + ANSWER
-            case Ending.TRANSCRIPT:
+            case PromptEnding.TRANSCRIPT:
                 return self.transcript(turn) + GENERIC_ESCAPER.escape(turn.prefix)
-            case Ending.CONTINUED:
+            case PromptEnding.CONTINUED:
                 return open_transcript(self.transcript, turn) + GENERIC_ESCAPER.escape(turn.prefix)
 
     def transcript(self, turn: Turn) -> str:
@@ -272,7 +272,7 @@ def _channel(message: Message, following: Item | None) -> str:
 
 def _last_answer(turn: Turn) -> int:
     """The index of the last final answer, -1 if there is none. One that is continued does not count."""
-    complete = turn.items[:-1] if turn.ending is Ending.CONTINUED else turn.items
+    complete = turn.items[:-1] if turn.ending is PromptEnding.CONTINUED else turn.items
     answers = [
         index
         for index, (item, following) in enumerate(pairwise((*complete, None)))

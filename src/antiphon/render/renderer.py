@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Message, Role, TextPart, text_in
-from antiphon.core.turn import Calling, Ending, Function, Turn
+from antiphon.core.turn import Calling, Function, PromptEnding, Turn
 from antiphon.render.capabilities import TemplateCapabilities
 from antiphon.render.media import Marks, media_in
 from antiphon.render.messages import NO_MARKS, TemplateMessage, arrange, format_message, gather
@@ -82,11 +82,11 @@ class ChatTemplateRenderer:
     def render(self, turn: Turn) -> str:
         """See `Renderer`. Raises `RequestError` if neither template nor dialect describes tools."""
         match turn.ending:
-            case Ending.ANSWER:
+            case PromptEnding.ANSWER:
                 return self._render(turn, {"add_generation_prompt": True}) + turn.prefix
-            case Ending.TRANSCRIPT:
+            case PromptEnding.TRANSCRIPT:
                 return self.transcript(turn) + turn.prefix
-            case Ending.CONTINUED:
+            case PromptEnding.CONTINUED:
                 return open_transcript(self.transcript, turn) + turn.prefix
 
     def transcript(self, turn: Turn) -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError, naming
 from antiphon.core.items import FunctionCall, FunctionOutput, Item
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.turn import Calling, Ending, Function, Turn
+from antiphon.core.turn import Calling, Function, PromptEnding, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN, ChatDecoder
 from antiphon.decode.ids import ids_by, openai_call_id
@@ -47,8 +47,12 @@ _REFUSED: Sequence[tuple[str, Callable[[Turn], bool], str]] = (
     ("prompt_limit", lambda turn: turn.prompt_limit is not None, "cuts no prompts"),
     ("template", lambda turn: turn.template is not None, "takes no chat templates"),
     ("prefix", lambda turn: bool(turn.prefix), "does not continue text that was begun"),
-    ("conversation", lambda turn: turn.ending is Ending.CONTINUED, "does not continue text that was begun"),
-    ("add_generation_prompt", lambda turn: turn.ending is Ending.TRANSCRIPT, "always answers"),
+    (
+        "conversation",
+        lambda turn: turn.ending is PromptEnding.CONTINUED,
+        "does not continue text that was begun",
+    ),
+    ("add_generation_prompt", lambda turn: turn.ending is PromptEnding.TRANSCRIPT, "always answers"),
 )
 """What no server of conversations can do: the name of the parameter, when it is given, and why not."""
 

@@ -28,7 +28,7 @@ from antiphon.core.events import (
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, TextPart
 from antiphon.core.observation import observed
 from antiphon.core.tool_result import ToolResult
-from antiphon.core.turn import Calling, Ending, ToolChoice, Turn
+from antiphon.core.turn import Calling, PromptEnding, ToolChoice, Turn
 from antiphon.run.drive import Driver
 from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import PromptEntry, ReplayContext
@@ -244,7 +244,7 @@ class ToolLoop:
                 min_tokens=_left(sampling.min_tokens, used.completion_tokens),
             ),
             reasoning_limit=_left(turn.reasoning_limit, used.reasoning_tokens),
-            ending=Ending.ANSWER,
+            ending=PromptEnding.ANSWER,
             prefix="",
         )
 
@@ -294,7 +294,7 @@ def _with_prefix(turn: Turn, new: Sequence[Item]) -> tuple[Item, ...]:
     """The conversation with what was new: a message that the client began is whole."""
     items = turn.items
     begun, last = turn.prefix, items[-1] if items else None
-    if turn.ending is Ending.CONTINUED and isinstance(last, Message):
+    if turn.ending is PromptEnding.CONTINUED and isinstance(last, Message):
         items, begun = items[:-1], last.text + begun
     if begun and new and isinstance(new[0], Message):
         return (*items, replace(new[0], parts=(TextPart(begun + new[0].text),)), *new[1:])

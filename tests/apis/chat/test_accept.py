@@ -9,7 +9,7 @@ from antiphon.apis.chat.accept import Accepted
 from antiphon.apis.envelope import PresentationOptions, UsageReports
 from antiphon.core.constraint import JsonObject
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Calling, Ending, Sampling, ToolChoice, Turn
+from antiphon.core.turn import Calling, PromptEnding, Sampling, ToolChoice, Turn
 from tests.apis.chat.requests import accepted, asked, turn
 
 ASKED = [{"role": "user", "content": "Hi"}]
@@ -91,7 +91,7 @@ def drawn(**sampling: Any) -> Turn:
         ({"truncate_prompt_tokens": 100, "truncation_side": "left"}, asked(prompt_limit=100)),
         ({"truncate_prompt_tokens": -1}, asked(prompt_limit=-1)),
         ({"response_prefix": "Sure"}, asked(prefix="Sure")),
-        ({"add_generation_prompt": False}, asked(ending=Ending.TRANSCRIPT)),
+        ({"add_generation_prompt": False}, asked(ending=PromptEnding.TRANSCRIPT)),
         ({"add_generation_prompt": True}, asked()),
     ],
 )  # fmt: skip
@@ -153,10 +153,10 @@ def test_the_presentation_begins_with_the_servers_own() -> None:
 
 
 def test_an_answer_may_go_on_with_the_last_message() -> None:
-    assert turn(messages=SAID, continue_final_message=True).ending is Ending.CONTINUED
+    assert turn(messages=SAID, continue_final_message=True).ending is PromptEnding.CONTINUED
     assert (
         turn(messages=SAID, continue_final_message=True, add_generation_prompt=False).ending
-        is Ending.CONTINUED
+        is PromptEnding.CONTINUED
     )
 
 

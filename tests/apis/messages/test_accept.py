@@ -20,7 +20,7 @@ from antiphon.core.items import (
     Role,
     TextPart,
 )
-from antiphon.core.turn import Calling, Ending, Function, Hosted, ToolChoice
+from antiphon.core.turn import Calling, Function, Hosted, PromptEnding, ToolChoice
 from tests.apis.messages.support import accepted, items, request, unseal
 
 WEATHER = {"name": "get_weather", "description": "Weather.", "input_schema": {"type": "object"}}
@@ -275,14 +275,14 @@ def test_what_a_tool_of_an_mcp_server_did_is_shown() -> None:
 @pytest.mark.parametrize(
     ("last", "ending"),
     [
-        (user(text("Hi")), Ending.ANSWER),
-        (assistant(text("Once upon")), Ending.CONTINUED),
-        ({"role": "assistant", "content": "Once upon"}, Ending.CONTINUED),
-        (assistant(CALL), Ending.ANSWER),
-        (assistant({"type": "thinking", "thinking": "Hm.", "signature": ""}), Ending.ANSWER),
+        (user(text("Hi")), PromptEnding.ANSWER),
+        (assistant(text("Once upon")), PromptEnding.CONTINUED),
+        ({"role": "assistant", "content": "Once upon"}, PromptEnding.CONTINUED),
+        (assistant(CALL), PromptEnding.ANSWER),
+        (assistant({"type": "thinking", "thinking": "Hm.", "signature": ""}), PromptEnding.ANSWER),
     ],
 )
-def test_a_text_of_the_assistant_at_the_end_is_continued(last: dict[str, Any], ending: Ending) -> None:
+def test_a_text_of_the_assistant_at_the_end_is_continued(last: dict[str, Any], ending: PromptEnding) -> None:
     assert accepted([user(text("Tell")), last]).turn.ending is ending
 
 

@@ -19,7 +19,7 @@ from antiphon.apis.responses.schema import CompactRequest
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Usage
 from antiphon.core.items import Message, Role, TextPart
-from antiphon.core.turn import Ending, Sampling, ToolChoice
+from antiphon.core.turn import PromptEnding, Sampling, ToolChoice
 from tests.apis.responses.support import CREATED, OWNER, SEALER, accepted, answering_to, unseal
 from tests.openai_schema import OPEN_RESPONSES, validate
 from tests.response_invariants import check
@@ -64,7 +64,7 @@ def test_summing_up_is_not_bound_by_what_the_answer_is_bound_by() -> None:
     asked = summary_turn(turn)
 
     assert (asked.tools, asked.tool_choice, asked.format) == ((), ToolChoice(), None)
-    assert (asked.sampling, asked.stop, asked.ending) == (Sampling(), (), Ending.ANSWER)
+    assert (asked.sampling, asked.stop, asked.ending) == (Sampling(), (), PromptEnding.ANSWER)
 
 
 def test_a_compacted_conversation_can_be_gone_on_with() -> None:

@@ -27,7 +27,7 @@ from antiphon.core.items import (
     Status,
     TextPart,
 )
-from antiphon.core.turn import Ending
+from antiphon.core.turn import PromptEnding
 from tests.apis.responses.support import OWNER, SEALER, accepted, answering_to, streamed
 from tests.apis.responses.test_stream import CALL, CUSTOM, SEALED, SPACED, STOP, SUMMARISED, TEXT, THOUGHT
 
@@ -221,11 +221,11 @@ def test_an_unfinished_answer_is_gone_on_with() -> None:
     begun = {"role": "assistant", "status": "incomplete", "content": "The capital"}
     answer = accepted(input=[{"role": "user", "content": "a"}, begun])
 
-    assert answer.turn.ending is Ending.CONTINUED
+    assert answer.turn.ending is PromptEnding.CONTINUED
     assert answer.turn.items[-1] == Message(
         Role.ASSISTANT, (TextPart("The capital"),), status=Status.INCOMPLETE
     )
-    assert accepted(input=[begun, {"role": "user", "content": "a"}]).turn.ending is Ending.ANSWER
+    assert accepted(input=[begun, {"role": "user", "content": "a"}]).turn.ending is PromptEnding.ANSWER
 
 
 def test_calls_and_their_outputs() -> None:

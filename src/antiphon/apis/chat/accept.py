@@ -16,7 +16,7 @@ from antiphon.apis.sampling import check, copies, sampling, stops, token_limit, 
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.items import Item, Message, Role
-from antiphon.core.turn import Ending, Turn
+from antiphon.core.turn import PromptEnding, Turn
 
 _NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_search")
 
@@ -69,12 +69,12 @@ def accept_messages(
         raise RequestError("'best_of' is available in Completions only. Use 'n'.", param="best_of")
     logprobs = _logprobs(options)
     tools, history, ending = tools_of(options, defaults.hosts), History(messages, where), _ending(options)
-    if ending is Ending.CONTINUED and not _last_assistant_text(history.items):
+    if ending is PromptEnding.CONTINUED and not _last_assistant_text(history.items):
         message = "'continue_final_message' needs a last message of the assistant that has text."
         raise RequestError(message, param=f"{where}[{len(messages) - 1}]")
     format_source, format_ = answer_format(options)
     prefix, repairs = options.response_prefix or "", history.repairs
-    if prefix and ending is Ending.TRANSCRIPT:
+    if prefix and ending is PromptEnding.TRANSCRIPT:
         prefix, repairs = (
             "",
             [*repairs, "response_prefix left out: no answer begins here"],
@@ -106,7 +106,7 @@ def accept_messages(
         parameters=parameters,
     )
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
-    if ending is Ending.TRANSCRIPT:
+    if ending is PromptEnding.TRANSCRIPT:
         presentation = replace(presentation, role=messages[-1].role)
     return Accepted(turn, presentation, tuple(repairs), bool(options.store), options.request_id)
 
@@ -139,14 +139,14 @@ def _logprobs(options: ChatOptions) -> int | None:
     return None
 
 
-def _ending(options: ChatOptions) -> Ending:
+def _ending(options: ChatOptions) -> PromptEnding:
     """How the prompt ends."""
     if options.continue_final_message:
         if options.add_generation_prompt:
             message = "'continue_final_message' and 'add_generation_prompt' exclude each other. Use one."
             raise RequestError(message, param="continue_final_message")
-        return Ending.CONTINUED
-    return Ending.TRANSCRIPT if options.add_generation_prompt is False else Ending.ANSWER
+        return PromptEnding.CONTINUED
+    return PromptEnding.TRANSCRIPT if options.add_generation_prompt is False else PromptEnding.ANSWER
 
 
 _template_options = attrgetter("reasoning_effort", "verbosity", "documents", "chat_template_kwargs")

@@ -18,7 +18,7 @@ from antiphon.core.constraint import JsonSchema
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.items import Item, Message, Role
-from antiphon.core.turn import Ending, Turn
+from antiphon.core.turn import PromptEnding, Turn
 
 REFUSED: Mapping[str, str] = {
     "container": "Sandboxes are not kept, and there are no skills. Leave it out.",
@@ -119,12 +119,12 @@ def _variables(request: CountTokens) -> dict[str, Any]:
     return values | (request.chat_template_kwargs or {})
 
 
-def _ending(items: Sequence[Item]) -> Ending:
+def _ending(items: Sequence[Item]) -> PromptEnding:
     """What the assistant has begun to say is continued."""
     match items:
         case [*_, Message(role=Role.ASSISTANT)]:
-            return Ending.CONTINUED
-    return Ending.ANSWER
+            return PromptEnding.CONTINUED
+    return PromptEnding.ANSWER
 
 
 def _shown(thinking: Thinking | None) -> ThinkingShown:

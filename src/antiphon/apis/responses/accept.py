@@ -27,7 +27,7 @@ from antiphon.apis.sampling import check, shared_sampling, stops, token_limit, v
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.items import Item, Message, Role, Status, TextPart
-from antiphon.core.turn import Ending, Turn
+from antiphon.core.turn import PromptEnding, Turn
 
 LOGPROBS = "message.output_text.logprobs"
 TOLD = 7
@@ -215,12 +215,12 @@ def _instructions(request: Prompting) -> tuple[Item, ...]:
     return (Message(Role.SYSTEM, (TextPart(request.instructions),)),) if request.instructions else ()
 
 
-def _ending(items: Sequence[Item]) -> Ending:
+def _ending(items: Sequence[Item]) -> PromptEnding:
     """A message of the assistant's that is not whole is continued."""
     match items:
         case [*_, Message(role=Role.ASSISTANT, status=Status.INCOMPLETE)]:
-            return Ending.CONTINUED
-    return Ending.ANSWER
+            return PromptEnding.CONTINUED
+    return PromptEnding.ANSWER
 
 
 def _variables(request: Prompting) -> dict[str, Any]:

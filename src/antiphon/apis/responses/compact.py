@@ -18,7 +18,7 @@ from antiphon.apis.responses.resource import Compaction, usage_of
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.core.events import Usage
 from antiphon.core.items import Message, Role, TextPart
-from antiphon.core.turn import Ending, Sampling, ToolChoice, Turn
+from antiphon.core.turn import PromptEnding, Sampling, ToolChoice, Turn
 
 SUMMARY_REQUEST = """\
 Our conversation is getting long, and will be continued without what was said so far. Write down what is \
@@ -58,7 +58,7 @@ def summary_turn(turn: Turn) -> Turn:
         format=None,
         sampling=Sampling(),
         stop=(),
-        ending=Ending.ANSWER,
+        ending=PromptEnding.ANSWER,
     )
 
 
