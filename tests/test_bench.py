@@ -63,7 +63,7 @@ def test_what_is_measured_is_a_whole_answer(case: Case, length: int):
 
 
 def test_calls_are_counted_from_the_engine_to_the_transport():
-    rows = calls.measure((16, 80))
+    rows = calls.measure((64, 128))
     report = json.loads(msgspec.json.encode(frontend.build(counted=rows)))
 
     assert [row.mode for row in rows] == [mode.name for mode in calls.MODES]
