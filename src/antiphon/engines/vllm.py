@@ -341,7 +341,7 @@ class VllmEngine:
             self._look_later()
 
     def _look_later(self) -> None:
-        """Look when vLLM has said nothing for a while. A timer that ran on would wake the server up."""
+        """Look when vLLM has said nothing for a while. Each output puts this off."""
         if self._looking is not None:
             self._looking.cancel()
         self._looking = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._look)

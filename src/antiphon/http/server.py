@@ -54,7 +54,7 @@ GC_THRESHOLD = 50_000
 LARGE_BUFFER = 256 * 1024
 """Bytes of a buffer from which on its memory goes back to the system when it is freed."""
 TRIM_CPU_SECONDS = 0.05
-"""What the server has to have computed since: each time takes 1.4 ms, and who is idle frees nothing."""
+"""CPU that the server has used since the last time: each takes 1.4 ms, and an idle server frees nothing."""
 TRIM_SECONDS = 2.0
 """After so long the C library gives back what is free in the middle of its heap, too."""
 ARENAS = 2

@@ -177,17 +177,14 @@ class ResponseProjection:
         """The next events of the answer: a response has one choice."""
         out: list[bytes] = []
         for event in events:
-            # The frequent ones first, and without a call that could be spared.
+            # The frequent ones first.
             if type(event) in DELTAS:
                 self._written.append(event.tokens)
                 frame = self._frame
                 if frame is not None:
                     text: str = event.text  # type: ignore[union-attr]
                     if text:
-                        head, middle, tail = frame
-                        number = self._numbers.next
-                        self._numbers.next = number + 1
-                        out.append(b"%b%d%b%b%b" % (head, number, middle, encode(text), tail))
+                        out.append(self._numbers.delta(frame, text))
                 elif self._open is not None:
                     self._open.add(event, out)  # type: ignore[arg-type]
             else:
@@ -200,13 +197,11 @@ class ResponseProjection:
         """See `Projection`."""
         if self._frame is None:
             return None
-        numbers, written, (head, middle, tail) = self._numbers, self._written, self._frame
+        line, written, frame = self._numbers.delta, self._written, self._frame
 
         def encode_delta(text: str, tokens: tuple[Token, ...]) -> bytes:
             written.append(tokens)
-            number = numbers.next
-            numbers.next = number + 1
-            return b"%b%d%b%b%b" % (head, number, middle, encode(text), tail)
+            return line(frame, text)
 
         return encode_delta
 
