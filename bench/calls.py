@@ -25,10 +25,10 @@ import uvloop
 from msgspec import Struct
 
 import antiphon
-from antiphon.core.tool_result import Tell, ToolResult, unheard
+from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.log import configure
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.tool import ToolOffer, WantedTool
 from bench.report import Target, target_table
 from bench.scenario import PLAIN, script_line
 from tests.server import running
@@ -91,15 +91,17 @@ class Chooser:
     type = TOOL
     aliases: tuple[str, ...] = ()
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         """Take any settings."""
-        return Offer((Function("choose", "Chooses a song.", {}, hosted=Hosted(TOOL, "choose")),))
+        return ToolOffer((Function("choose", "Chooses a song.", {}, hosted=Hosted(TOOL, "choose")),))
 
     def open(self, wanted: WantedTool) -> "Chooser":
         """Begin to work."""
         return self
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         """Choose."""
         return ToolResult(arguments["song"])
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt
-from antiphon.engines.vllm_core import Around, VllmCore, engine_args
+from antiphon.engines.vllm_core import RequestExtras, VllmCore, engine_args
 from antiphon.http.server import GC_THRESHOLD
 from bench.floor import stream_of
 from bench.scenario import MODEL
@@ -98,7 +98,7 @@ class Playing:
     def begin(self, connection: Floor, tokens: int) -> None:
         """Ask the engine for so many tokens."""
         sampling = Sampling(temperature=0, ignore_eos=True)
-        made = self._core.request(GenerationRequest(Prompt("", self._ids), tokens, sampling), Around())
+        made = self._core.request(GenerationRequest(Prompt("", self._ids), tokens, sampling), RequestExtras())
         self._connections[made.request_id] = connection
         task = asyncio.ensure_future(self._core.add(made))
         self._tasks.add(task)

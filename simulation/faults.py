@@ -98,7 +98,7 @@ FAULTS = {
     ),
     "a request of a batch is answered again at a takeover": Fault(
         "app/message_batches.py",
-        "        done = {entry.custom_id for entry in recorded if isinstance(entry, Result)}\n",
+        "        done = {entry.custom_id for entry in recorded if isinstance(entry, BatchResult)}\n",
         "        done = set[str]()\n",
         "is answered again|has the result|two results",
         first=63,

@@ -18,7 +18,7 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import ModelCard
 from antiphon.http.app import build
 from antiphon.http.protocol import protocols
-from antiphon.http.server import Server as HttpServer
+from antiphon.http.server import HttpServer
 from antiphon.render.renderer import Renderer
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models

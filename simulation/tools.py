@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 from antiphon.core.hosts import ListedTool, Listing
-from antiphon.core.tool_result import Tell, ToolResult, unheard
+from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.tool import ToolOffer, WantedTool
 from simulation.laws import LawError, law
 from simulation.loop import SimulatedLoop
 
@@ -90,11 +90,11 @@ class EffectTool:
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         approval = wanted.settings["require_approval"] == "always"
         hosted = Hosted(self.type, "act", label=LABEL, approval=approval)
         listing = wanted.listing or Listing(LABEL, (ListedTool("act", input_schema=_SCHEMA),))
-        return Offer((Function("act", "Acts.", _SCHEMA, hosted=hosted),), (), listing)
+        return ToolOffer((Function("act", "Acts.", _SCHEMA, hosted=hosted),), (), listing)
 
     def open(self, wanted: WantedTool) -> "_Session":
         return _Session(self._effects, wanted.owner)
@@ -108,7 +108,9 @@ class _Session:
         self._effects = effects
         self._owner = owner
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         await self._effects.cause(self._owner, arguments["name"])
         return ToolResult(f"{action}: {arguments['name']} is done")
 

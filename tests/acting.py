@@ -7,19 +7,19 @@ from typing import Any
 
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, unread
-from antiphon.core.tool_result import Printed, Tell, ToolResult, unheard
+from antiphon.core.tool_result import OutputCallback, ProgramDetails, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.script import ScriptedAnswer
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.tools.discovery import NO_FUNCTIONS, Asking, by_type, discover
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.discovery import NO_FUNCTIONS, ToolRequester, by_type, discover
+from antiphon.tools.tool import ToolOffer, WantedTool
 from antiphon.tools.web_search import WebSearch
 
 CODE = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
 PYTHON = Function(
     "python", "Runs Python.", CODE, hosted=Hosted("code_interpreter", "python", idempotent=True)
 )
-SAID = ToolResult("42\n", Printed("42\n"))
+SAID = ToolResult("42\n", ProgramDetails("42\n"))
 
 
 REFUSED = {"refused", "filters"}
@@ -49,13 +49,13 @@ class ActingTool:
         self.running = asyncio.Event()
         self.results = list(results)
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         settings = wanted.settings
         for name in REFUSED & settings.keys():
             raise RequestError("Leave it out.", param=f"{wanted.where}.{name}")
         kept_away = any(settings.get(name) == value for name, value in KEPT_AWAY)
         notes = unread(settings, wanted.where, settings.keys() - {"wibble"})
-        return Offer() if kept_away else Offer(self.functions, notes)
+        return ToolOffer() if kept_away else ToolOffer(self.functions, notes)
 
     def open(self, wanted: WantedTool) -> "ActingSession":
         self.done.append(("open", dict(wanted.settings)))
@@ -79,7 +79,9 @@ class ActingSession:
     def __init__(self, tool: ActingTool) -> None:
         self._tool = tool
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         self._tool.done.append((action, dict(arguments)))
         return await self._tool.next()
 
@@ -104,7 +106,7 @@ def hosts_for(
 ) -> Hosts:
     """What is offered of the requested tools by a server with these, which need not run the `optional` ones."""
     tools = by_type(ActingTool(type_, functions) for type_, functions in offers.items())
-    asked = discover(tools, requested, trained, Asking(optional=optional))
+    asked = discover(tools, requested, trained, ToolRequester(optional=optional))
     with ThreadPoolExecutor(1) as thread:  # the caller may have a loop of its own
         return thread.submit(asyncio.run, asked).result()
 

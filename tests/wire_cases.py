@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct, inspect
 from starlette.routing import Route
 
-from antiphon.apis.chat.schema import BatchRequest, ChatRequest
+from antiphon.apis.chat.schema import BatchChatRequest, ChatRequest
 from antiphon.apis.chat.stored import UpdateRequest
 from antiphon.apis.completions.infill import InfillRequest
 from antiphon.apis.completions.schema import CompletionRequest
@@ -18,7 +18,7 @@ from antiphon.apis.containers.schema import CreateContainer, CreateContainerFile
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.files.schema import AddUploadPart, CompleteUpload, CreateFile, CreateUpload
 from antiphon.apis.messages import schema as messages
-from antiphon.apis.messages.batch import CreateBatch
+from antiphon.apis.messages.batch import CreateMessageBatch
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.apis.tokens import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 from antiphon.apis.vector_stores import schema as vector_stores
@@ -29,7 +29,7 @@ from antiphon.http.models import DrainReplica, LoadAdapter, UnloadAdapter
 ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/chat/completions": (ChatRequest,),
     "/v1/chat/completions/render": (ChatRequest,),
-    "/v1/chat/completions/batch": (BatchRequest,),
+    "/v1/chat/completions/batch": (BatchChatRequest,),
     "/v1/chat/completions/chatcmpl-1": (UpdateRequest,),
     "/v1/completions": (CompletionRequest,),
     "/infill": (InfillRequest,),
@@ -40,7 +40,7 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/responses/compact": (CompactRequest,),
     "/v1/messages": (messages.CreateMessage,),
     "/v1/messages/count_tokens": (messages.CountTokens,),
-    "/v1/messages/batches": (CreateBatch,),
+    "/v1/messages/batches": (CreateMessageBatch,),
     "/v1/conversations": (CreateConversation,),
     "/v1/conversations/conv_1": (UpdateConversation,),
     "/v1/conversations/conv_1/items": (CreateItems,),
@@ -60,10 +60,10 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/containers/cntr_1/files": (CreateContainerFile,),
     "/v1/vector_stores": (vector_stores.CreateVectorStore,),
     "/v1/vector_stores/vs_1": (vector_stores.UpdateVectorStore,),
-    "/v1/vector_stores/vs_1/search": (vector_stores.Search,),
+    "/v1/vector_stores/vs_1/search": (vector_stores.SearchRequest,),
     "/v1/vector_stores/vs_1/files": (vector_stores.CreateVectorStoreFile,),
     "/v1/vector_stores/vs_1/files/file_1": (vector_stores.UpdateVectorStoreFile,),
-    "/v1/vector_stores/vs_1/file_batches": (vector_stores.CreateBatch,),
+    "/v1/vector_stores/vs_1/file_batches": (vector_stores.CreateFileBatch,),
     "/v1/load_lora_adapter": (LoadAdapter,),
     "/v1/replicas/drain": (DrainReplica,),
     "/v1/replicas/resume": (DrainReplica,),

@@ -33,7 +33,7 @@ class ChatError(AntiphonError):
     """The server did not answer."""
 
 
-class Function(Struct):
+class FunctionName(Struct):
     """The function of a call."""
 
     name: str | None = None
@@ -42,7 +42,7 @@ class Function(Struct):
 class Call(Struct):
     """A part of a call: its first has the name."""
 
-    function: Function = msgspec.field(default_factory=Function)
+    function: FunctionName = msgspec.field(default_factory=FunctionName)
 
 
 class Delta(Struct):
@@ -66,30 +66,30 @@ class Failure(Struct):
     message: str
 
 
-class Chunk(Struct):
+class StreamChunk(Struct):
     """A streamed chunk, or an error in its place; also the body of an error."""
 
     choices: list[Choice] = []
     error: Failure | None = None
 
 
-class Model(Struct):
+class ServerModel(Struct):
     """One entry of the model list."""
 
     id: str
 
 
-class Models(Struct):
+class ServerModels(Struct):
     """The model list."""
 
-    data: list[Model]
+    data: list[ServerModel]
 
 
 Message = dict[str, str]
 T = TypeVar("T")
 
 
-class Client:
+class ChatClient:
     """One server, key and model. The model is looked up once, if not given."""
 
     def __init__(self, url: str, *, api_key: str | None = None, model: str | None = None) -> None:
@@ -121,7 +121,7 @@ class Client:
     def models(self) -> list[str]:
         """The models that the server lists."""
         with self._request("GET", "/models") as response:
-            return [model.id for model in _decode(response.read(), Models).data]
+            return [model.id for model in _decode(response.read(), ServerModels).data]
 
     def choose(self, model: str) -> None:
         """Ask this model from now on."""
@@ -136,7 +136,7 @@ class Client:
             for data in _events(response):
                 if data == b"[DONE]":
                     return
-                chunk = _decode(data, Chunk)
+                chunk = _decode(data, StreamChunk)
                 if chunk.error:
                     raise ChatError(chunk.error.message)
                 yield from chunk.choices[:1]
@@ -179,7 +179,7 @@ class Client:
 def _refusal(response: HTTPResponse) -> str:
     """Why the server refused, in its own words if it has any."""
     try:
-        failure = msgspec.json.decode(response.read(), type=Chunk).error
+        failure = msgspec.json.decode(response.read(), type=StreamChunk).error
     except msgspec.DecodeError:
         failure = None
     return failure.message if failure else f"the server answered {response.status} {response.reason}."
@@ -204,7 +204,7 @@ def _events(lines: Iterable[bytes]) -> Iterator[bytes]:
             data = []
 
 
-class Screen:
+class AnswerPrinter:
     """One answer as it is shown; `text` is what it says so far, without the reasoning.
 
     Where the output is no terminal, that is the answer, and nothing else.
@@ -243,7 +243,7 @@ class Screen:
         self.out.flush()
 
 
-class Blocks:
+class MarkdownBlocks:
     """Cuts text behind each blank line that is in no fence. `growing` is what comes behind the last cut."""
 
     def __init__(self) -> None:
@@ -283,7 +283,7 @@ class Blocks:
         return left
 
 
-class Terminal(Screen):
+class Terminal(AnswerPrinter):
     """A terminal: reasoning is dimmed, Markdown is rendered, block by block.
 
     The block that is being written is drawn again as it grows; one that is done is printed for good. So what
@@ -293,7 +293,7 @@ class Terminal(Screen):
     def __init__(self, out: TextIO) -> None:
         super().__init__(out)
         self._console = Console(file=out, highlight=False, markup=False)
-        self._blocks = Blocks()
+        self._blocks = MarkdownBlocks()
         self._live: Live | None = None
         self._thinking = False
 
@@ -357,12 +357,12 @@ def _markdown(text: str) -> Markdown:
     return Markdown(text, hyperlinks=False)
 
 
-def screen(out: TextIO) -> Screen:
+def screen(out: TextIO) -> AnswerPrinter:
     """What shows an answer on `out`."""
-    return Terminal(out) if out.isatty() else Screen(out)
+    return Terminal(out) if out.isatty() else AnswerPrinter(out)
 
 
-def say(client: Client, prompt: str, system: str | None) -> None:
+def say(client: ChatClient, prompt: str, system: str | None) -> None:
     """Ask once and print the answer. Raises ChatError."""
     _stream(client, [*_opening(system), {"role": "user", "content": prompt}], screen(sys.stdout))
 
@@ -376,10 +376,10 @@ HELP = """\
 Ctrl-C stops an answer."""
 
 
-class Conversation:
+class TerminalConversation:
     """A conversation in the terminal: what is typed is asked, or is one of the commands in `HELP`."""
 
-    def __init__(self, client: Client, system: str | None) -> None:
+    def __init__(self, client: ChatClient, system: str | None) -> None:
         self._client = client
         self._system = system
         self._history = _opening(system)
@@ -432,19 +432,19 @@ class Conversation:
         print(*self._client.tools or ["none"])
 
 
-def converse(client: Client, system: str | None) -> None:
+def converse(client: ChatClient, system: str | None) -> None:
     """Ask and answer until `/exit` or the end of the input. Raises ChatError if no server is there."""
     model = client.model()
     if sys.stdin.isatty():
         with suppress(ImportError):  # not everywhere; it gives `input` line editing and history
             import readline  # noqa: F401, PLC0415 (at the top it would cost every command)
         print(f"{model}. /help lists the commands, /exit ends the chat, Ctrl-C stops an answer.")
-    conversation = Conversation(client, system)
+    conversation = TerminalConversation(client, system)
     while (line := _read_line()) is not None and conversation.take(line):
         pass
 
 
-def _exchange(client: Client, history: list[Message], text: str) -> list[Message]:
+def _exchange(client: ChatClient, history: list[Message], text: str) -> list[Message]:
     """One question and its answer, as far as it came; nothing if none did."""
     question = {"role": "user", "content": text}
     shown = screen(sys.stdout)
@@ -456,7 +456,7 @@ def _exchange(client: Client, history: list[Message], text: str) -> list[Message
     return [question, {"role": "assistant", "content": shown.text}] if shown.text else []
 
 
-def _stream(client: Client, messages: list[Message], shown: Screen) -> None:
+def _stream(client: ChatClient, messages: list[Message], shown: AnswerPrinter) -> None:
     """Show an answer as it comes. However that ends, the connection closes."""
     try:
         with closing(client.answer(messages)) as choices:

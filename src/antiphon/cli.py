@@ -93,12 +93,12 @@ def chat(
     system
         The system message that starts each conversation.
     """
-    from antiphon.chat import Client, converse, say  # noqa: PLC0415
+    from antiphon.chat import ChatClient, converse, say  # noqa: PLC0415
 
     keys = api_key
     if not keys and url == os.environ.get("OPENAI_BASE_URL"):  # that key is for nobody else
         keys = tuple(filter(None, [os.environ.get("OPENAI_API_KEY")]))
-    client = Client(url, api_key=next(iter(keys), None), model=model)
+    client = ChatClient(url, api_key=next(iter(keys), None), model=model)
     if prompt:
         say(client, " ".join(prompt), system)
     else:
@@ -191,10 +191,10 @@ def replay(
     dialect
         Decode it by this dialect. Without one, by that of the answer.
     """
-    from antiphon.chat import Client  # noqa: PLC0415
+    from antiphon.chat import ChatClient  # noqa: PLC0415
     from antiphon.replay import replay as run  # noqa: PLC0415
 
-    run(answer, Client(url, api_key=next(iter(api_key), None)), dialect, sys.stdout)
+    run(answer, ChatClient(url, api_key=next(iter(api_key), None)), dialect, sys.stdout)
 
 
 @app.command

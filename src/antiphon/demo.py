@@ -37,7 +37,7 @@ _TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": _
 _FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": _CITY}}
 
 
-class Try(Struct, frozen=True):
+class Suggestion(Struct, frozen=True):
     """Something to try: a request to a path. `shows` says what there is to see in the answer."""
 
     title: str
@@ -46,9 +46,9 @@ class Try(Struct, frozen=True):
     body: Mapping[str, Any]
 
 
-def _chat(title: str, shows: str, question: str, **more: Any) -> Try:
+def _chat(title: str, shows: str, question: str, **more: Any) -> Suggestion:
     body = {"model": NAME, "messages": [{"role": "user", "content": question}], **more}
-    return Try(title, shows, "/v1/chat/completions", body)
+    return Suggestion(title, shows, "/v1/chat/completions", body)
 
 
 TRIES = (
@@ -58,7 +58,7 @@ TRIES = (
     _chat("Output that does not fit", "`unmet` says where", "Describe Rome badly.", response_format=_FORMAT),
     _chat("An engine that fails", "an error after the text", "Break in the middle.", stream=True),
     _chat("A wrong request", "an error with the parameter's name", "Hello!", temperature="hot"),
-    Try(
+    Suggestion(
         "Anthropic's API",
         "thinking, then text",
         "/v1/messages",
@@ -70,7 +70,7 @@ TRIES = (
             "stream": True,
         },
     ),
-    Try(
+    Suggestion(
         "In the background",
         "an id; GET /v1/responses/ID?stream=true reads on",
         "/v1/responses",

@@ -89,13 +89,13 @@ def read_tables(path: str, text: str, tables: Any) -> tuple[ModelSettings, ...]:
     """The models of the file at `path`, whose `text` is known to be TOML. Raises CycloptsError."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise CycloptsError(msg=f"{path}: models must be tables. Write [[models]] above each.")
-    places = _Places(path, text)
+    places = _KeyPositions(path, text)
     models = tuple(_Table(places, number, table).settings() for number, table in enumerate(tables))
     _check_names(places, models)
     return models
 
 
-def _check_names(places: "_Places", models: Sequence[ModelSettings]) -> None:
+def _check_names(places: "_KeyPositions", models: Sequence[ModelSettings]) -> None:
     owners: dict[str, str] = {}
     for number, model in enumerate(models):
         for name in (*model.names, *model.adapters):
@@ -108,7 +108,7 @@ def _check_names(places: "_Places", models: Sequence[ModelSettings]) -> None:
 class _Table:
     """One table."""
 
-    def __init__(self, places: "_Places", number: int, table: Mapping[str, Any]) -> None:
+    def __init__(self, places: "_KeyPositions", number: int, table: Mapping[str, Any]) -> None:
         self._places = places
         self._number = number
         self._folder = Path(places.path).absolute().parent
@@ -207,7 +207,7 @@ class _Table:
         return self._places.error(self._number, path[-1] if path else "name", f"{what}.")
 
 
-class _Places:
+class _KeyPositions:
     """Where the keys of the tables are: `tomllib` does not tell."""
 
     def __init__(self, path: str, text: str) -> None:

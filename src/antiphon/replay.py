@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.chat import HARMLESS, Client
+from antiphon.chat import HARMLESS, ChatClient
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import Event
-from antiphon.run.recording import Reading, decoded_again, name_of
+from antiphon.run.recording import DecoderSettings, decoded_again, name_of
 
 
 class ReplayError(AntiphonError):
@@ -61,7 +61,7 @@ class Generation(Struct):
     """A generation of a record."""
 
     prompt: _Prompt
-    reading: Reading
+    reading: DecoderSettings
     text: str
     steps: list[_Step] = []
     end: list[ShownEvent] = []
@@ -75,7 +75,7 @@ class Record(Struct):
     unmet: list[str] = []
 
 
-def read_record(answer: str, client: Client) -> Record:
+def read_record(answer: str, client: ChatClient) -> Record:
     """The record in a file of that name, or else what the server has of the answer with that id.
 
     Raises AntiphonError.
@@ -168,6 +168,6 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def replay(answer: str, client: Client, dialect: str | None, out: TextIO) -> None:
+def replay(answer: str, client: ChatClient, dialect: str | None, out: TextIO) -> None:
     """Print an answer, decoded again. Raises AntiphonError."""
     out.writelines(line.translate(HARMLESS) + "\n" for line in lines(read_record(answer, client), dialect))

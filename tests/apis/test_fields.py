@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.apis.chat.schema import BatchRequest, ChatRequest
+from antiphon.apis.chat.schema import BatchChatRequest, ChatRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.fields import ALIASES, GROUPS, HINTS, MAX_LOGGED, REFUSED, ParameterNames
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
@@ -244,4 +244,4 @@ def test_a_request_without_a_model_may_be_for_that_of_the_server(api: Any) -> No
 def test_whatever_a_response_takes_can_be_counted_and_compacted() -> None:
     assert set(CountTokens.__struct_fields__) == set(CreateResponse.__struct_fields__)
     assert set(CompactRequest.__struct_fields__) == set(CreateResponse.__struct_fields__)
-    assert set(BatchRequest.__struct_fields__) == set(ChatRequest.__struct_fields__)
+    assert set(BatchChatRequest.__struct_fields__) == set(ChatRequest.__struct_fields__)

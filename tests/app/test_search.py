@@ -5,7 +5,7 @@ from math import isclose
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.app.search import RANK_SMOOTHING, Ranked, bm25, fused
+from antiphon.app.search import RANK_SMOOTHING, RankedChunk, bm25, fused
 from antiphon.store.records import ChunkRecord, Postings
 
 WORDS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=12)
@@ -41,7 +41,7 @@ def test_rare_terms_count_for_more():
 
 
 def test_one_ranking_stays_as_it_is():
-    ranking = [Ranked(chunk(2), 0.9), Ranked(chunk(1), 0.2)]
+    ranking = [RankedChunk(chunk(2), 0.9), RankedChunk(chunk(1), 0.2)]
     assert fused([ranking]) == ranking
     assert fused([[]]) == []
 
@@ -49,7 +49,7 @@ def test_one_ranking_stays_as_it_is():
 @given(st.permutations(range(6)), st.permutations(range(6)))
 def test_several_are_joined_by_rank(one: list[int], other: list[int]):
     rankings = [
-        [Ranked(chunk(number), 1 / (place + 1)) for place, number in enumerate(order)]
+        [RankedChunk(chunk(number), 1 / (place + 1)) for place, number in enumerate(order)]
         for order in (one, other)
     ]
     joined = fused(rankings)

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion
 
-from antiphon.core.tool_result import Executed, Searched, ToolResult
+from antiphon.core.tool_result import CommandDetails, SearchDetails, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
@@ -350,8 +350,10 @@ async def test_calls_of_the_server_s_tools_are_typed_items_and_events() -> None:
     shell = Function("shell", "Runs.", {"type": "object"}, hosted=Hosted("shell", "exec"))
     tools = [
         ActingTool(),
-        ActingTool("web_search", (search,), [ToolResult("Cats.", Searched("cats", ("https://a.example/",)))]),
-        ActingTool("shell", (shell,), [ToolResult("a.txt", Executed("a.txt\n", "", 0))]),
+        ActingTool(
+            "web_search", (search,), [ToolResult("Cats.", SearchDetails("cats", ("https://a.example/",)))]
+        ),
+        ActingTool("shell", (shell,), [ToolResult("a.txt", CommandDetails("a.txt\n", "", 0))]),
     ]
     engine = TakingTurns(
         f"Let me see.{tagged('python', {'code': 'print(42)'})}\n{tagged('web_search', {'query': 'cats'})}",

@@ -18,7 +18,7 @@ from antiphon.core.constraint import JsonSchema
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Event
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Role, Status, TextPart
-from antiphon.core.turn import Calling, Function, Sampling, ToolChoice, Turn
+from antiphon.core.turn import CallMode, Function, Sampling, ToolChoice, Turn
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver
 from antiphon.run.loading import ServedModel
@@ -73,7 +73,7 @@ def turn(said: str, **demands: Any) -> Turn:
     return Turn("m", (Message(Role.USER, (TextPart(said),)),), **demands)
 
 
-REQUIRED = ToolChoice(Calling.REQUIRED, parallel=False)
+REQUIRED = ToolChoice(CallMode.REQUIRED, parallel=False)
 CALLS = {
     "required": turn("What is the weather in Rome?", tools=TOOLS, tool_choice=REQUIRED),
     "named": turn(
@@ -82,10 +82,10 @@ CALLS = {
     "named once": turn(
         "What is the weather in Rome?",
         tools=TOOLS,
-        tool_choice=ToolChoice(Calling.REQUIRED, frozenset({"add"}), named=True),
+        tool_choice=ToolChoice(CallMode.REQUIRED, frozenset({"add"}), named=True),
     ),
     "allowed": turn(
-        "Add 2 and 3.", tools=TOOLS, tool_choice=ToolChoice(Calling.REQUIRED, frozenset({"get_weather"}))
+        "Add 2 and 3.", tools=TOOLS, tool_choice=ToolChoice(CallMode.REQUIRED, frozenset({"get_weather"}))
     ),
 }
 

@@ -11,8 +11,8 @@ from antiphon.constrain.grammar_ir import (
     Expr,
     GrammarIR,
     Literal,
-    Ref,
     Repeat,
+    RuleReference,
     Sequence,
     Until,
 )
@@ -58,7 +58,7 @@ class Sampler:
         elif isinstance(expr, Repeat):
             for _ in range(self._times(expr, depth)):
                 self._draw(expr.expr, depth + 1, out)
-        elif isinstance(expr, Ref):
+        elif isinstance(expr, RuleReference):
             self._draw(self._rules[expr.name], depth + 1, out)
         elif isinstance(expr, Dfa):
             self._run(expr, depth, out)
@@ -140,7 +140,7 @@ class Sampler:
             return min(map(self._rank, expr.options), default=_FAR)
         if isinstance(expr, Repeat):
             return 0 if expr.least == 0 else self._rank(expr.expr)
-        if isinstance(expr, Ref):
+        if isinstance(expr, RuleReference):
             return self._ranks.get(expr.name, _FAR)
         if isinstance(expr, Dfa):
             return 0

@@ -11,14 +11,14 @@ from antiphon.constrain.compile import CompiledConstraint, OutputRequirements, c
 from antiphon.constrain.matcher import matches
 from antiphon.core.constraint import GrammarFormat, JsonSchema, OneOf, Regex
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.core.turn import CallMode, Function, ToolChoice
 from antiphon.dialects.registry import find
 
 HERMES = find("hermes").grammar
 HARD = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}, "required": ["a"]}
 F = Function("f", None, {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
 G = Function("g", None, {})
-REQUIRED = ToolChoice(Calling.REQUIRED)
+REQUIRED = ToolChoice(CallMode.REQUIRED)
 
 
 def compiled(*tools: Function, **more: Any) -> CompiledConstraint:
@@ -37,7 +37,7 @@ def call(name: str, arguments: str) -> str:
 def test_nothing_is_enforced_where_nothing_is_demanded() -> None:
     assert compiled(F, G) == CompiledConstraint()
     assert compiled() == CompiledConstraint()
-    assert compiled(F, tool_choice=ToolChoice(Calling.NONE)) == CompiledConstraint()
+    assert compiled(F, tool_choice=ToolChoice(CallMode.NONE)) == CompiledConstraint()
 
 
 def test_a_strict_schema_that_cannot_be_enforced_is_refused_by_keyword_and_place() -> None:
@@ -67,13 +67,13 @@ def test_a_call_that_must_come_comes_alone_or_with_others() -> None:
 
 
 def test_only_the_functions_that_may_be_called_are_let_through() -> None:
-    found = compiled(F, G, tool_choice=ToolChoice(Calling.REQUIRED, frozenset({"g"})))
+    found = compiled(F, G, tool_choice=ToolChoice(CallMode.REQUIRED, frozenset({"g"})))
     assert lets(found, call("g", "{}"))
     assert not lets(found, call("f", '{"a": 1}'))
 
 
 def test_after_one_call_there_is_only_the_end() -> None:
-    found = compiled(F, G, tool_choice=ToolChoice(Calling.REQUIRED, parallel=False))
+    found = compiled(F, G, tool_choice=ToolChoice(CallMode.REQUIRED, parallel=False))
     assert lets(found, call("g", "{}"))
     assert not lets(found, call("g", "{}") + call("g", "{}"))
 
@@ -139,7 +139,7 @@ def test_arguments_that_refer_only_to_themselves_are_refused(dialect: str, circl
 
 def test_a_call_without_functions_is_refused() -> None:
     with pytest.raises(RequestError):
-        compiled(F, tool_choice=ToolChoice(Calling.REQUIRED, frozenset({"nobody"})))
+        compiled(F, tool_choice=ToolChoice(CallMode.REQUIRED, frozenset({"nobody"})))
 
 
 def test_structural_tags_hold_from_the_start_or_from_triggers_on() -> None:

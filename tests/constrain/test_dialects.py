@@ -9,9 +9,9 @@ import pytest
 from antiphon.constrain.compile import OutputRequirements, compile_constraint
 from antiphon.core.accumulator import Output
 from antiphon.core.constraint import JsonSchema
-from antiphon.core.grammar import Header, Kind, Span
+from antiphon.core.grammar import Header, Span, SpanKind
 from antiphon.core.items import Message, Status
-from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.core.turn import CallMode, Function, ToolChoice
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import DIALECTS
 from tests.constrain.language import Language
@@ -77,14 +77,14 @@ FORMAT = JsonSchema(
 NO_CALLS = {"plain": "the dialect has no calls", "think": "the dialect has no calls"}
 """Dialects in which a call cannot be demanded, and why."""
 
-REQUIRED = ToolChoice(Calling.REQUIRED)
+REQUIRED = ToolChoice(CallMode.REQUIRED)
 CHOICES = {
     "required": REQUIRED,
-    "named": ToolChoice(Calling.REQUIRED, frozenset({"get_weather"})),
-    "one only": ToolChoice(Calling.REQUIRED, parallel=False),
+    "named": ToolChoice(CallMode.REQUIRED, frozenset({"get_weather"})),
+    "one only": ToolChoice(CallMode.REQUIRED, parallel=False),
     "auto, strict": ToolChoice(),
-    "auto, allowed": ToolChoice(Calling.AUTO, frozenset({"get_weather", "plant"})),
-    "auto, one only": ToolChoice(Calling.AUTO, parallel=False),
+    "auto, allowed": ToolChoice(CallMode.AUTO, frozenset({"get_weather", "plant"})),
+    "auto, one only": ToolChoice(CallMode.AUTO, parallel=False),
 }
 CALLING = [dialect for dialect in DIALECTS if dialect.names[0] not in NO_CALLS]
 
@@ -101,7 +101,7 @@ def states(dialect: Dialect) -> list[str | None]:
     """Where an answer may begin: at the start, inside of a thought, and after it."""
     states = dialect.grammar.states
     thoughts = [
-        name for name, state in states.items() if isinstance(state, Span) and state.kind is Kind.REASONING
+        name for name, state in states.items() if isinstance(state, Span) and state.kind is SpanKind.REASONING
     ]
     headers = any(isinstance(states[name], Header) for name in (dialect.grammar.start,))
     return [None, *thoughts, *([] if headers else [dialect.grammar.text])]
@@ -119,13 +119,13 @@ def faults(output: Output, choice: ToolChoice) -> list[str]:
             found.append(f"{call.name} is incomplete: {call.arguments}")
         elif call.name not in (choice.names or SCHEMAS):
             found.append(f"{call.name} may not be called")
-        elif call.name == "get_weather" or choice.calling is Calling.REQUIRED:
+        elif call.name == "get_weather" or choice.calling is CallMode.REQUIRED:
             found += [
                 error.message for error in VALIDATORS[call.name].iter_errors(json.loads(call.arguments))
             ]
     if len(output.calls) > 1 and not choice.parallel:
         found.append("more than one call")
-    if choice.calling is Calling.REQUIRED and not output.calls:
+    if choice.calling is CallMode.REQUIRED and not output.calls:
         found.append("no call")
     return found
 

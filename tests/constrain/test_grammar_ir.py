@@ -19,7 +19,7 @@ from antiphon.constrain.grammar_ir import (
     Expr,
     GrammarIR,
     Literal,
-    Ref,
+    RuleReference,
     Until,
     alternation,
     char_class,
@@ -145,8 +145,8 @@ def test_text_goes_up_to_the_first_marker(markers: list[str], text: str) -> None
 
 
 ROOM = GrammarIR(
-    sequence("<a>", Until((("</a>", Ref("rest")), ("<b", None)))),
-    {"rest": alternation(EMPTY, sequence(repeat(char_class("0-9"), 2, 3), Ref("rest")))},
+    sequence("<a>", Until((("</a>", RuleReference("rest")), ("<b", None)))),
+    {"rest": alternation(EMPTY, sequence(repeat(char_class("0-9"), 2, 3), RuleReference("rest")))},
 )
 
 

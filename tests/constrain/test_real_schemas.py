@@ -12,7 +12,7 @@ from antiphon.constrain import gbnf
 from antiphon.constrain.compile import OutputRequirements, compile_constraint
 from antiphon.constrain.grammar_ir import GrammarIR, sequence
 from antiphon.core.constraint import Format, Gbnf, JsonObject, JsonSchema, OneOf, Regex
-from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.core.turn import CallMode, Function, ToolChoice
 from antiphon.dialects.registry import find
 from antiphon.engines.models import resolve
 from tests.constrain.schemas import SCHEMAS
@@ -107,7 +107,7 @@ TOOLS = (Function("get_weather", None, TOOL, strict=True), Function("now", None,
     "dialect", ["hermes", "qwen3_coder", "glm45", "mistral", "pythonic", "gemma4", "deepseek_v32"]
 )
 def test_a_call_that_must_come_comes(engine: Any, dialect: str) -> None:
-    choice = ToolChoice(Calling.REQUIRED, frozenset({"get_weather"}), parallel=False)
+    choice = ToolChoice(CallMode.REQUIRED, frozenset({"get_weather"}), parallel=False)
     compiled = compile_constraint(OutputRequirements(TOOLS, choice, state="text"), find(dialect).grammar)
     assert compiled.grammar_ir is not None
     text, whole = answer(engine, gbnf.write(compiled.grammar_ir), max_tokens=250)

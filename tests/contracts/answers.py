@@ -13,12 +13,12 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from antiphon.apis.messages.batch import BatchRequest, CreateBatch
+from antiphon.apis.messages.batch import BatchRequest, CreateMessageBatch
 from antiphon.apis.responses.presenters.code_interpreter import LOGS
 from antiphon.app import message_batches
-from antiphon.core.tool_result import Tell, ToolResult, unheard
+from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.store.open import open_store
-from antiphon.tools.tool import Offer, ServerTool, Session, WantedTool
+from antiphon.tools.tool import ServerTool, Session, ToolOffer, WantedTool
 from tests.acting import TakingTurns
 from tests.apis.messages.support import ANTHROPIC, request
 from tests.apis.messages.support import check_stream as check_message
@@ -60,7 +60,7 @@ class Watched:
         self.loses = loses
         self._tool = tool
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         return await self._tool.offer(wanted)
 
     def open(self, wanted: WantedTool) -> "WatchedSession":
@@ -76,10 +76,12 @@ class WatchedSession:
         self._tool = tool
         self._session = session
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         self._tool.calls += 1
         self._tool.begun.set()
-        result = await self._session.run(action, arguments, tell)
+        result = await self._session.run(action, arguments, on_output)
         self._tool.failed += result.failed
         self._tool.done.set()
         if self._tool.loses:
@@ -267,7 +269,7 @@ class ToolAnswers:
         params = request("Go!", tools=[{"type": tool.type, **self.asked}])
         try:
             async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[lost]) as first:
-                batch = CreateBatch([BatchRequest("a", params)])
+                batch = CreateMessageBatch([BatchRequest("a", params)])
                 record = await message_batches.create(first.app, batch, OWNER)
                 async with asyncio.timeout(20):
                     await lost.done.wait()

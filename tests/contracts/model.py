@@ -29,7 +29,7 @@ from antiphon.core.events import (
     ToolResultReceived,
 )
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning
-from antiphon.core.turn import Calling, Function, Sampling, ToolChoice, Turn
+from antiphon.core.turn import CallMode, Function, Sampling, ToolChoice, Turn
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.model import Model
@@ -156,8 +156,8 @@ class ModelContract:
 
     async def test_calls_are_those_that_may_be(self, here: Served) -> None:
         for choice, names in (
-            (ToolChoice(Calling.AUTO, parallel=False), ["f"]),
-            (ToolChoice(Calling.AUTO, frozenset({"g"})), ["g"]),
+            (ToolChoice(CallMode.AUTO, parallel=False), ["f"]),
+            (ToolChoice(CallMode.AUTO, frozenset({"g"})), ["g"]),
         ):
             output = await self.said(
                 here, turn("reason", variables=THINKING, tools=TOOLS, tool_choice=choice)
@@ -169,7 +169,7 @@ class ModelContract:
         output = await self.said(here, turn("a number", format=JsonSchema(schema)))
         assert output.text == '{"n": "none"}'
         assert "/n" in output.unmet[0]
-        required = ToolChoice(Calling.REQUIRED)
+        required = ToolChoice(CallMode.REQUIRED)
         assert "tool_choice" in (await self.said(here, turn("x", tools=TOOLS, tool_choice=required))).unmet[0]
 
     async def test_each_choice_is_whole(self, here: Served) -> None:

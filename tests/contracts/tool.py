@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.tool_result import (
-    Executed,
-    Found,
-    Opened,
+    CommandDetails,
+    FindDetails,
+    OpenDetails,
     OtherDetails,
-    Printed,
-    Searched,
+    ProgramDetails,
+    SearchDetails,
     ToolResult,
 )
 from antiphon.core.turn import Function
@@ -40,9 +40,9 @@ JSON = st.recursive(
     max_leaves=10,
 )
 
-DETAILS = st.from_type(Printed | Searched | Opened | Found | Executed) | st.builds(
-    OtherDetails, st.dictionaries(TEXT, JSON, max_size=2)
-)
+DETAILS = st.from_type(
+    ProgramDetails | SearchDetails | OpenDetails | FindDetails | CommandDetails
+) | st.builds(OtherDetails, st.dictionaries(TEXT, JSON, max_size=2))
 RESULTS = st.builds(ToolResult, TEXT, st.none() | DETAILS, st.booleans())
 
 anything = settings(
@@ -89,8 +89,8 @@ async def opened(tool: ServerTool, **options: Any) -> AsyncIterator[Session]:
         await session.close()
 
 
-class Told:
-    """A `Tell` that keeps what it is told."""
+class KeptOutput:
+    """An `OutputCallback` that keeps the output."""
 
     def __init__(self) -> None:
         self.stdout = self.stderr = ""
@@ -103,9 +103,9 @@ class Told:
 def printed(result: ToolResult) -> tuple[str, str]:
     """What clients are shown of what a program printed, on either output."""
     match result.details:
-        case Printed(logs):
+        case ProgramDetails(logs):
             return logs, ""
-        case Executed(stdout, stderr):
+        case CommandDetails(stdout, stderr):
             return stdout, stderr
     return "", ""
 
@@ -137,7 +137,7 @@ class ToolContract(ToolAnswers):
     """What is left is in the session alone, not in a server elsewhere."""
 
     details = True
-    """Clients are told more of a result than its text."""
+    """Clients get more of a result than its text."""
 
     arguments: tuple[str, ...] = ()
     """Names of arguments, beside those that the functions have."""
@@ -225,23 +225,23 @@ class ToolContract(ToolAnswers):
     async def test_what_a_program_prints_is_told_while_it_runs(self, session: Session) -> None:
         if self.telling is None:
             pytest.skip("it runs no programs")
-        told = Told()
-        running = asyncio.create_task(session.run(*self.telling, told))
-        await until(lambda: "begun" in told.stdout)
+        kept = KeptOutput()
+        running = asyncio.create_task(session.run(*self.telling, kept))
+        await until(lambda: "begun" in kept.stdout)
         assert not running.done()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
     async def test_all_that_is_told_is_how_the_output_begins(self, tool: ServerTool) -> None:
         for call in (self.call, self.lengthy, self.sets):
-            told = Told()
+            kept = KeptOutput()
             async with opened(tool) as session:
-                result = await session.run(*call, told)
+                result = await session.run(*call, kept)
                 await asyncio.sleep(0)
             stdout, stderr = printed(result)
-            assert stdout.startswith(told.stdout)
-            assert stderr.startswith(told.stderr)
-            assert bool(told.stdout) == bool(stdout and self.telling)
+            assert stdout.startswith(kept.stdout)
+            assert stderr.startswith(kept.stderr)
+            assert bool(kept.stdout) == bool(stdout and self.telling)
 
     @pytest.mark.parametrize("seconds", [0, 0.01, 0.5])
     async def test_a_call_can_be_cancelled_at_any_moment(self, tool: ServerTool, seconds: float) -> None:

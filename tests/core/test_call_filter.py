@@ -14,7 +14,7 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from antiphon.core.turn import MAX_DEMANDED_CALLS, Calling, ToolChoice
+from antiphon.core.turn import MAX_DEMANDED_CALLS, CallMode, ToolChoice
 
 TEXT: list[Event] = [TextStarted(), TextDelta("hi", "hi"), TextEnded()]
 END = Finished(FinishReason.STOP, Usage(), raw="!")
@@ -39,11 +39,11 @@ def seen(choice: ToolChoice, events: list[Event], *, at_once: bool) -> list[Even
     ("choice", "shown"),
     [
         (ToolChoice(), [*TEXT, *call("a"), *call("b"), *TEXT]),
-        (ToolChoice(Calling.NONE), [*TEXT, *TEXT]),
+        (ToolChoice(CallMode.NONE), [*TEXT, *TEXT]),
         (ToolChoice(names=frozenset({"b"})), [*TEXT, *call("b"), *TEXT]),
         (ToolChoice(parallel=False), [*TEXT, *call("a")]),
-        (ToolChoice(Calling.REQUIRED, frozenset({"a", "b"}), named=True), [*TEXT, *call("a")]),
-        (ToolChoice(Calling.REQUIRED), [*TEXT, *call("a"), *call("b"), *TEXT]),
+        (ToolChoice(CallMode.REQUIRED, frozenset({"a", "b"}), named=True), [*TEXT, *call("a")]),
+        (ToolChoice(CallMode.REQUIRED), [*TEXT, *call("a"), *call("b"), *TEXT]),
         (ToolChoice(names=frozenset({"b"}), parallel=False), [*TEXT, *call("b")]),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_client_sees_what_it_asked_for(choice: ToolChoice, shown: list[Event],
 
 
 def test_a_model_that_must_call_repeats_itself_so_often_only() -> None:
-    calls, repeated = CallFilter(ToolChoice(Calling.REQUIRED)), [*call("a") * (MAX_DEMANDED_CALLS + 5), END]
+    calls, repeated = CallFilter(ToolChoice(CallMode.REQUIRED)), [*call("a") * (MAX_DEMANDED_CALLS + 5), END]
 
     events = calls.filter(repeated)
 

@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.core.citations import Citations, Cited
+from antiphon.core.citations import CitationMark, Citations
 from antiphon.core.file_search import FileResult
-from antiphon.core.tool_result import FilesSearched, Shown, Source, ToolResult
+from antiphon.core.tool_result import CitablePage, FileSearchDetails, ShownPages, ToolResult
 
-HOME = Source("https://a.example/", "Home")
+HOME = CitablePage("https://a.example/", "Home")
 FILE = FileResult("file-1", "a.md", 1.0, {}, "text")
 
 
 def citations() -> Citations:
     found = Citations()
-    results = (Source("https://b.example/", "B", 5), Source("https://c.example/", "C", 7))
-    found.add(ToolResult("", shown=Shown(0, results)))
-    found.add(ToolResult("", shown=Shown(1, (HOME,))))
-    found.add(ToolResult("", FilesSearched(("q",), 0, (FILE,))))
+    results = (CitablePage("https://b.example/", "B", 5), CitablePage("https://c.example/", "C", 7))
+    found.add(ToolResult("", shown=ShownPages(0, results)))
+    found.add(ToolResult("", shown=ShownPages(1, (HOME,))))
+    found.add(ToolResult("", FileSearchDetails(("q",), 0, (FILE,))))
     found.add(ToolResult("It failed.", failed=True))
     return found
 
@@ -55,9 +55,9 @@ def test_a_mark_of_a_page_cites_it(mark: str, url: str) -> None:
 )
 def test_what_was_shown_of_the_lines_is_quoted(mark: str, quote: str) -> None:
     found = Citations()
-    results = (Source("https://b.example/", "B", 5), Source("https://c.example/", "C", 7))
-    found.add(ToolResult("[0] Found\n\nL5: B\nL6: more of B\nL7: C\nL8: ", shown=Shown(0, results)))
-    found.add(ToolResult("L0: all", shown=Shown(1, (HOME,))))
+    results = (CitablePage("https://b.example/", "B", 5), CitablePage("https://c.example/", "C", 7))
+    found.add(ToolResult("[0] Found\n\nL5: B\nL6: more of B\nL7: C\nL8: ", shown=ShownPages(0, results)))
+    found.add(ToolResult("L0: all", shown=ShownPages(1, (HOME,))))
     assert [cited.quote for cited in found.find(mark)] == [quote]
 
 
@@ -77,4 +77,4 @@ def test_citations_are_marks_in_their_order(pieces: list[str]) -> None:
     assert {text[cited.start : cited.end] for cited in found} <= {"【1†L1】", "【0:0†a.md】"}
     assert all(one.end <= after.start for one, after in pairwise(found))
     moved = citations().find(f"x{text}")
-    assert moved == [Cited(c.start + 1, c.end + 1, c.url, c.title, c.file) for c in found]
+    assert moved == [CitationMark(c.start + 1, c.end + 1, c.url, c.title, c.file) for c in found]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from antiphon.apis.chat.schema import BatchRequest, ChatRequest
+from antiphon.apis.chat.schema import BatchChatRequest, ChatRequest
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
@@ -33,7 +33,7 @@ def function(**parameters: Any) -> dict[str, Any]:
     ("body", "type_", "name", "param"),
     [
         ({"messages": [MESSAGE] * 3}, ChatRequest, "items", "messages"),
-        ({"messages": [[MESSAGE], [MESSAGE] * 3]}, BatchRequest, "items", "messages[1]"),
+        ({"messages": [[MESSAGE], [MESSAGE] * 3]}, BatchChatRequest, "items", "messages[1]"),
         ({"input": [MESSAGE] * 3}, CreateResponse, "items", "input"),
         ({"messages": [{"role": "user", "content": [PART] * 3}]}, ChatRequest, "parts", "messages[0].content"),
         ({"input": [{"role": "user", "content": [PART] * 3}]}, CreateResponse, "parts", "input[0].content"),

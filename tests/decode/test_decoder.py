@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.events import CallEnded, Finished, Malformed, Markup, ReasoningDelta, TextDelta
-from antiphon.core.grammar import AcceptedNames, Grammar, Kind, Name, Span, TextArguments
+from antiphon.core.grammar import AcceptedNames, Grammar, Name, Span, SpanKind, TextArguments
 from antiphon.core.items import FunctionCall, Message, Reasoning, Status
 from antiphon.decode.decoder import Decoder, start_after, state_after
 from antiphon.decode.event_builder import MAX_PROVISIONAL
@@ -217,7 +217,7 @@ def test_an_answer_may_begin_in_the_middle_of_what_is_said(tail: str, mid_text: 
 )  # fmt: skip
 def test_a_dialect_may_demand_that_the_name_is_declared(text: str, items: list[object]) -> None:
     states = {
-        "text": Span(Kind.TEXT, on={"[[use ": "name"}),
+        "text": Span(SpanKind.TEXT, on={"[[use ": "name"}),
         "name": Name(on={"]] ": "value"}, parse=plain_name, names=AcceptedNames.DECLARED),
         "value": TextArguments(on={" [[end]]": "text"}, key="a"),
     }

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from antiphon.core.events import ArgumentsDelta
-from antiphon.core.grammar import ElementArgument, Grammar, Kind, Name, Span
+from antiphon.core.grammar import ElementArgument, Grammar, Name, Span, SpanKind
 from antiphon.decode.arguments.elements import MAX_ELEMENTS
 from antiphon.decode.call_readers import MAX_COLLECTED
 from antiphon.decode.headers import plain_name
@@ -18,9 +18,9 @@ from tests.search import examples
 table = Table(
     Grammar(
         {
-            "text": Span(Kind.TEXT, on={"~<call ": "name"}),
+            "text": Span(SpanKind.TEXT, on={"~<call ": "name"}),
             "name": Name(on={">": "arguments"}, parse=plain_name),
-            "arguments": Span(Kind.CALL, on={"~<": "argument", "~</call>": "text"}),
+            "arguments": Span(SpanKind.CALL, on={"~<": "argument", "~</call>": "text"}),
             "argument": ElementArgument(then="arguments", prefix="~"),
         }
     )

@@ -11,9 +11,9 @@ from antiphon.core.grammar import (
     JsonArguments,
     JsonCalls,
     KeyedCalls,
-    Kind,
     Name,
     Span,
+    SpanKind,
     State,
 )
 from antiphon.decode.event_builder import MAX_PROVISIONAL
@@ -22,8 +22,8 @@ from antiphon.decode.ids import kimi_call_id, mistral_call_id
 from antiphon.decode.table import Table
 from tests.laws import check, fold
 
-TEXT = Span(Kind.TEXT, on={"@": "call"})
-DONE = Span(Kind.MARKUP, on={"@": "call", "#": "text"})
+TEXT = Span(SpanKind.TEXT, on={"@": "call"})
+DONE = Span(SpanKind.MARKUP, on={"@": "call", "#": "text"})
 
 
 def table(**states: State) -> Table:
@@ -75,7 +75,7 @@ def test_the_models_id_counts_if_it_comes_before_the_name() -> None:
 
 def test_an_opening_may_have_other_text_read_by_another_state() -> None:
     using = table(
-        call=Span(Kind.OPENING, peek={"{": "json"}, otherwise="name"),
+        call=Span(SpanKind.OPENING, peek={"{": "json"}, otherwise="name"),
         json=JsonCalls(then="done"),
         name=Name(on={":": "arguments"}, peek={"{": "arguments"}, parse=mistral_name),
         arguments=JsonArguments(then="done"),
@@ -91,7 +91,7 @@ def test_an_opening_may_have_other_text_read_by_another_state() -> None:
 
 
 def test_tokens_inside_of_headers_are_kept() -> None:
-    grammar = Grammar({"text": Span(Kind.TEXT, on={"<a>": "text"})}, tokens=("<b>",))
+    grammar = Grammar({"text": Span(SpanKind.TEXT, on={"<a>": "text"})}, tokens=("<b>",))
 
     assert grammar.markers == {"<a>", "<b>"}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.response_template.patterns import (
     MAX_PATTERN,
-    Part,
+    PatternPart,
     UnsupportedPatternError,
     capture_between,
     literal,
@@ -20,7 +20,7 @@ NAMED = parse_pattern(r'<call\b[^>]*? name="(?P<name>\w+)">')[0]
 
 def short(pattern: str) -> list[list[str]]:
     """The alternatives: literals as they are, `_` for space, `?` for other text, `^`, and captures by name."""
-    signs = {Part.SPACE: "_", Part.OTHER: "?", Part.START: "^"}
+    signs = {PatternPart.SPACE: "_", PatternPart.OTHER: "?", PatternPart.START: "^"}
     return [
         [signs.get(piece.part, piece.text) for piece in alternative] for alternative in parse_pattern(pattern)
     ]

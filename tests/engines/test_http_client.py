@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from antiphon.engines.http_client import MAX_BODY, Exchange, HttpClient, HttpError, Lines
+from antiphon.engines.http_client import MAX_BODY, Exchange, HttpClient, HttpError, LineSplitter
 from tests.contracts.engine import until
 from tests.engines.canned import END, HEAD, answer, canned, part
 
@@ -189,7 +189,7 @@ def test_what_is_no_url_is_refused(url):
 def test_lines_are_whole_however_they_are_cut():
     text = "data: é\r\n\r\ndata: 2\n\n: x\n".encode()
     for size in range(1, len(text)):
-        lines = Lines()
+        lines = LineSplitter()
         cut = [text[start : start + size] for start in range(0, len(text), size)]
         found = [line for piece in cut for line in lines.feed(piece)]
         assert found == ["data: é".encode(), b"", b"data: 2", b"", b": x"]
@@ -197,7 +197,7 @@ def test_lines_are_whole_however_they_are_cut():
 
 def test_a_line_without_end_is_an_error():
     with pytest.raises(HttpError, match="line"):
-        Lines().feed(b"x" * (MAX_BODY + 1))
+        LineSplitter().feed(b"x" * (MAX_BODY + 1))
 
 
 async def test_a_name_that_nobody_can_look_up():

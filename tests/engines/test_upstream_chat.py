@@ -27,7 +27,7 @@ from antiphon.core.errors import (
     RequestError,
 )
 from antiphon.core.items import MediaKind, MediaPart
-from antiphon.core.turn import Calling, Function, Sampling, ToolChoice, Turn
+from antiphon.core.turn import CallMode, Function, Sampling, ToolChoice, Turn
 from antiphon.engines.engine import Conversation, GenerationRequest, Prompt
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.run.inspect_upstream import inspect_upstream
@@ -227,7 +227,7 @@ class TestWhatIsAsked:
         body = await self.body(
             "openai",
             tools=TOOLS,
-            tool_choice=ToolChoice(Calling.REQUIRED, frozenset({"f"}), parallel=False, named=True),
+            tool_choice=ToolChoice(CallMode.REQUIRED, frozenset({"f"}), parallel=False, named=True),
             format=JsonSchema(schema, name="found", description="What was found."),
             sampling=Sampling(
                 temperature=0, top_p=0.5, seed=7, max_tokens=20, logprobs=2, logit_bias={5: -100}, priority=3
@@ -286,7 +286,7 @@ class TestWhatIsAsked:
         body = await self.body(
             "openrouter",
             tools=TOOLS,
-            tool_choice=ToolChoice(Calling.NONE),
+            tool_choice=ToolChoice(CallMode.NONE),
             format=JsonObject(),
             reasoning_limit=2000,
             sampling=Sampling(top_k=4),
@@ -302,7 +302,7 @@ class TestWhatIsAsked:
 
     async def test_mistral(self) -> None:
         body = await self.body(
-            "mistral", tools=TOOLS, tool_choice=ToolChoice(Calling.REQUIRED), sampling=Sampling(seed=7)
+            "mistral", tools=TOOLS, tool_choice=ToolChoice(CallMode.REQUIRED), sampling=Sampling(seed=7)
         )
         assert "stream_options" not in body
         assert (body["tool_choice"], body["random_seed"]) == ("any", 7)
@@ -779,7 +779,7 @@ class TestAnthropic:
             self.stopped("refusal"),
             END,
             tools=TOOLS,
-            tool_choice=ToolChoice(Calling.REQUIRED, parallel=False),
+            tool_choice=ToolChoice(CallMode.REQUIRED, parallel=False),
             format=JsonSchema({"type": "object"}),
             variables={"reasoning_effort": "low"},
             sampling=Sampling(temperature=0.5, top_k=4),
@@ -820,7 +820,7 @@ class TestAnthropic:
             ({"variables": {"enable_thinking": False, "thinking": False}}, {}),
             ({"reasoning_limit": 2000}, {"thinking": {"type": "enabled", "budget_tokens": 2000}}),
             (
-                {"tools": TOOLS, "tool_choice": ToolChoice(Calling.REQUIRED, frozenset({"g"}), named=True)},
+                {"tools": TOOLS, "tool_choice": ToolChoice(CallMode.REQUIRED, frozenset({"g"}), named=True)},
                 {
                     "tools": [{"name": "g", "input_schema": {"type": "object"}}],
                     "tool_choice": {"type": "tool", "name": "g"},

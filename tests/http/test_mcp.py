@@ -21,7 +21,7 @@ from antiphon.engines.engine import Capabilities
 from antiphon.engines.scripted import CAPABILITIES
 from antiphon.tools.mcp.connection import Network, Target
 from antiphon.tools.mcp.open import open_mcp
-from antiphon.tools.mcp.servers import Server
+from antiphon.tools.mcp.servers import OperatorServer
 from antiphon.tools.mcp.settings import Policy, ToolFilter
 from antiphon.tools.mcp.tables import McpServer
 from antiphon.tools.mcp.tool import Mcp
@@ -57,7 +57,7 @@ def remote(at: Serving | str, **fields: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def asking(
     *said: str,
-    servers: tuple[Server, ...] = (),
+    servers: tuple[OperatorServer, ...] = (),
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     keys: tuple[str, ...] = (),
     capabilities: Capabilities = CAPABILITIES,
@@ -783,8 +783,10 @@ async def test_an_operators_server_that_dies_in_the_middle_of_a_call_is_begun_ag
 # The operator's
 
 
-def operators(there: Serving, label: str = "sums", **fields: Any) -> Server:
-    return Server(Target(label, there.url, {"Authorization": f"Bearer {SECRET}"}, trusted=True), **fields)
+def operators(there: Serving, label: str = "sums", **fields: Any) -> OperatorServer:
+    return OperatorServer(
+        Target(label, there.url, {"Authorization": f"Bearer {SECRET}"}, trusted=True), **fields
+    )
 
 
 @pytest.mark.parametrize(

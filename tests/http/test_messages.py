@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.core.tool_result import Executed, Searched, ToolResult
+from antiphon.core.tool_result import CommandDetails, SearchDetails, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.tool import ToolOffer, WantedTool
 from tests.acting import ActingTool, TakingTurns
 from tests.apis.messages.support import request
 from tests.http.messages_api import asking, texts
@@ -257,7 +257,7 @@ async def test_a_budget_that_is_spent_without_a_word_pauses_the_turn() -> None:
 
 async def test_what_a_search_found_comes_back_sealed() -> None:
     search = Function("web_search", "Searches.", {"type": "object"}, hosted=Hosted("web_search", "search"))
-    found = ToolResult("[0] A page about cats.", Searched("cats", ("https://a.example/",)))
+    found = ToolResult("[0] A page about cats.", SearchDetails("cats", ("https://a.example/",)))
     engine = TakingTurns(
         '<tool_call>\n{"name": "web_search", "arguments": {"query": "cats"}}\n</tool_call>', "Cats.", "Yes."
     )
@@ -281,8 +281,8 @@ async def test_what_a_search_found_comes_back_sealed() -> None:
 
 
 def offering(function: Function) -> Any:
-    async def offer(wanted: WantedTool) -> Offer:
-        return Offer((function,))
+    async def offer(wanted: WantedTool) -> ToolOffer:
+        return ToolOffer((function,))
 
     return offer
 
@@ -294,7 +294,7 @@ async def test_a_shell_stands_for_code_execution_where_there_is_no_interpreter()
     engine = TakingTurns(
         '<tool_call>\n{"name": "shell", "arguments": {"commands": ["ls"]}}\n</tool_call>', "a.txt."
     )
-    tool = ActingTool("shell", (shell,), [ToolResult("a.txt", Executed("a.txt\n", "", 0))])
+    tool = ActingTool("shell", (shell,), [ToolResult("a.txt", CommandDetails("a.txt\n", "", 0))])
     async with asking(engine, tools=[tool]) as api:
         body = await api.full("Files?", tools=[{"type": "code_execution_20250825", "name": "code_execution"}])
 

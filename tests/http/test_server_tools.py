@@ -10,7 +10,7 @@ import pytest_asyncio
 from msgspec import Struct
 from structlog.testing import capture_logs
 
-from antiphon.core.tool_result import Executed, Printed, Searched, ToolResult
+from antiphon.core.tool_result import CommandDetails, ProgramDetails, SearchDetails, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.web_search import WebSearch
 from tests.acting import PYTHON, ActingTool
@@ -18,9 +18,9 @@ from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, 
 from tests.http.harmony import Said
 from tests.server import Running, running
 
-RAN = ToolResult("42\n", Printed("42\n"))
-FOUND = ToolResult("【0】A page", Searched("cats", ("https://a.example/",)))
-LISTED = ToolResult("a.txt", Executed("a.txt\n", "", 0))
+RAN = ToolResult("42\n", ProgramDetails("42\n"))
+FOUND = ToolResult("【0】A page", SearchDetails("cats", ("https://a.example/",)))
+LISTED = ToolResult("a.txt", CommandDetails("a.txt\n", "", 0))
 TYPES = ("code_interpreter", "web_search", "shell")
 PROGRAMS = {"type": "code_interpreter", "container": {"type": "auto"}}
 TOOLS: list[dict[str, Any]] = [PROGRAMS, {"type": "web_search"}, {"type": "shell"}]

@@ -8,15 +8,15 @@ import pytest
 import pytest_asyncio
 from msgspec import Struct
 
-from antiphon.apis.given import Given
+from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item
 from antiphon.apis.responses.presenters.registry import Presenters
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, Item, object_in
-from antiphon.core.tool_result import OtherDetails, Tell, ToolResult, unheard
+from antiphon.core.tool_result import OtherDetails, OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.tool import ToolOffer, WantedTool
 from tests.acting import TakingTurns
 from tests.http.api import client, prompt_of, text_of
 from tests.response_invariants import check, read_sse
@@ -34,12 +34,12 @@ class Dice:
     def __init__(self) -> None:
         self.opened: list[Mapping[str, Any]] = []
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         label = wanted.settings.get("label", "")
         if not isinstance(label, str):
             raise RequestError("Expected a string.", param=f"{wanted.where}.label")
         hosted = Hosted("dice", "roll", label=label)
-        return Offer((Function("roll", "Rolls a die.", {"type": "object"}, hosted=hosted),))
+        return ToolOffer((Function("roll", "Rolls a die.", {"type": "object"}, hosted=hosted),))
 
     def open(self, wanted: WantedTool) -> "Cup":
         self.opened.append(wanted.settings)
@@ -55,7 +55,9 @@ class Cup:
         self._label = label
         self._rolls = 0
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         self._rolls += 1
         text = f"roll {self._rolls}{self._label and ' of ' + self._label}: 4"
         return ToolResult(text, OtherDetails({"eyes": 4}))
@@ -84,7 +86,7 @@ class DicePresenter(Presenter):
     type = "dice_call"
 
     @classmethod
-    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+    def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
         arguments = json.dumps({"sides": item.value.get("sides")})
         yield FunctionCall(item.text("id"), tools.offered("dice").name, arguments)
         yield output_item(item.text("id"), f"It was {item.value.get('eyes')}.")

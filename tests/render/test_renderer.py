@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Item, Reasoning
-from antiphon.core.turn import Calling, Function, PromptEnding, ToolChoice
+from antiphon.core.turn import CallMode, Function, PromptEnding, ToolChoice
 from antiphon.render.renderer import CHATML
 from antiphon.render.special_tokens import split_at_separators
 from tests.render import templates
@@ -84,7 +84,7 @@ def test_a_template_that_ignores_tools_is_taught_them() -> None:
 
 
 def test_tools_that_may_not_be_called_are_shown_where_the_model_can_be_told_of_them() -> None:
-    none = ToolChoice(Calling.NONE)
+    none = ToolChoice(CallMode.NONE)
     for name in ("chatml", "mistral"):
         asked = turn(say("user", "q"), tools=(WEATHER,))
         assert RENDERERS[name].render(replace(asked, tool_choice=none)) == RENDERERS[name].render(asked)

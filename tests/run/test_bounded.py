@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.core.errors import ClientBusyError, RequestError
 from antiphon.core.limits import CLIENT, LIMIT_EXCEEDED, Limits
-from antiphon.run.bounded import BoundedPool, Large, warm
+from antiphon.run.bounded import BoundedPool, LargeBytes, warm
 from tests.endless import echo, endless, greedy, nested, process, refused, wordy
 
 
@@ -55,9 +55,9 @@ async def test_what_is_over_a_limit_is_refused_by_its_name(call: object, limits:
 async def test_many_bytes_arrive_as_they_are() -> None:
     pool, large = BoundedPool(), bytearray(b"ab" * 2_000_000)
     for content in (large, bytes(large), b""):
-        sent: Any = Large(content)
+        sent: Any = LargeBytes(content)
         assert await pool.run("x", bytes.count, sent, b"a") == len(content) // 2
-    assert await pool.run("x", bytes.join, b" ", [sent, Large(b"a"), Large(b"b")]) == b" a b"
+    assert await pool.run("x", bytes.join, b" ", [sent, LargeBytes(b"a"), LargeBytes(b"b")]) == b" a b"
 
 
 async def test_a_process_that_is_warm_is_the_one_that_works() -> None:

@@ -24,8 +24,8 @@ from antiphon.core.events import (
 )
 from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, Status, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.tool_result import Printed, Tell, ToolResult, unheard
-from antiphon.core.turn import Calling, Function, Hosted, PromptEnding, Sampling, ToolChoice, Turn
+from antiphon.core.tool_result import OutputCallback, ProgramDetails, ToolResult, ignore_output
+from antiphon.core.turn import CallMode, Function, Hosted, PromptEnding, Sampling, ToolChoice, Turn
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run import tool_calls, tool_sessions
 from antiphon.run.answer_source import AnswerSource
@@ -318,22 +318,24 @@ class Printing(ActingTool):
     """Prints what `press` says, until it is `done`. What it prints then nobody hears any more."""
 
     def __init__(self) -> None:
-        super().__init__(results=[ToolResult("abcd", Printed("abcd"))])
+        super().__init__(results=[ToolResult("abcd", ProgramDetails("abcd"))])
         self.over = asyncio.Event()
-        self.press: Tell
+        self.press: OutputCallback
 
     def open(self, wanted: WantedTool) -> Any:
         return PrintingSession(self)
 
 
 class PrintingSession(ActingSession):
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         tool = self._tool
         assert isinstance(tool, Printing)
-        tool.press = tell
+        tool.press = on_output
         tool.running.set()
         await tool.over.wait()
-        tell("late")
+        on_output("late")
         return await tool.next()
 
 
@@ -478,7 +480,7 @@ async def test_a_conversation_that_becomes_too_long_ends_the_answer() -> None:
 
 async def test_a_demanded_call_is_demanded_once() -> None:
     model, _ = await model_of(RUN, "It is 42.", tool=ActingTool())
-    asked = asking(tool_choice=ToolChoice(Calling.REQUIRED, frozenset({"python"})))
+    asked = asking(tool_choice=ToolChoice(CallMode.REQUIRED, frozenset({"python"})))
     output = fold(await said(asked, model))
     assert (output.text, output.unmet) == ("It is 42.", ())
 
@@ -504,7 +506,7 @@ async def test_choices_have_sessions_of_their_own() -> None:
 async def test_a_named_tool_is_called_once_and_no_other_is() -> None:
     tool = ActingTool()
     model, _ = await model_of(RUN, f"{RUN}{called('noon', '{}')}It is 42.", tool=tool)
-    named = ToolChoice(Calling.REQUIRED, frozenset({"python"}), named=True)
+    named = ToolChoice(CallMode.REQUIRED, frozenset({"python"}), named=True)
     output = fold(await said(asking(tools=(PYTHON, OWN), tool_choice=named), model))
     assert (output.calls, output.text) == ((), "It is 42.")
     assert [action for action, _ in tool.done] == ["open", "python", "close"]
@@ -512,7 +514,7 @@ async def test_a_named_tool_is_called_once_and_no_other_is() -> None:
 
 async def test_allowed_tools_are_allowed_for_the_whole_answer() -> None:
     model, _ = await model_of(RUN, called("noon", "{}"), tool=ActingTool())
-    allowed = ToolChoice(Calling.REQUIRED, frozenset({"python"}))
+    allowed = ToolChoice(CallMode.REQUIRED, frozenset({"python"}))
     output = fold(await said(asking(tools=(PYTHON, OWN), tool_choice=allowed), model))
     assert output.calls == ()
 

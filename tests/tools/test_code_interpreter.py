@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.errors import RequestError
-from antiphon.core.tool_result import Printed, ToolResult
+from antiphon.core.tool_result import ProgramDetails, ToolResult
 from antiphon.tools import code_interpreter
 from antiphon.tools.cell import MAX_PARSED, as_cell
 from antiphon.tools.code_interpreter import MAX_CHARS, MODULES, CodeInterpreter
@@ -54,7 +54,7 @@ async def session(tool: CodeInterpreter) -> AsyncIterator[Session]:
 async def said(session: Session, text: str) -> str:
     """What the model reads; the client reads the same."""
     result = successful(await session.run(*code(text)))
-    assert result.details == Printed(result.text)
+    assert result.details == ProgramDetails(result.text)
     return result.text
 
 
@@ -103,7 +103,7 @@ async def test_it_shows_what_a_notebook_shows(session: Session, text: str, shown
 async def test_what_shows_nothing_is_told_in_words(session: Session, text: str) -> None:
     result = successful(await session.run(*code(text)))
     assert "Nothing was printed" in result.text
-    assert result.details == Printed("")
+    assert result.details == ProgramDetails("")
 
 
 async def test_the_last_value_is_kept(session: Session) -> None:
@@ -146,7 +146,7 @@ async def test_a_program_that_takes_too_long_is_stopped(hasty: CodeInterpreter) 
     await said(session, "x = 'there'; print(x)")
     result = await session.run(*code(f"print('begun')\n{FOREVER}"))
     assert "too long" in failure(result)
-    assert result.details == Printed(result.text)
+    assert result.details == ProgramDetails(result.text)
     assert result.text.startswith("begun\n")
     assert "NameError" in await said(session, "x")
     await session.close()
@@ -247,10 +247,10 @@ async def test_more_sessions_than_processes_wait_or_are_told(monkeypatch: pytest
 
 async def test_what_was_done_elsewhere_is_done_again(tool: CodeInterpreter) -> None:
     session = tool.open(WantedTool({}))
-    await session.recall(*code("x = 2"), ToolResult("[Nothing was printed.]", Printed("")))
-    await session.recall(*code("x = x * 3; print(x)"), ToolResult("6\n", Printed("6\n")))
+    await session.recall(*code("x = 2"), ToolResult("[Nothing was printed.]", ProgramDetails("")))
+    await session.recall(*code("x = x * 3; print(x)"), ToolResult("6\n", ProgramDetails("6\n")))
     assert await said(session, "x") == "6\n"
-    await session.recall(*code(FOREVER), ToolResult("stopped", Printed(""), failed=True))
+    await session.recall(*code(FOREVER), ToolResult("stopped", ProgramDetails(""), failed=True))
     assert "NameError" in await said(session, "x")
     await session.close()
 

@@ -6,7 +6,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.hosts import unread
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.discovery import REMEDIES, by_type, discover
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.tool import ToolOffer, WantedTool
 from tests.acting import PYTHON, ActingTool, hosts_for
 
 SEARCH = Function("search", "Searches.", {"type": "object"}, hosted=Hosted("web_search", "search"))
@@ -15,7 +15,7 @@ SEARCH = Function("search", "Searches.", {"type": "object"}, hosted=Hosted("web_
 class Remote(ActingTool):
     """A tool of which a request may have several: each has the functions that its settings name."""
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         await super().offer(wanted)
         label = wanted.settings["label"]
         functions = (
@@ -24,7 +24,7 @@ class Remote(ActingTool):
             )
             for name in wanted.settings["has"]
         )
-        return Offer(tuple(functions))
+        return ToolOffer(tuple(functions))
 
 
 def test_each_tool_offers_its_functions_at_its_place() -> None:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import NotFoundError, RequestError, StoreError
 from antiphon.core.file_search import FileQuery, FileResult
-from antiphon.core.tool_result import FilesSearched, ToolResult
-from antiphon.tools.file_search import FileSearch, Searches
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.core.tool_result import FileSearchDetails, ToolResult
+from antiphon.tools.file_search import FileSearch, FileSearchSession
+from antiphon.tools.tool import ToolOffer, WantedTool
 from tests.contracts.tool import ToolContract, failure, opened, successful
 
 STORES = ["vs_1", "vs_2"]
@@ -46,10 +46,10 @@ class Files:
 class Set(FileSearch):
     """The tool, with settings that a request must have."""
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         return await super().offer(_set(wanted))
 
-    def open(self, wanted: WantedTool) -> Searches:
+    def open(self, wanted: WantedTool) -> FileSearchSession:
         return super().open(_set(wanted))
 
 
@@ -88,21 +88,21 @@ async def test_what_is_found_is_marked(tool: FileSearch):
     async with opened(tool) as session:
         result = successful(await session.run(*query("text")))
         assert result.text == "【0:0†a 〖1〗.txt】\nText with 〖0:0†mark〗."
-        assert result.details == FilesSearched(("text",), 0, (TEXT,))
+        assert result.details == FileSearchDetails(("text",), 0, (TEXT,))
         again = successful(await session.run("search", {"queries": ["a", "b"]}))
         assert again.text.startswith("【1:0†")
 
 
 async def test_a_session_that_goes_on_counts_on(tool: FileSearch):
     async with opened(tool) as session:
-        await session.recall("search", {}, ToolResult("", FilesSearched(("a",), 4, ())))
+        await session.recall("search", {}, ToolResult("", FileSearchDetails(("a",), 4, ())))
         assert successful(await session.run(*query("text"))).text.startswith("【5:0†")
 
 
 async def test_what_does_not_fit_is_left_out(tool: FileSearch):
     async with opened(tool) as session:
         result = successful(await session.run(*query("long")))
-    assert isinstance(result.details, FilesSearched)
+    assert isinstance(result.details, FileSearchDetails)
     assert len(result.details.results) == len(re.findall("【", result.text)) == 2
 
 

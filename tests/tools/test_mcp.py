@@ -15,10 +15,10 @@ from antiphon.core.tool_result import RemoteFailure
 from antiphon.tools.mcp import servers as operators
 from antiphon.tools.mcp.connection import Target
 from antiphon.tools.mcp.open import open_mcp
-from antiphon.tools.mcp.servers import Server
+from antiphon.tools.mcp.servers import OperatorServer
 from antiphon.tools.mcp.tables import McpServer, read_servers
 from antiphon.tools.mcp.tool import Mcp
-from antiphon.tools.tool import Offer, ServerTool, Session, WantedTool
+from antiphon.tools.tool import ServerTool, Session, ToolOffer, WantedTool
 from tests.contracts.tool import ToolContract, failure, functions_of, successful
 from tests.http.test_mcp import network
 from tests.tools.mcp_servers import serving
@@ -35,7 +35,7 @@ class OfOneServer(Mcp):
 
     own: dict[str, Any] = {}  # noqa: RUF012 - set for each
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         return await super().offer(self._whole(wanted))
 
     def open(self, wanted: WantedTool) -> Any:
@@ -266,4 +266,4 @@ async def test_functions_have_names_that_models_can_write() -> None:
     hosted = functions["look_at"].hosted
     assert hosted is not None
     assert hosted.action == "look.at"
-    assert Server(Target("x", "u")).admits("anyone")
+    assert OperatorServer(Target("x", "u")).admits("anyone")

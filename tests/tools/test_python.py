@@ -14,14 +14,14 @@ from antiphon.app.storage import Storage
 from antiphon.core.containers import container_id, paths_in
 from antiphon.core.errors import NotFoundError, RequestError, ToolError
 from antiphon.core.limits import Limits
-from antiphon.core.tool_result import Executed, Printed, ToolResult
+from antiphon.core.tool_result import CommandDetails, ProgramDetails, ToolResult
 from antiphon.store.open import open_store
 from antiphon.store.records import Paging, StoreLimits
 from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.python.tool import TYPE, Interpreters, PythonInterpreter
 from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool, Session, WantedTool
-from tests.contracts.tool import Told, ToolContract, failure, opened, successful
+from tests.contracts.tool import KeptOutput, ToolContract, failure, opened, successful
 from tests.run.support import until
 from tests.tools.processes import PATIENCE, processes
 from tests.tools.sandboxes import ATTEMPTS, needs_bubblewrap, python_in_bubblewrap
@@ -100,7 +100,7 @@ class TestContract(ToolContract):
         """Variables are lost with a server, and the model is told; what lasts has a test of its own."""
         first, second = own(tool), own(tool)
         await first.run(*self.sets)
-        await second.recall(*self.sets, ToolResult("", Printed("")))
+        await second.recall(*self.sets, ToolResult("", ProgramDetails("")))
         assert "antiphon" in (await second.run(*self.gets)).text
 
 
@@ -115,7 +115,7 @@ async def test_nothing_gets_out_of_the_shell_of_the_docs(what: str) -> None:
     async with opened(Shell(BWRAP)) as session:
         script = f"/usr/bin/python3 - <<'END'\n{program}\nEND"
         result = await session.run("exec", {"commands": [script]})
-    assert isinstance(result.details, Executed)
+    assert isinstance(result.details, CommandDetails)
     assert "OUT" not in result.details.stdout
 
 
@@ -182,14 +182,14 @@ async def test_files_of_a_program_are_files_of_the_container(
     session = own(tool)
     result = await session.run(*code("import os; os.mkdir('d'); open('d/ü.txt', 'w').write('sung')"))
     container = container_id(TYPE, "resp_1")
-    assert isinstance(result.details, Printed)
+    assert isinstance(result.details, ProgramDetails)
     assert result.details.container_id == container
     assert [(file.path, file.size) for file in result.details.files] == [("d/ü.txt", 4)]
     assert "[Written: /mnt/data/d/ü.txt." in result.text
     keeper = ContainerKeeper(storage, LIMITS)
     (file,) = await keeper.files("alice", container)
     assert b"".join([piece async for piece in keeper.content("alice", file)]) == b"sung"
-    assert (await session.run(*code("1"))).details == Printed("1\n", container)  # it is told once
+    assert (await session.run(*code("1"))).details == ProgramDetails("1\n", container)  # it is told once
     await said(session, "open('d/ü.txt', 'a').write('!')")
     (file,) = await keeper.files("alice", container)
     assert file.size == 5
@@ -210,7 +210,7 @@ async def test_what_is_too_much_is_not_kept_and_told(tool: PythonInterpreter) ->
     text = await said(session, "for i in range(9): open(f'{i}', 'w').write('x')")
     assert "[Not kept, for they are too many or too large: " in text
     result = await session.run(*code("import os; os.symlink('/etc/passwd', 'l'); os.mkfifo('p')"))
-    assert isinstance(result.details, Printed)
+    assert isinstance(result.details, ProgramDetails)
     assert result.details.files == ()
 
 
@@ -225,7 +225,7 @@ async def test_paths_that_are_none_are_refused(tool: PythonInterpreter, path: st
         "os.write(4, line.encode())"
     )
     result = await session.run(*code(forged))
-    assert isinstance(result.details, Printed)
+    assert isinstance(result.details, ProgramDetails)
     assert result.details.files == ()
 
 
@@ -263,9 +263,9 @@ async def test_those_that_idle_make_room(storage: Storage) -> None:
     await said(first, "x = 1")
     await said(second, "x = 2")
     assert "was restarted" in await said(first, "'x' in globals()")
-    told = Told()
-    busy = asyncio.create_task(first.run(*code("print('begun'); import time; time.sleep(60)"), told))
-    await until(lambda: "begun" in told.stdout)
+    kept = KeptOutput()
+    busy = asyncio.create_task(first.run(*code("print('begun'); import time; time.sleep(60)"), kept))
+    await until(lambda: "begun" in kept.stdout)
     assert "Too many programs" in failure(await second.run(*code("1")))
     busy.cancel()
     await asyncio.gather(busy, return_exceptions=True)
@@ -318,7 +318,7 @@ async def test_figures_are_pictures(storage: Storage, session: Session) -> None:
     if "matplotlib" not in interpreters(storage).sandbox.about.libraries:
         pytest.skip("the Python of this machine has no matplotlib")
     result = successful(await session.run(*code("import matplotlib.pyplot as p; p.plot([1, 2]); p.show()")))
-    assert isinstance(result.details, Printed)
+    assert isinstance(result.details, ProgramDetails)
     (picture,) = result.media
     assert picture.startswith(b"\x89PNG")
 

@@ -17,12 +17,12 @@ import pytest
 import uvloop
 
 from antiphon.core.errors import RequestError, ToolError
-from antiphon.core.tool_result import Executed, ToolResult
+from antiphon.core.tool_result import CommandDetails, ToolResult
 from antiphon.render.harmony_tools import CONTAINER
 from antiphon.tools import process
 from antiphon.tools.commands import MAX_CHARS, MAX_SECONDS, SECONDS, parse_commands
 from antiphon.tools.shell import Shell
-from antiphon.tools.tool import Offer, ServerTool, Session, WantedTool
+from antiphon.tools.tool import ServerTool, Session, ToolOffer, WantedTool
 from tests.contracts.tool import ToolContract, failure, opened, successful
 from tests.tools.processes import children, running, until_there_are
 
@@ -56,9 +56,9 @@ async def session() -> AsyncIterator[Session]:
         yield session
 
 
-async def done(session: Session, *lines: str, **more: Any) -> Executed:
+async def done(session: Session, *lines: str, **more: Any) -> CommandDetails:
     details = successful(await session.run(*commands(*lines, **more))).details
-    assert isinstance(details, Executed)
+    assert isinstance(details, CommandDetails)
     return details
 
 
@@ -94,7 +94,7 @@ class TestContractInBubblewrap(ShellContract):
 async def test_a_model_reads_both_outputs_and_how_it_ended(session: Session) -> None:
     result = await session.run(*commands("echo sung", "echo flat >&2", "exit 3"))
     assert result.text == "sung\n[stderr]\nflat\n[exit code 3]"
-    assert result.details == Executed("sung\n", "flat\n", 3)
+    assert result.details == CommandDetails("sung\n", "flat\n", 3)
 
 
 async def test_what_prints_nothing_has_ended_all_the_same(session: Session) -> None:
@@ -116,7 +116,7 @@ async def test_what_prints_nothing_has_ended_all_the_same(session: Session) -> N
 )
 async def test_commands_come_in_many_shapes(session: Session, arguments: dict[str, Any]) -> None:
     result = successful(await session.run("exec", arguments))
-    assert result.details == Executed("a\nb\n", "", 0)
+    assert result.details == CommandDetails("a\nb\n", "", 0)
     assert result.text == "a\nb\n[exit code 0]"
 
 
@@ -160,7 +160,7 @@ async def test_a_command_has_the_variables_and_the_folder_that_it_asks_for(sessi
 async def test_what_it_cannot_do_is_told(session: Session, asked: dict[str, Any], words: str) -> None:
     result = successful(await session.run(*commands("echo sung", **asked)))
     assert words in result.text
-    assert result.details == Executed("sung\n", "", 0)
+    assert result.details == CommandDetails("sung\n", "", 0)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ async def test_when_the_time_is_up_all_is_killed(session: Session) -> None:
     result = successful(
         await session.run(*commands("echo begun", f"{pause} &", f"{pause} & wait", timeout_ms=300))
     )
-    assert result.details == Executed("begun\n", "", None)
+    assert result.details == CommandDetails("begun\n", "", None)
     assert result.text == "begun\n[stopped after 0.3 seconds: the time was up]"
     await until_there_are(0, pause)
     assert not children("sh")
@@ -243,7 +243,7 @@ async def test_what_is_stopped_takes_those_along_that_have_left_the_group(sessio
 
 async def test_what_runs_in_the_background_ends_with_the_call(session: Session) -> None:
     pause = f"sleep 73.{os.getpid()}"
-    assert await done(session, f"{pause} &", "echo on") == Executed("on\n", "", 0)
+    assert await done(session, f"{pause} &", "echo on") == CommandDetails("on\n", "", 0)
     await until_there_are(0, pause)
 
 
@@ -253,7 +253,9 @@ async def test_who_leaves_the_group_is_not_waited_for(
     monkeypatch.setattr(process, "DRAINING", 0.1)
     pause = f"sleep 75.{os.getpid()}"
     left = f"setsid sh -c 'touch left; exec {pause}' &"
-    assert await done(session, left, "until [ -e left ]; do :; done", "echo on") == Executed("on\n", "", 0)
+    assert await done(session, left, "until [ -e left ]; do :; done", "echo on") == CommandDetails(
+        "on\n", "", 0
+    )
     (left_over,) = running(pause)
     os.kill(left_over.pid, signal.SIGKILL)
 
@@ -280,7 +282,7 @@ async def test_output_that_is_no_text_is_read_as_far_as_can_be(session: Session)
 
 async def test_a_script_of_any_length_is_run(session: Session) -> None:
     details = await done(session, *["# " + "x" * 1000] * 1000, "echo sung")
-    assert details == Executed("sung\n", "", 0)
+    assert details == CommandDetails("sung\n", "", 0)
 
 
 async def test_the_secrets_of_the_server_are_not_passed_on(
@@ -321,7 +323,7 @@ def test_a_command_that_is_none_is_an_error_at_once(command: str) -> None:
 
 
 async def test_the_model_is_told_that_earlier_files_are_lost(session: Session) -> None:
-    await session.recall(*commands("touch a"), ToolResult("[exit code 0]", Executed("", "", 0)))
+    await session.recall(*commands("touch a"), ToolResult("[exit code 0]", CommandDetails("", "", 0)))
     first = await session.run(*commands("ls"))
     assert first.text.splitlines()[0] == "The files of earlier commands are lost: the sandbox was made again."
     assert (await session.run(*commands("ls"))).text == "[exit code 0]"
@@ -333,13 +335,13 @@ async def test_nothing_is_lost_where_nothing_was_run(session: Session) -> None:
 
 
 def test_it_works_in_the_loop_that_servers_use() -> None:
-    async def work() -> tuple[Executed, Executed]:
+    async def work() -> tuple[CommandDetails, CommandDetails]:
         async with opened(Shell("sh")) as session:
             short = await done(session, "sleep 50 &", "echo sung", "exit 2")
             return short, await done(session, "yes", timeout_ms=200)
 
     short, endless = uvloop.run(work())
-    assert short == Executed("sung\n", "", 2)
+    assert short == CommandDetails("sung\n", "", 2)
     assert endless.exit_code is None
     assert len(endless.stdout) > MAX_CHARS
 
@@ -377,7 +379,7 @@ async def test_a_sandbox_of_its_own_is_what_it_has(environment: object) -> None:
 
 @pytest.mark.parametrize("environment", [{"type": "local"}, {"type": "local", "skills": [1]}])
 async def test_a_local_shell_is_the_clients(environment: object) -> None:
-    assert await Shell("sh").offer(WantedTool({"environment": environment}, "tools[0]")) == Offer()
+    assert await Shell("sh").offer(WantedTool({"environment": environment}, "tools[0]")) == ToolOffer()
 
 
 @pytest.mark.parametrize(

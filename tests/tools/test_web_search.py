@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from antiphon.core.errors import RequestError
-from antiphon.core.tool_result import Found, Opened, Searched, ToolResult
+from antiphon.core.tool_result import FindDetails, OpenDetails, SearchDetails, ToolResult
 from antiphon.render.harmony_tools import BROWSER
 from antiphon.tools import web_search
-from antiphon.tools.tool import Offer, ServerTool, Session, WantedTool
+from antiphon.tools.tool import ServerTool, Session, ToolOffer, WantedTool
 from antiphon.tools.web.display import VIEW_CHARS
 from antiphon.tools.web.fetch import BODY_BYTES, Fetcher
 from antiphon.tools.web.history import PAGES_KEPT
-from antiphon.tools.web.page import UNREAD, Page, Result, text_page
+from antiphon.tools.web.page import UNREAD, SearchHit, WebPage, text_page
 from antiphon.tools.web.search import SearxngSearch
 from antiphon.tools.web.settings import Domains
 from antiphon.tools.web_search import FUNCTIONS, READERS, Browser, WebSearch
@@ -100,7 +100,7 @@ async def test_a_model_searches_opens_a_result_follows_a_link_and_finds_a_text(w
     port = url.rpartition(":")[2]
 
     found = await browser.run("search", {"query": "antiphons"})
-    assert found.details == Searched(
+    assert found.details == SearchDetails(
         "antiphons",
         (f"{url}/", f"{url}/history", "https://other.example/"),
         ("Home", "History", "Elsewhere"),
@@ -109,7 +109,7 @@ async def test_a_model_searches_opens_a_result_follows_a_link_and_finds_a_text(w
     assert f"  * 【0†Home†127.0.0.1:{port}】 Two choirs." in found.text
 
     home = await browser.run("open", {"id": 0})
-    assert home.details == Opened(f"{url}/")
+    assert home.details == OpenDetails(f"{url}/")
     assert home.text == (
         f"[1] Choirs & chants ({url}/)\n**viewing lines [0 - 6] of 6**\n\n"
         f"L0: \nL1: URL: {url}/\nL2: \nL3: # Antiphons\nL4: \n"
@@ -118,15 +118,15 @@ async def test_a_model_searches_opens_a_result_follows_a_link_and_finds_a_text(w
     )
 
     history = await browser.run("open", {"cursor": 1, "id": 0})
-    assert history.details == Opened(f"{url}/history")
+    assert history.details == OpenDetails(f"{url}/history")
     assert history.text.startswith(f"[2] History ({url}/history)")
 
     ambrose = await browser.run("find", {"pattern": "AMBROSE of"})
-    assert ambrose.details == Found(f"{url}/history", "AMBROSE of")
+    assert ambrose.details == FindDetails(f"{url}/history", "AMBROSE of")
     assert "# 【0†match at L85】\nL1: Line 40 of the history names Ambrose" in ambrose.text
 
     place = await browser.run("open", {"id": 1, "num_lines": 6})
-    assert place.details == Opened(f"{url}/history")
+    assert place.details == OpenDetails(f"{url}/history")
     assert "\nL185: Line 90 of the history names Ambrose of Milan." in place.text
     assert "viewing lines [181 - 186]" in place.text
     assert world.site.paths() == ["/search", "/", "/history"]
@@ -138,7 +138,7 @@ async def test_without_an_id_another_part_of_a_page_is_shown(world: Web) -> None
     scrolled = await browser.run("open", {"loc": 50, "num_lines": 2})
     assert scrolled.text.startswith("[1] History")
     assert "viewing lines [50 - 51]" in scrolled.text
-    assert scrolled.details == Opened(f"{world.site.url}/history")
+    assert scrolled.details == OpenDetails(f"{world.site.url}/history")
     assert "There is no line 5000" in failure(await browser.run("open", {"loc": 5000}))
     assert world.site.paths() == ["/history"]
 
@@ -156,7 +156,7 @@ async def test_numbers_may_be_written_in_many_ways(world: Web, number: object) -
     browser = world.open()
     await browser.run("search", {"query": "x"})
     opened = await browser.run("open", {"id": number, "cursor": "0.0", "loc": number, "num_lines": number})
-    assert opened.details == Opened(f"{world.site.url}/history")
+    assert opened.details == OpenDetails(f"{world.site.url}/history")
     assert "viewing lines [1 - 1]" in opened.text
 
 
@@ -168,7 +168,7 @@ async def test_what_is_no_number_is_as_good_as_absent(world: Web, nothing: objec
         "open", {"id": nothing, "cursor": nothing, "loc": nothing, "num_lines": nothing}
     )
     assert "# Search Results" in shown.text
-    assert shown.details == Opened(None)
+    assert shown.details == OpenDetails(None)
 
 
 async def test_what_cannot_be_done_is_said(world: Web) -> None:
@@ -183,7 +183,7 @@ async def test_what_cannot_be_done_is_said(world: Web) -> None:
     assert "Results cannot be searched" in failure(await browser.run("find", {"pattern": "x"}))
     missing = await browser.run("open", {"id": f"{url}/nowhere"})
     assert "answered 404 Not Found" in failure(missing)
-    assert missing.details == Opened(f"{url}/nowhere")
+    assert missing.details == OpenDetails(f"{url}/nowhere")
     assert "not a URL" in failure(await browser.run("open", {"id": "java\nscript:x y"}))
     # What failed got no cursor.
     assert (await browser.run("open", {"id": 1})).text.startswith("[1] History")
@@ -205,7 +205,7 @@ async def test_domains_hold_for_results_and_for_pages(world: Web) -> None:
         filters={"blocked_domains": ["other.example"], "allowed_domains": ["127.0.0.1", "other.example"]}
     )
     found = await browser.run("search", {"query": "x"})
-    assert found.details == Searched(
+    assert found.details == SearchDetails(
         "x", (f"{world.site.url}/", f"{world.site.url}/history"), ("Home", "History")
     )
     assert "not among the domains" in failure(await browser.run("open", {"id": "https://sub.other.example/"}))
@@ -231,7 +231,7 @@ async def test_a_page_that_takes_long_to_read_keeps_nobody_else_waiting(
 ) -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()
 
-    def slowly(url: str, text: str) -> Page:
+    def slowly(url: str, text: str) -> WebPage:
         begun.release()
         go_on.wait()
         return text_page(url, text)
@@ -264,7 +264,7 @@ async def test_nothing_is_offered_without_access_to_the_web() -> None:
     tool = WebSearch(SearxngSearch("http://search.invalid"))
     assert (
         await tool.offer(WantedTool({"type": "web_search", "external_web_access": False}, "tools[0]"))
-        == Offer()
+        == ToolOffer()
     )
 
 
@@ -327,10 +327,12 @@ async def test_a_session_that_is_recalled_goes_on_where_the_other_ended(world: W
 
 async def test_what_cannot_be_recalled_keeps_its_cursor(world: Web) -> None:
     browser = world.open()
-    await browser.recall("open", {"id": "x"}, ToolResult("", Opened(f"{world.site.url}/nowhere")))
-    await browser.recall("open", {"cursor": 7}, ToolResult("", Opened(None)))
+    await browser.recall("open", {"id": "x"}, ToolResult("", OpenDetails(f"{world.site.url}/nowhere")))
+    await browser.recall("open", {"cursor": 7}, ToolResult("", OpenDetails(None)))
     await browser.recall("search", {}, ToolResult("?"))
-    await browser.recall("search", {"query": "x"}, ToolResult("", Searched("x", (f"{world.site.url}/",))))
+    await browser.recall(
+        "search", {"query": "x"}, ToolResult("", SearchDetails("x", (f"{world.site.url}/",)))
+    )
     assert "404" in failure(await browser.run("open", {"cursor": 0}))
     assert (await browser.run("open", {"cursor": 3, "id": 0})).text.startswith("[4] Choirs")
 
@@ -379,9 +381,9 @@ def test_whatever_a_model_writes_is_answered(calls: list[tuple[str, dict[str, An
 class _Card:
     """A search engine that knows one page, and echoes the query, which has to be text that can be sent."""
 
-    async def search(self, query: str, count: int, domains: Domains) -> list[Result]:
+    async def search(self, query: str, count: int, domains: Domains) -> list[SearchHit]:
         query.encode()
-        return [Result(query, "https://nowhere.invalid/", query)]
+        return [SearchHit(query, "https://nowhere.invalid/", query)]
 
     async def close(self) -> None: ...
 

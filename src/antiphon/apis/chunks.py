@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 _UNUSED = Usage()
 
 
-class PieceKind(Enum):
+class DeltaKind(Enum):
     """What a piece is part of."""
 
     TEXT = auto()
@@ -82,7 +82,7 @@ class Chunks(Generic[P]):
         self._prompt_tokens = prompt_tokens
         self._usage: Usages = UNSET if presentation.usage is UsageReports.NONE else None
 
-    def piece(self, kind: PieceKind, part_of: Callable[[str], P]) -> Piece:
+    def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
         """Makes the pieces of one text of a choice."""
         frame = self.single(part_of(_MARK)).split(_ENCODED_MARK)
         return lambda text, tokens: _encode(text).join(frame)
@@ -118,14 +118,14 @@ class DetailedChunks(Chunks[P]):
         self._ids: dict[int, list[int]] = {}  # of each choice, those that no chunk has shown yet
         self._used: dict[int, Usage] = {}  # by each choice so far
 
-    def piece(self, kind: PieceKind, part_of: Callable[[str], P]) -> Piece:
+    def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
         """See `Chunks`."""
 
         def write(text: str, tokens: Tokens) -> bytes:
             part = part_of(text)
-            self._count(part.index, tokens, reasoning=len(tokens) if kind is PieceKind.REASONING else 0)
+            self._count(part.index, tokens, reasoning=len(tokens) if kind is DeltaKind.REASONING else 0)
             self._collect_ids(part.index, tokens)
-            if kind is PieceKind.TEXT and self._presentation.logprobs is not None:
+            if kind is DeltaKind.TEXT and self._presentation.logprobs is not None:
                 self._factory.add_logprobs(part, tokens)
             return self.echo(part, text)
 

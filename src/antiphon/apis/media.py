@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.apis.given import Given
+from antiphon.apis.request_object import RequestObject
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Attachment, MediaKind
 
@@ -51,7 +51,7 @@ _SOURCES = frozenset(
 """Fields of a part, and of an object in it, that have media, or say where they are."""
 
 
-class Reference(Struct, frozen=True):
+class MediaReference(Struct, frozen=True):
     """Stands for media: the digest of their content, and their URL of the web or what base64 follows."""
 
     digest: str
@@ -63,10 +63,10 @@ class Reference(Struct, frozen=True):
         return f"blob:{self.digest}:{self.lead}"
 
 
-def reference_in(source: str) -> Reference | None:
+def reference_in(source: str) -> MediaReference | None:
     """The reference that a source is."""
     found = _REFERENCE.fullmatch(source)
-    return None if found is None else Reference(found[1], found[2])
+    return None if found is None else MediaReference(found[1], found[2])
 
 
 def is_web(source: str) -> bool:
@@ -86,7 +86,7 @@ def sources_in(item: Mapping[str, Any]) -> Iterable[str]:
     return found
 
 
-def references_in(item: Mapping[str, Any]) -> list[Reference]:
+def references_in(item: Mapping[str, Any]) -> list[MediaReference]:
     """The references in an item, or a message."""
     return [found for source in sources_in(item) if (found := reference_in(source)) is not None]
 
@@ -122,12 +122,12 @@ def _sourced(part: Mapping[str, Any], change: Callable[[str], str]) -> Mapping[s
     return {name: changed(name, value) for name, value in part.items()}
 
 
-def at_url(kind: MediaKind, holder: Given, param: str, name: str = "url") -> Attachment:
+def at_url(kind: MediaKind, holder: RequestObject, param: str, name: str = "url") -> Attachment:
     """What is at the URL of this name. Raises RequestError."""
     return Attachment(kind, param, url=url_of(holder, name), low=_is_low(holder))
 
 
-def url_of(holder: Given, name: str) -> str:
+def url_of(holder: RequestObject, name: str) -> str:
     """The URL of this name, which is a data URL or one of the web. Raises RequestError."""
     url = holder.text(name)
     if not (url[:8].lower().startswith(_SCHEMES) or reference_in(url)):
@@ -135,17 +135,17 @@ def url_of(holder: Given, name: str) -> str:
     return url
 
 
-def in_base64(kind: MediaKind, holder: Given, param: str, name: str = "data") -> Attachment:
+def in_base64(kind: MediaKind, holder: RequestObject, param: str, name: str = "data") -> Attachment:
     """What the base64 of this name holds. Raises RequestError."""
     return Attachment(kind, param, data=holder.text(name), name=holder.text_or_none("filename"))
 
 
-def stored(kind: MediaKind, holder: Given, param: str) -> Attachment:
+def stored(kind: MediaKind, holder: RequestObject, param: str) -> Attachment:
     """What is stored under the id of a file. Raises RequestError."""
     return Attachment(kind, param, file_id=holder.named("file_id"), low=_is_low(holder))
 
 
-def file_of(holder: Given, param: str, *names: str) -> Attachment:
+def file_of(holder: RequestObject, param: str, *names: str) -> Attachment:
     """A file: sent along as `file_data`, stored, or elsewhere, where the API has `file_url`.
 
     `names` are the fields that errors offer, beside `file_id`. Raises RequestError.
@@ -166,7 +166,7 @@ def file_of(holder: Given, param: str, *names: str) -> Attachment:
     return Attachment(MediaKind.FILE, param, data=None if url else data, url=url, name=name)
 
 
-def _is_low(holder: Given) -> bool:
+def _is_low(holder: RequestObject) -> bool:
     """The client is content with little detail. Raises RequestError."""
     detail = holder.text_or_none("detail")
     if detail is not None and detail not in DETAILS:

@@ -53,7 +53,7 @@ class Rendered(Struct, tag_field="object", tag="chat.completion.render"):
     max_model_len: int
 
 
-class _Which(Struct):
+class _RequestType(Struct):
     """Distinguishes the two requests of /tokenize."""
 
     messages: Raw | UnsetType = UNSET
@@ -61,4 +61,4 @@ class _Which(Struct):
 
 def tokenize_type(body: bytes) -> type[TokenizeTextRequest] | type[TokenizeChatRequest]:
     """Which of the two requests of /tokenize it is. Raises RequestError."""
-    return TokenizeTextRequest if decode(body, _Which).messages is UNSET else TokenizeChatRequest
+    return TokenizeTextRequest if decode(body, _RequestType).messages is UNSET else TokenizeChatRequest

@@ -42,13 +42,13 @@ class EmbeddingsRequest(Struct, kw_only=True):
     normalized: bool | None = None
 
 
-class Text(Struct):
+class TextObject(Struct):
     """A text as an object."""
 
     text: str
 
 
-Document = str | Text
+Document = str | TextObject
 
 
 class RerankRequest(Struct, kw_only=True):
@@ -96,7 +96,7 @@ class RankedDocument(Struct):
 
     index: int
     relevance_score: float
-    document: Text | UnsetType = UNSET
+    document: TextObject | UnsetType = UNSET
 
 
 class Ranking(Struct, tag_field="object", tag="list"):
@@ -247,7 +247,7 @@ def ranking_body(id_: str, request: RerankRequest, found: Scores) -> bytes:
         RankedDocument(
             index,
             found.scores[index],
-            Text(_text(request.documents[index])) if request.return_documents else UNSET,
+            TextObject(_text(request.documents[index])) if request.return_documents else UNSET,
         )
         for index in order[: request.top_n]
     ]

@@ -29,7 +29,7 @@ from antiphon.core.turn import Turn
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.model import Model
 from antiphon.run.models import Models
-from antiphon.tools.discovery import Asking, discover, offered_nothing
+from antiphon.tools.discovery import ToolRequester, discover, offered_nothing
 from antiphon.tools.python.tool import Interpreters
 
 log = structlog.get_logger(__name__)
@@ -128,7 +128,9 @@ class App(Struct, frozen=True):
         contents = contents or self.contents(turn.owner)
         return await self.attachments.read(turn, model.card.capabilities, contents)
 
-    async def hosts(self, model: Model, requested: Mapping[str, Mapping[str, Any]], asking: Asking) -> Hosts:
+    async def hosts(
+        self, model: Model, requested: Mapping[str, Mapping[str, Any]], asking: ToolRequester
+    ) -> Hosts:
         """What a model is offered of the server's tools: of those requested, by their place in the request.
 
         Raises RequestError, ToolError.

@@ -29,7 +29,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.apis.media import (
-    Reference,
+    MediaReference,
     is_web,
     may_have_media,
     reference_in,
@@ -250,7 +250,7 @@ class Contents:
                 self._references[source] = found.text
         return with_sources(value, self.referring)
 
-    async def _reference(self, source: str, holder: str, param: str) -> Reference | None:
+    async def _reference(self, source: str, holder: str, param: str) -> MediaReference | None:
         """The reference that is stored for a source; None if its content is unknown."""
         store, until = self._store(), time() + UNFINISHED_SECONDS
         reference = reference_in(source)
@@ -276,7 +276,7 @@ class Contents:
             except RequestError as error:
                 error.param = param
                 raise
-        return Reference(digest, _lead(source))
+        return MediaReference(digest, _lead(source))
 
     def referring(self, source: str) -> str:
         """What stands for a source after `keep`."""

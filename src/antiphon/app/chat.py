@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept, accept_batch
 from antiphon.apis.chat.answer import ChatCompletionBuilder
-from antiphon.apis.chat.schema import BatchRequest, ChatOptions, ChatRequest
+from antiphon.apis.chat.schema import BatchChatRequest, ChatOptions, ChatRequest
 from antiphon.apis.chat.stored import stored_messages
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.chat.tools import requested_tools
@@ -23,7 +23,7 @@ from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
 from antiphon.run.model import Model
 from antiphon.store.records import CompletionRecord, ItemRecord
-from antiphon.tools.discovery import Asking, client_names
+from antiphon.tools.discovery import ToolRequester, client_names
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     return app.driver(AnswerSource([turn], model), projection, journal, request.deadline_seconds)
 
 
-async def create_batch(app: App, request: BatchRequest, owner: str, header_id: str | None) -> Driver:
+async def create_batch(app: App, request: BatchChatRequest, owner: str, header_id: str | None) -> Driver:
     """The answers to several conversations, each with one choice. Raises RequestError."""
     model = await app.models.model(request.model)
     accepted = accept_batch(request, owner, await defaults(app, model, request, owner))
@@ -82,7 +82,9 @@ async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
 
 async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> ServerDefaults:
     """What the server brings to a request. Raises RequestError, ToolError."""
-    hosts = await app.hosts(model, requested_tools(request), Asking(owner, names=client_names(request.tools)))
+    hosts = await app.hosts(
+        model, requested_tools(request), ToolRequester(owner, names=client_names(request.tools))
+    )
     return ServerDefaults(app.presentation, hosts)
 
 

@@ -8,7 +8,7 @@ from antiphon.apis.projection import SilentProjection
 from antiphon.app.log_writer import LogWriter, events_behind
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, NotFoundError
 from antiphon.run.drive import Driver, own_turn, pieces
-from antiphon.store.records import LogEntry, Tail
+from antiphon.store.records import LogEntry, LogTail
 from antiphon.store.store import Watch, events_of
 
 POLL_INTERVAL = 30.0
@@ -51,11 +51,11 @@ class LogSource:
                 behind = self._after < tail.last_seq
                 tail = await self._writer.retried(self._read_much if behind else self._read)
 
-    async def _read(self) -> Tail | None:
+    async def _read(self) -> LogTail | None:
         """What is stored behind what was pushed."""
         return await self._writer.store.log.events_after(self._owner, self._id, self._after)
 
-    async def _read_much(self) -> Tail | None:
+    async def _read_much(self) -> LogTail | None:
         """The same, by one reader at a time, because a slow reader may have much to read."""
         async with self._writer.reading:
             return await self._read()

@@ -15,19 +15,18 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 
-from antiphon.apis.given import Object
 from antiphon.apis.messages.batch import (
     LIFETIME,
     BatchProjection,
     BatchRequest,
+    BatchResult,
     BatchState,
     CallsBegun,
-    CreateBatch,
+    CreateMessageBatch,
     DeletedBatch,
     MessageBatch,
     MessageBatchList,
     RequestCounts,
-    Result,
     calls_begun,
     check_ids,
     error_result,
@@ -38,6 +37,7 @@ from antiphon.apis.messages.batch import (
 )
 from antiphon.apis.messages.mcp import kept
 from antiphon.apis.messages.schema import CreateMessage
+from antiphon.apis.request_object import Object
 from antiphon.apis.wire import decode
 from antiphon.app import messages
 from antiphon.app.app import App
@@ -70,7 +70,7 @@ _NOT_NOW = (EngineNotReadyError, EngineBusyError, StoreError)
 """What keeps a server from going on, and may be over for the next one."""
 
 
-async def create(app: App, wire: CreateBatch, owner: str) -> ResponseRecord:
+async def create(app: App, wire: CreateMessageBatch, owner: str) -> ResponseRecord:
     """Store a batch for some worker to answer. Raises RequestError."""
     check_ids(wire)
     batch_id, now, contents = random_id(PREFIX, 24), time.time(), app.contents(owner)
@@ -195,7 +195,7 @@ async def _ended(app: App, owner: str, batch_id: str) -> ResponseRecord:
 
 async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
     """What answers the requests of a batch that have no result yet."""
-    wire = msgspec.json.decode(record.request, type=CreateBatch)
+    wire = msgspec.json.decode(record.request, type=CreateMessageBatch)
     recorded = await _recorded(app, record)
     projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
     given = StoredInput(record.id, lambda _: record, ())
@@ -204,7 +204,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     return Driver(BatchSource(app, record, wire.requests, recorded), projection, journal), journal
 
 
-async def _recorded(app: App, record: ResponseRecord) -> list[Result | CallsBegun]:
+async def _recorded(app: App, record: ResponseRecord) -> list[BatchResult | CallsBegun]:
     """What is in the log of a batch."""
     log = await app.storage.store.log.read(record.id) if record.last_seq >= 0 else []
     return [read_entry(line) for entry in log for line in entry.events.split(b"\n")]
@@ -218,12 +218,12 @@ class BatchSource:
         app: App,
         record: ResponseRecord,
         requests: Iterable[BatchRequest],
-        recorded: list[Result | CallsBegun],
+        recorded: list[BatchResult | CallsBegun],
     ) -> None:
         self._app = app
         self._record = record
         self._recorded = recorded
-        done = {entry.custom_id for entry in recorded if isinstance(entry, Result)}
+        done = {entry.custom_id for entry in recorded if isinstance(entry, BatchResult)}
         # How many calls of the server's tools each request has begun, and all together
         self._begun = {entry.custom_id: entry.calls for entry in recorded if isinstance(entry, CallsBegun)}
         self._all_begun = record.calls_begun
@@ -243,7 +243,7 @@ class BatchSource:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def abandon(self) -> Iterable[tuple[int, list[Result]]]:
+    def abandon(self) -> Iterable[tuple[int, list[BatchResult]]]:
         """See `Source`: there is nothing open."""
         return ()
 
@@ -251,7 +251,7 @@ class BatchSource:
         for request in self._left:
             output.push(0, [await self._result(request, output)])
 
-    async def _result(self, request: BatchRequest, output: Driver) -> Result:
+    async def _result(self, request: BatchRequest, output: Driver) -> BatchResult:
         if time.time() > self._record.created_at + LIFETIME:
             return result_of(request.custom_id, "expired")
         try:
@@ -268,7 +268,7 @@ class BatchSource:
         begun = self._begun.get(request.custom_id, 0)
         journal = CallJournal(begun, partial(self._begin_calls, output, request.custom_id))
         owner = self._record.owner.removeprefix(_OWNER)
-        client = _Collecting()
+        client = _BodyCollector()
         observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")
         observation.account = self._app.keys.of_owner(owner).in_background
         try:
@@ -289,7 +289,7 @@ class BatchSource:
             await output.calls_begin(self._all_begun)
 
 
-class _Collecting(Client):
+class _BodyCollector(Client):
     """Keeps the body."""
 
     body = b""
@@ -299,9 +299,9 @@ class _Collecting(Client):
         self.body = body()
 
 
-def _cancelled(record: ResponseRecord, recorded: list[Result | CallsBegun]) -> ResponseEnd:
+def _cancelled(record: ResponseRecord, recorded: list[BatchResult | CallsBegun]) -> ResponseEnd:
     """The end of a batch that no worker has begun, or goes on with."""
-    wire = msgspec.json.decode(record.request, type=CreateBatch)
+    wire = msgspec.json.decode(record.request, type=CreateMessageBatch)
     projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
     projection.push(0, recorded)
     lines, first = projection.cancel(), record.last_seq + 1

@@ -26,7 +26,7 @@ from antiphon.run.documents import PDF
 from antiphon.run.drive import Driver, Projection
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
-from antiphon.tools.discovery import Asking, client_names
+from antiphon.tools.discovery import ToolRequester, client_names
 
 PREFIX = "msg_"
 
@@ -69,7 +69,7 @@ async def _context(
     """What the server brings to a request. Raises RequestError, ToolError."""
     requested = requested_tools(request.tools, request.mcp_servers, model.tools)
     try:
-        hosts = await app.hosts(model, requested, Asking(owner, names=client_names(request.tools)))
+        hosts = await app.hosts(model, requested, ToolRequester(owner, names=client_names(request.tools)))
     except RequestError as error:
         raise rename(error) from error
     cited = [*cited_files(request.messages)]

@@ -62,7 +62,7 @@ class Histogram:
         family.add_metric(labels, buckets, self._sum)
 
 
-class _Kind(Struct, frozen=True):
+class _HistogramSpec(Struct, frozen=True):
     """A histogram of generations: its name, and its buckets."""
 
     name: str
@@ -71,24 +71,24 @@ class _Kind(Struct, frozen=True):
 
 
 _KINDS = (
-    _Kind(
+    _HistogramSpec(
         "vllm:time_to_first_token_seconds",
         "Seconds from the start of a generation to its first event.",
         _FIRST,
     ),
-    _Kind(
+    _HistogramSpec(
         "vllm:request_time_per_output_token_seconds",
         "Mean seconds between the tokens of a generation.",
         _TOKEN,
     ),
-    _Kind("vllm:e2e_request_latency_seconds", "Seconds that a generation took.", _WHOLE),
-    _Kind(
+    _HistogramSpec("vllm:e2e_request_latency_seconds", "Seconds that a generation took.", _WHOLE),
+    _HistogramSpec(
         "vllm:request_decode_time_seconds",
         "Seconds from the first event of a generation to its end.",
         _WHOLE,
     ),
-    _Kind("vllm:request_prompt_tokens", "Tokens of a prompt.", _TOKENS),
-    _Kind("vllm:request_generation_tokens", "Tokens of a generation.", _TOKENS),
+    _HistogramSpec("vllm:request_prompt_tokens", "Tokens of a prompt.", _TOKENS),
+    _HistogramSpec("vllm:request_generation_tokens", "Tokens of a generation.", _TOKENS),
 )
 
 

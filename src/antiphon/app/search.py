@@ -42,7 +42,7 @@ RANK_SMOOTHING = 60
 """`k` of reciprocal rank fusion."""
 
 
-class Ranked(Struct, frozen=True):
+class RankedChunk(Struct, frozen=True):
     """A chunk that was found, and how well it fits, from 0 to 1."""
 
     chunk: ChunkRecord
@@ -63,7 +63,7 @@ class SearchTarget(Struct, frozen=True):
 class Ranker(Protocol):
     """One way to find chunks."""
 
-    async def rank(self, where: SearchTarget, query: str) -> list[Ranked]:
+    async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
         """The chunks that fit best, the best first: a few hundred at most. Raises StoreError."""
         ...
 
@@ -77,7 +77,7 @@ class TermRanker:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    async def rank(self, where: SearchTarget, query: str) -> list[Ranked]:
+    async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
         """See `Ranker`."""
         # Beside the event loop: the first query loads the stemmers of all languages.
         terms = list(dict.fromkeys(await asyncio.to_thread(terms_of, query)))[:MOST_TERMS]
@@ -88,7 +88,7 @@ class TermRanker:
         return await asyncio.to_thread(bm25, found)
 
 
-def bm25(found: Postings) -> list[Ranked]:
+def bm25(found: Postings) -> list[RankedChunk]:
     """The chunks that were found, the best first."""
     if not found.chunks:
         return []
@@ -99,7 +99,7 @@ def bm25(found: Postings) -> list[Ranked]:
     # BM25 has a bound for each query: every term without end. Shares of it can be compared, and cut off at.
     best = sum(weights.values()) * (SATURATION + 1)
     mean = found.length / found.total
-    ranked = [Ranked(chunk, _weight(chunk.terms, weights, mean) / best) for chunk in found.chunks]
+    ranked = [RankedChunk(chunk, _weight(chunk.terms, weights, mean) / best) for chunk in found.chunks]
     return sorted(ranked, key=lambda it: (-it.score, it.chunk.id))
 
 
@@ -143,7 +143,7 @@ class MeaningRanker:
         self._embedder = embedder
         self._compared = compared
 
-    async def rank(self, where: SearchTarget, query: str) -> list[Ranked]:
+    async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
         """See `Ranker`."""
         vector_stores = self._storage.store.vector_stores
         keys = where.keys
@@ -164,7 +164,7 @@ class MeaningRanker:
             if left <= 0:
                 break
         found = {it.id: it for it in await vector_stores.chunks(where.owner, [id_ for _, id_ in best])}
-        return [Ranked(found[id_], max(0.0, score)) for score, id_ in best if id_ in found]
+        return [RankedChunk(found[id_], max(0.0, score)) for score, id_ in best if id_ in found]
 
 
 def nearest(
@@ -183,7 +183,7 @@ def nearest(
     return nlargest(CANDIDATES, [*best, *scored])
 
 
-def fused(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
+def fused(rankings: Sequence[Sequence[RankedChunk]]) -> list[RankedChunk]:
     """Several rankings as one, by reciprocal rank fusion; a single one as it is.
 
     The score is then the share of what the first of every ranking has.
@@ -198,7 +198,7 @@ def fused(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
             chunks[it.chunk.id] = it.chunk
             scores[it.chunk.id] = scores.get(it.chunk.id, 0.0) + 1 / (RANK_SMOOTHING + rank) / best
     return sorted(
-        (Ranked(chunks[id_], scores[id_]) for id_ in chunks), key=lambda it: (-it.score, it.chunk.id)
+        (RankedChunk(chunks[id_], scores[id_]) for id_ in chunks), key=lambda it: (-it.score, it.chunk.id)
     )
 
 
@@ -224,7 +224,7 @@ class FileSearcher:
         vector_stores = self._storage.store.vector_stores
         await vector_stores.touch(owner, query.vector_store_ids, time.time())
         where = SearchTarget(owner, query.vector_store_ids, await self._admitted(owner, query))
-        best: dict[int, Ranked] = {}
+        best: dict[int, RankedChunk] = {}
         for text in query.queries:
             rankings = [await ranker.rank(where, text) for ranker in self._rankers]
             for it in fused(rankings):
@@ -245,7 +245,7 @@ def _admitted(wanted: Filter, attributes: Mapping[str, bytes]) -> list[str]:
     return [key for key, its in attributes.items() if wanted.admits(msgspec.json.decode(its))]
 
 
-def _result(it: Ranked) -> FileResult:
+def _result(it: RankedChunk) -> FileResult:
     chunk = it.chunk
     attributes: dict[str, Any] = msgspec.json.decode(chunk.attributes)
     return FileResult(chunk.file_id, chunk.filename, round(it.score, 4), attributes, chunk.text)

@@ -14,7 +14,7 @@ from antiphon.apis.vector_stores.schema import (
     DEFAULT_OVERLAP,
     ChunkingStrategy,
     Counts,
-    CreateBatch,
+    CreateFileBatch,
     CreateVectorStore,
     CreateVectorStoreFile,
     DeletedVectorStore,
@@ -23,11 +23,11 @@ from antiphon.apis.vector_stores.schema import (
     FileBatch,
     FileContent,
     LastError,
-    Search,
+    SearchRequest,
     SearchResult,
     SearchResults,
     StaticChunking,
-    Text,
+    TextContent,
     UpdateVectorStore,
     UpdateVectorStoreFile,
     UsedChunking,
@@ -119,7 +119,7 @@ async def delete(app: App, owner: str, vector_store_id: str) -> bytes:
     return msgspec.json.encode(DeletedVectorStore(vector_store_id))
 
 
-async def search(app: App, owner: str, vector_store_id: str, wire: Search) -> bytes:
+async def search(app: App, owner: str, vector_store_id: str, wire: SearchRequest) -> bytes:
     """What is found for a query. Raises RequestError, NotFoundError."""
     if wire.rewrite_query:
         message = "Queries are searched for as they are here. Leave 'rewrite_query' out, or send false."
@@ -134,7 +134,8 @@ async def search(app: App, owner: str, vector_store_id: str, wire: Search) -> by
     )
     found = await app.searcher.search(owner, query)
     data = [
-        SearchResult(it.file_id, it.filename, it.score, dict(it.attributes), [Text(it.text)]) for it in found
+        SearchResult(it.file_id, it.filename, it.score, dict(it.attributes), [TextContent(it.text)])
+        for it in found
     ]
     return msgspec.json.encode(SearchResults(list(queries), data))
 
@@ -181,13 +182,13 @@ async def detach(app: App, owner: str, vector_store_id: str, file_id: str) -> by
 async def file_content(app: App, owner: str, vector_store_id: str, file_id: str) -> bytes:
     """The chunks of a file. Raises NotFoundError."""
     texts = await app.storage.store.vector_stores.texts(owner, vector_store_id, file_id)
-    return msgspec.json.encode(FileContent([Text(text) for text in texts]))
+    return msgspec.json.encode(FileContent([TextContent(text) for text in texts]))
 
 
 # Batches
 
 
-async def create_batch(app: App, owner: str, vector_store_id: str, wire: CreateBatch) -> bytes:
+async def create_batch(app: App, owner: str, vector_store_id: str, wire: CreateFileBatch) -> bytes:
     """Attach several files. Raises RequestError, NotFoundError."""
     if (wire.file_ids is None) == (wire.files is None):
         raise RequestError("Send 'file_ids' or 'files': one of them.", param="file_ids")

@@ -22,8 +22,8 @@ from antiphon.constrain.grammar_ir import (
     GrammarIR,
     Literal,
     Ranges,
-    Ref,
     Repeat,
+    RuleReference,
     Sequence,
     Until,
     alternation,
@@ -79,7 +79,7 @@ def ambiguous_recursion(rules: Mapping[str, Expr], budget: WorkBudget) -> list[s
     return [
         name
         for name in recursive_rules(rules, budget)
-        if _AmbiguitySearch(GrammarIR(Ref(name), rules), budget).positions() > MAX_POSITIONS
+        if _AmbiguitySearch(GrammarIR(RuleReference(name), rules), budget).positions() > MAX_POSITIONS
     ]
 
 
@@ -91,7 +91,7 @@ def recursive_rules(rules: Mapping[str, Expr], budget: WorkBudget) -> list[str]:
 
 def references(expr: Expr) -> set[str]:
     """The rules that an expression refers to."""
-    return {expr.name} if isinstance(expr, Ref) else set().union(*map(references, children(expr)))
+    return {expr.name} if isinstance(expr, RuleReference) else set().union(*map(references, children(expr)))
 
 
 def _reached(name: str, direct: Mapping[str, set[str]], budget: WorkBudget) -> set[str]:
@@ -120,7 +120,7 @@ def _refers_to_recursion(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudg
 
 def _inlined(expr: Expr, rules: Mapping[str, Expr]) -> Expr:
     match expr:
-        case Ref(name):
+        case RuleReference(name):
             return _inlined(rules[name], rules)
         case Sequence(parts):
             return sequence(*(_inlined(part, rules) for part in parts))

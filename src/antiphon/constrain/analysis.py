@@ -9,8 +9,8 @@ from antiphon.constrain.grammar_ir import (
     Expr,
     GrammarIR,
     Literal,
-    Ref,
     Repeat,
+    RuleReference,
     Sequence,
     Until,
     children,
@@ -24,7 +24,7 @@ def without_unused_rules(grammar_ir: GrammarIR) -> GrammarIR:
     todo = [grammar_ir.start]
     while todo:
         expr = todo.pop()
-        if isinstance(expr, Ref):
+        if isinstance(expr, RuleReference):
             if expr.name not in kept:
                 kept[expr.name] = grammar_ir.rules[expr.name]
                 todo.append(kept[expr.name])
@@ -52,7 +52,7 @@ def is_satisfiable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: P
             return any(is_satisfiable(option, known) for option in options)
         case Repeat(inner, least):
             return least == 0 or is_satisfiable(inner, known)
-        case Ref(name):
+        case RuleReference(name):
             return known(name)
         case Until(on, is_open):
             return is_open or any(then is not None and is_satisfiable(then, known) for _, then in on)
@@ -75,7 +75,7 @@ def nullable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911
             return any(nullable(option, known) for option in options)
         case Repeat(inner, least):
             return least == 0 or nullable(inner, known)
-        case Ref(name):
+        case RuleReference(name):
             return known(name)
         case Until(_, is_open):
             return is_open
@@ -125,7 +125,7 @@ def _left_recursive(grammar_ir: GrammarIR) -> bool:
 
 def _first(expr: Expr, empty: Callable[[Expr], bool]) -> set[str]:
     """The rules that the expression may begin with."""
-    if isinstance(expr, Ref):
+    if isinstance(expr, RuleReference):
         return {expr.name}
     if isinstance(expr, Sequence):
         found: set[str] = set()

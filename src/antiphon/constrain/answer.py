@@ -21,10 +21,10 @@ from antiphon.constrain.grammar_ir import (
     sequence,
     without,
 )
-from antiphon.core.grammar import Grammar, Header, Kind, Span
+from antiphon.core.grammar import Grammar, Header, Span, SpanKind
 
-_SHOWN = (Kind.TEXT, Kind.REASONING)
-_OUTSIDE = (Kind.TEXT, Kind.MARKUP)
+_SHOWN = (SpanKind.TEXT, SpanKind.REASONING)
+_OUTSIDE = (SpanKind.TEXT, SpanKind.MARKUP)
 _BLANKS = repeat(char_class(" \t\r\n"))
 
 
@@ -49,7 +49,7 @@ class AnswerGrammar:
         if isinstance(begins, Header):
             return self._headed(begins, with_speaker=False, may_reason=True)
         assert isinstance(begins, Span)
-        if begins.kind is Kind.REASONING:
+        if begins.kind is SpanKind.REASONING:
             return self._reasoning(name)
         lead = EMPTY if state is None else GAP  # space at the very beginning is said
         return self._reached(name, may_reason=state is None, seen=frozenset({name}), lead=lead)
@@ -90,7 +90,7 @@ class AnswerGrammar:
         ways: list[Expr] = []
         for marker, to in {**span.first, **span.on}.items():
             if to == name:
-                wanted = span.kind is Kind.MARKUP or self._body is not None
+                wanted = span.kind is SpanKind.MARKUP or self._body is not None
                 loops += [optional(sequence(GAP, marker))] if wanted else []
             else:
                 ways.append(sequence(marker, self._led(marker, to, may_reason, seen)))
@@ -107,7 +107,7 @@ class AnswerGrammar:
             return self._headed(state, with_speaker=True, may_reason=may_reason) if written else NOTHING
         if self._opens(to):
             return NOTHING if self._calls is None else self._calls.opened(to)
-        if isinstance(state, Span) and state.kind is Kind.REASONING:
+        if isinstance(state, Span) and state.kind is SpanKind.REASONING:
             return self._reasoning(to) if may_reason else NOTHING
         if to in seen or not isinstance(state, Span) or state.kind not in _OUTSIDE:
             return NOTHING
@@ -115,7 +115,11 @@ class AnswerGrammar:
 
     def _text(self, name: str, span: Span) -> Expr:
         """The body, and the markers that may close it."""
-        if self._body is None or span.kind is not Kind.TEXT or (self._phase and span.phase != self._phase):
+        if (
+            self._body is None
+            or span.kind is not SpanKind.TEXT
+            or (self._phase and span.phase != self._phase)
+        ):
             return NOTHING
         closers = [
             optional(sequence(GAP, marker))
@@ -147,9 +151,9 @@ class AnswerGrammar:
             )
             if "NAME" in text or not isinstance(state, Span):
                 continue
-            if state.kind is Kind.REASONING and may_reason:
+            if state.kind is SpanKind.REASONING and may_reason:
                 ways.append(sequence(lead, self._reasoning(to)))
-            elif state.kind is Kind.TEXT:
+            elif state.kind is SpanKind.TEXT:
                 ways.append(sequence(lead, GAP, self._text(to, state)))
         return alternation(*ways)
 
@@ -160,7 +164,7 @@ class AnswerGrammar:
         assert isinstance(span, Span)
         text = self._states[self._grammar.text]
         assert isinstance(text, Span)
-        markers = {**text.on, **span.on} if span.kind is Kind.MARKUP else span.on
+        markers = {**text.on, **span.on} if span.kind is SpanKind.MARKUP else span.on
         expr = rule(self._rules, f"free {name}", lambda: Until(self._endings(dict(markers)), open=True))
         if not fresh:
             return expr

@@ -39,9 +39,9 @@ from antiphon.core.grammar import (
     JsonArguments,
     Key,
     KeySpelling,
-    Kind,
     Name,
     Span,
+    SpanKind,
     SpelledParser,
     State,
     Trim,
@@ -129,7 +129,7 @@ class ArgumentGrammar:
             return sequence(GAP, self.json(), self._after(state.then))
         if isinstance(state, BraceArguments):
             return self._braces(state)
-        if not isinstance(state, Span) or state.kind is not Kind.CALL:
+        if not isinstance(state, Span) or state.kind is not SpanKind.CALL:
             return NOTHING
         kinds = {type(self._states[to]) for to in (*state.on.values(), *state.peek.values())}
         if ElementArgument in kinds:
@@ -269,7 +269,7 @@ class ArgumentGrammar:
 
     def _outside(self, name: str) -> bool:
         state = self._states[name]
-        return isinstance(state, Span) and state.kind in (Kind.TEXT, Kind.MARKUP)
+        return isinstance(state, Span) and state.kind in (SpanKind.TEXT, SpanKind.MARKUP)
 
     def _may_be_empty(self) -> bool:
         return any(not any(member.required for member in node.members) for node in self._objects)

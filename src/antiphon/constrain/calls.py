@@ -37,10 +37,10 @@ from antiphon.core.grammar import (
     JsonArguments,
     JsonCalls,
     KeyedCalls,
-    Kind,
     Name,
     PythonCalls,
     Span,
+    SpanKind,
     SpelledParser,
     State,
 )
@@ -205,7 +205,7 @@ class CallGrammar:
                 ways.append(sequence(marker, self.opened(to)))
             elif to != name and isinstance(state, Span) and _closes(span, state):
                 ways.append(sequence(marker, self.after(to)))
-        if self._several and span.kind is Kind.MARKUP:
+        if self._several and span.kind is SpanKind.MARKUP:
             ways += (self.opened(to, begins) for begins, to in span.peek.items() if self._opens(to))
         return sequence(*loops, GAP, alternation(*ways))
 
@@ -218,7 +218,7 @@ class CallGrammar:
 
 def opens_call(state: State) -> bool:
     """Whether a call begins in that state, headers of messages aside."""
-    opening = isinstance(state, Span) and state.kind is Kind.OPENING
+    opening = isinstance(state, Span) and state.kind is SpanKind.OPENING
     return opening or (isinstance(state, CallStart) and not isinstance(state, Header))
 
 
@@ -233,4 +233,4 @@ def headings_of(header: Header) -> HeaderSpellings:
 
 def _closes(span: Span, to: Span) -> bool:
     """Whether a marker between these states, behind a call, may be one that closes."""
-    return to.kind is Kind.MARKUP or (to.kind is Kind.TEXT and span.kind is Kind.MARKUP)
+    return to.kind is SpanKind.MARKUP or (to.kind is SpanKind.TEXT and span.kind is SpanKind.MARKUP)

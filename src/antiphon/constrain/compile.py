@@ -28,7 +28,7 @@ from antiphon.constrain.value_syntax import JsonSyntax
 from antiphon.core.constraint import Format, GrammarFormat, JsonObject, JsonSchema, OneOf, Regex, TagFormat
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
-from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.core.turn import CallMode, Function, ToolChoice
 
 
 class Unenforced(NamedTuple):
@@ -124,7 +124,7 @@ class _Compiler:
 
     def compiled(self) -> CompiledConstraint:
         offered = self._callable()
-        must = self._choice.calling is Calling.REQUIRED
+        must = self._choice.calling is CallMode.REQUIRED
         if must and not offered:
             raise RequestError("There is no function that could be called: offer one.", param="tool_choice")
         calls = (
@@ -155,7 +155,7 @@ class _Compiler:
 
     def _callable(self) -> list[Function]:
         """The functions that may be called."""
-        if self._choice.calling is Calling.NONE:
+        if self._choice.calling is CallMode.NONE:
             return []
         names = self._choice.names
         return [tool for tool in self._requirements.tools if names is None or tool.name in names]
@@ -177,7 +177,7 @@ class _Compiler:
         """The schema of a function's arguments: any object, if it is not enforced."""
         if not tool.parameters:
             return SchemaIR(Object())
-        if not tool.strict and self._choice.calling is Calling.AUTO:
+        if not tool.strict and self._choice.calling is CallMode.AUTO:
             return SchemaIR(ANY_OBJECT)
         try:
             schema_ir, unenforced = compile_schema(tool.parameters, self._budget)

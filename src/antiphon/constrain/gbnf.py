@@ -14,8 +14,8 @@ from antiphon.constrain.grammar_ir import (
     Expr,
     GrammarIR,
     Literal,
-    Ref,
     Repeat,
+    RuleReference,
     Sequence,
     Until,
     char_class,
@@ -87,7 +87,7 @@ class _Writer:
             case Repeat(inner, least, most):
                 single = self._single if most is None and least < MANY else self._single_rule
                 return f"{single(inner)}{_count(least, most)}"
-            case Ref(name):
+            case RuleReference(name):
                 return self._named(name)
             case Until():
                 return self._until(expr)
@@ -98,11 +98,15 @@ class _Writer:
 
     def _single(self, expr: Expr) -> str:
         """What a count may stand behind."""
-        return self._part(expr) if isinstance(expr, Literal | CharClass | Ref) else f"({self._options(expr)})"
+        return (
+            self._part(expr)
+            if isinstance(expr, Literal | CharClass | RuleReference)
+            else f"({self._options(expr)})"
+        )
 
     def _single_rule(self, expr: Expr) -> str:
         """The same, so short that it may be written out many times."""
-        if isinstance(expr, Literal | CharClass | Ref):
+        if isinstance(expr, Literal | CharClass | RuleReference):
             return self._part(expr)
         if expr not in self._counted:
             self._counted[expr] = f"each-{len(self._counted)}"

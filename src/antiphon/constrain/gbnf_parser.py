@@ -18,7 +18,7 @@ from antiphon.constrain.grammar_ir import (
     CharClass,
     Expr,
     GrammarIR,
-    Ref,
+    RuleReference,
     alternation,
     merged_ranges,
     repeat,
@@ -46,9 +46,9 @@ def parse_gbnf(text: str, rules: dict[str, Expr], budget: WorkBudget) -> Expr:
     missing = [ref for expr in found.values() for ref in references(expr) if ref not in rules]
     if missing:
         _refuse(f"it has no rule '{missing[0].removeprefix(_PREFIX)}'")
-    validate(GrammarIR(Ref(_name("root")), rules), "format")
+    validate(GrammarIR(RuleReference(_name("root")), rules), "format")
     rules.update(_unambiguous({_name(name): expr for name, expr in found.items()}, budget))
-    return Ref(_name("root"))
+    return RuleReference(_name("root"))
 
 
 def _unambiguous(rules: Mapping[str, Expr], budget: WorkBudget) -> dict[str, Expr]:
@@ -95,7 +95,7 @@ class _Parser:
     def _part(self) -> Expr:
         kind, text = self._next()
         if kind == "name":
-            return Ref(_name(text))
+            return RuleReference(_name(text))
         if kind == "text":
             return sequence("".join(_chars(text[1:-1])))
         if kind == "chars":

@@ -49,7 +49,7 @@ class Repeat(Struct, frozen=True):
     most: int | None = None
 
 
-class Ref(Struct, frozen=True):
+class RuleReference(Struct, frozen=True):
     """What the rule of that name says."""
 
     name: str
@@ -80,7 +80,7 @@ class Dfa(Struct, frozen=True):
     begun: int = 0
 
 
-Expr = Literal | CharClass | Sequence | Alternation | Repeat | Ref | Until | Dfa
+Expr = Literal | CharClass | Sequence | Alternation | Repeat | RuleReference | Until | Dfa
 
 EMPTY = Literal("")
 NOTHING = Alternation(())
@@ -195,12 +195,12 @@ ANY_CHAR = CharClass(((0, 0xD7FF), (0xE000, MAX_CHAR)))
 """Any character; surrogates are none."""
 
 
-def rule(rules: dict[str, Expr], name: str, make: Callable[[], Expr]) -> Ref:
+def rule(rules: dict[str, Expr], name: str, make: Callable[[], Expr]) -> RuleReference:
     """A reference to the rule of that name, which is made if there is none; it may refer to itself."""
     if name not in rules:
         rules[name] = NOTHING
         rules[name] = make()
-    return Ref(name)
+    return RuleReference(name)
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:

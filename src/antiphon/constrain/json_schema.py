@@ -39,10 +39,10 @@ from antiphon.constrain.schema_ir import (
     NEVER,
     Array,
     Const,
+    DefinitionReference,
     Number,
     Object,
     Property,
-    Reference,
     SchemaIR,
     SchemaNode,
     String,
@@ -125,7 +125,7 @@ class SchemaCompiler:
             depth, self._depth = self._depth, 0
             self._definitions[reference] = self._node(target, reference.removeprefix("#"))
             self._depth = depth
-        return Reference(reference)
+        return DefinitionReference(reference)
 
     def _plain(self, schema: Schema, at: str) -> SchemaNode:
         """A schema with `$ref` and `allOf` merged into it."""

@@ -13,8 +13,8 @@ from antiphon.constrain.grammar_ir import (
     Expr,
     GrammarIR,
     Literal,
-    Ref,
     Repeat,
+    RuleReference,
     Sequence,
     Until,
     alternation,
@@ -134,7 +134,7 @@ class Matcher:
             return [self._push(option, 0, rest) for option in expr.options]
         if isinstance(expr, Repeat):
             return self._repeated(expr, at, rest)
-        if isinstance(expr, Ref):
+        if isinstance(expr, RuleReference):
             return [self._push(self._rules[expr.name], 0, rest)]
         if isinstance(expr, Dfa):
             return self._led(expr, at, rest)

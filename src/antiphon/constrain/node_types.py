@@ -10,9 +10,9 @@ from antiphon.constrain.schema_ir import (
     AnyValue,
     Array,
     Const,
+    DefinitionReference,
     Number,
     Object,
-    Reference,
     SchemaNode,
     String,
     Union,
@@ -47,7 +47,7 @@ def single_types(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> lis
         each = todo.pop(0)
         if isinstance(each, Union | AnyValue):
             todo = [*(each.options if isinstance(each, Union) else ANY_VALUE_NODES), *todo]
-        elif not isinstance(each, Reference):
+        elif not isinstance(each, DefinitionReference):
             found.append(each)
         elif each.name not in seen:
             seen.add(each.name)
@@ -76,7 +76,7 @@ def object_nodes(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> lis
 def accepts_any_text(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> bool:
     """Whether any text may be written: a string of any kind, alone or beside types that need not fit."""
     for _ in range(len(definitions) + 1):
-        if not isinstance(node, Reference):
+        if not isinstance(node, DefinitionReference):
             break
         node = definitions[node.name]
     options = node.options if isinstance(node, Union) else (node,)
@@ -85,7 +85,7 @@ def accepts_any_text(node: SchemaNode, definitions: Mapping[str, SchemaNode]) ->
 
 def is_ambiguous_union(node: Union) -> bool:
     """Whether what is written as a string may be read as a value of another type, and not fit."""
-    strings = [each for each in node.options if isinstance(each, String | Reference | AnyValue)]
+    strings = [each for each in node.options if isinstance(each, String | DefinitionReference | AnyValue)]
     single_types = (Const(None), Const(True), Const(False), Number(NUMBER))
     others = [
         each

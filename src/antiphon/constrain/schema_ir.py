@@ -72,7 +72,7 @@ class Union(Struct, frozen=True):
     options: tuple["SchemaNode", ...]
 
 
-class Reference(Struct, frozen=True):
+class DefinitionReference(Struct, frozen=True):
     """A reference to a definition."""
 
     name: str
@@ -82,7 +82,7 @@ class AnyValue(Struct, frozen=True):
     """Any JSON value."""
 
 
-SchemaNode = Const | String | Number | Array | Object | Union | Reference | AnyValue
+SchemaNode = Const | String | Number | Array | Object | Union | DefinitionReference | AnyValue
 
 NEVER = Union(())
 ANY_VALUE = AnyValue()

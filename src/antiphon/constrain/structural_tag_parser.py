@@ -13,7 +13,16 @@ from msgspec import Meta, Struct
 
 from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.gbnf_parser import parse_gbnf
-from antiphon.constrain.grammar_ir import EMPTY, Expr, Ref, Until, alternation, optional, repeat, sequence
+from antiphon.constrain.grammar_ir import (
+    EMPTY,
+    Expr,
+    RuleReference,
+    Until,
+    alternation,
+    optional,
+    repeat,
+    sequence,
+)
 from antiphon.constrain.json_schema import compile_schema
 from antiphon.constrain.regex import client_regex
 from antiphon.constrain.value_syntax import JsonSyntax
@@ -40,7 +49,7 @@ class RegexFormat(Struct, tag="regex"):
     pattern: str
 
 
-class GrammarFormat(Struct, tag="grammar"):
+class GbnfFormat(Struct, tag="grammar"):
     """Text of a grammar in GBNF."""
 
     grammar: str
@@ -97,7 +106,7 @@ class TagsWithSeparator(Struct, tag="tags_with_separator"):
     stop_after_first: bool = False
 
 
-Bounded = ConstString | SchemaFormat | RegexFormat | GrammarFormat | TagFormat | TagsWithSeparator
+Bounded = ConstString | SchemaFormat | RegexFormat | GbnfFormat | TagFormat | TagsWithSeparator
 """The formats that end by themselves."""
 
 Format = Bounded | AnyText | SequenceFormat | OrFormat | TriggeredTags
@@ -111,7 +120,7 @@ class Structure(Struct, rename={"json_schema": "schema"}):
     end: str
 
 
-class StructuralTag(Struct):
+class StructuralTagSpec(Struct):
     """The whole."""
 
     format: Format
@@ -142,9 +151,9 @@ def parse_structural_tag(
     return parser.expr(_decoded(spec).format, "", 0), parser.unenforced
 
 
-def _decoded(spec: Mapping[str, Any]) -> StructuralTag | OlderStructuralTag:
-    syntax: type[StructuralTag | OlderStructuralTag] = (
-        OlderStructuralTag if "structures" in spec else StructuralTag
+def _decoded(spec: Mapping[str, Any]) -> StructuralTagSpec | OlderStructuralTag:
+    syntax: type[StructuralTagSpec | OlderStructuralTag] = (
+        OlderStructuralTag if "structures" in spec else StructuralTagSpec
     )
     try:
         return msgspec.convert(spec, syntax)
@@ -189,7 +198,7 @@ class _Parser:
                 return self._schema(schema)
             case RegexFormat(pattern):
                 return client_regex(pattern, self._budget)
-            case GrammarFormat(grammar):
+            case GbnfFormat(grammar):
                 return parse_gbnf(grammar, self._rules, self._budget)
             case TagFormat():
                 return self._tag(spec, spec.begin, depth)
@@ -204,7 +213,7 @@ class _Parser:
             raise RequestError("Text after triggered tags is ambiguous. Put it into them.", param="format")
         name = f"tags {len(self._rules)}"
         self._rules[name] = EMPTY
-        again = EMPTY if spec.stop_after_first else Ref(name)
+        again = EMPTY if spec.stop_after_first else RuleReference(name)
         ways = []
         for trigger in dict.fromkeys(spec.triggers):
             tags = [tag for tag in spec.tags if tag.begin.startswith(trigger)]
@@ -213,7 +222,7 @@ class _Parser:
             rests = [self._tag(tag, tag.begin[len(trigger) :], depth) for tag in tags]
             ways.append((trigger, sequence(alternation(*rests), again)))
         self._rules[name] = Until(tuple(ways), open=not spec.at_least_one)
-        return Ref(name)
+        return RuleReference(name)
 
     def _separated(self, spec: TagsWithSeparator, depth: int) -> Expr:
         one = alternation(*(self._tag(tag, tag.begin, depth) for tag in spec.tags))

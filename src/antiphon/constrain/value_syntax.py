@@ -14,7 +14,7 @@ from antiphon.constrain.grammar_ir import (
     CharClass,
     Expr,
     Literal,
-    Ref,
+    RuleReference,
     Until,
     alternation,
     char_class,
@@ -31,9 +31,9 @@ from antiphon.constrain.schema_ir import (
     FREE_TEXT,
     Array,
     Const,
+    DefinitionReference,
     Number,
     Object,
-    Reference,
     SchemaNode,
     String,
     Union,
@@ -91,7 +91,7 @@ class ValueSyntax:
                 return self.object(node)
             case Union(options):
                 return alternation(*map(self.expr, options))
-            case Reference(name):
+            case DefinitionReference(name):
                 return self._ruled(f"{self._scope} {name}", lambda: self.expr(self._definitions[name]))
             case _:
                 return self.anything()
@@ -221,7 +221,7 @@ class JsonSyntax(ValueSyntax):
 
     def _part(self, expr: Expr) -> Expr:
         """A rule for what is used in several places."""
-        atomic = expr == NOTHING or isinstance(expr, Ref | Literal | CharClass)
+        atomic = expr == NOTHING or isinstance(expr, RuleReference | Literal | CharClass)
         return expr if atomic else self._ruled(f"{self._scope} {len(self._rules)}", lambda: expr)
 
     def _between(self, opening: str, inner: Expr, closing: str) -> Expr:

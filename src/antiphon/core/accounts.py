@@ -105,9 +105,9 @@ class Account:
             self._check(self.requests, 1, "requests")
             self.requests.take(1)
 
-    def answering(self) -> "_Answering":
+    def answering(self) -> "_RunningAnswer":
         """Have a place for one answer while the block runs."""
-        return _Answering(self)
+        return _RunningAnswer(self)
 
     def begin_answer(self) -> None:
         """Take a place for one answer."""
@@ -176,7 +176,7 @@ class Account:
             yield "tokens", self.tokens
 
 
-class _Answering:
+class _RunningAnswer:
     """See `Account.answering`."""
 
     __slots__ = ("_account",)

@@ -5,14 +5,14 @@ shows. Engines that are held to the tool choice never get that far.
 """
 
 from antiphon.core.events import ArgumentsDelta, CallEnded, CallStarted, Event, Finished, Markup
-from antiphon.core.turn import Calling, ToolChoice
+from antiphon.core.turn import CallMode, ToolChoice
 
 
 class CallFilter:
     """Filters the events of one generation. `over`: as many calls as may be are made."""
 
     def __init__(self, choice: ToolChoice) -> None:
-        self._names = frozenset() if choice.calling is Calling.NONE else choice.names
+        self._names = frozenset() if choice.calling is CallMode.NONE else choice.names
         self._left = choice.most
         self._hiding = False
         self.over = False

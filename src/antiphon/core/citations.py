@@ -14,14 +14,14 @@ from msgspec import Struct
 
 from antiphon.core.containers import paths_in
 from antiphon.core.file_search import FileResult, file_marks
-from antiphon.core.tool_result import FilesSearched, Printed, Shown, ToolResult, WrittenFile
+from antiphon.core.tool_result import FileSearchDetails, ProgramDetails, ShownPages, ToolResult, WrittenFile
 
 _MARK = re.compile(r"【(\d{1,6})†(?:[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?[^†】\n]{0,100}|source)】")
 _END = 10**7  # no page has such a line
 _LINE = re.compile(r"^L(\d{1,7}): (.*)$", re.MULTILINE)
 
 
-class Cited(Struct, frozen=True):
+class CitationMark(Struct, frozen=True):
     """A mark, from `start` to `end` of a text in characters, and the page or part of a file that it cites.
 
     A file that was `written` is in a container. `quote` is what was shown of the lines of a page.
@@ -41,7 +41,7 @@ class Citations:
     """What the answer has found and written so far, and may cite."""
 
     def __init__(self) -> None:
-        self._pages: dict[int, tuple[Shown, list[tuple[int, str]]]] = {}  # and lines, with their numbers
+        self._pages: dict[int, tuple[ShownPages, list[tuple[int, str]]]] = {}  # and lines, with their numbers
         self._files: dict[int, tuple[FileResult, ...]] = {}
         self._written: dict[str, tuple[str, WrittenFile]] = {}  # by path: its container, and the file
 
@@ -50,20 +50,20 @@ class Citations:
         if result.shown is not None:
             lines = [(int(number), line) for number, line in _LINE.findall(result.text)]
             self._pages[result.shown.cursor] = result.shown, lines
-        if isinstance(details := result.details, FilesSearched):
+        if isinstance(details := result.details, FileSearchDetails):
             self._files[details.number] = details.results
-        if isinstance(details, Printed):
+        if isinstance(details, ProgramDetails):
             for file in details.files:
                 self._written[file.path] = details.container_id, file
 
-    def find(self, text: str) -> list[Cited]:
+    def find(self, text: str) -> list[CitationMark]:
         """The citations in a text, in their order."""
         found = [*self._pages_in(text)] if self._pages else []
         found += self._files_in(text) if self._files else ()
         found += self._written_in(text) if self._written else ()
         return sorted(found, key=attrgetter("start"))
 
-    def _pages_in(self, text: str) -> Iterator[Cited]:
+    def _pages_in(self, text: str) -> Iterator[CitationMark]:
         for mark in _MARK.finditer(text):
             if (page := self._pages.get(int(mark[1]))) is None:
                 continue
@@ -77,19 +77,19 @@ class Citations:
                 # Without lines that say something, it is all of the source that is cited.
                 named = _quote(lines, first, int(mark[3] or first)) if mark[2] else ""
                 quote = named or _quote(lines, source.line, end - 1)
-                yield Cited(*mark.span(), source.url, source.title, quote=quote)
+                yield CitationMark(*mark.span(), source.url, source.title, quote=quote)
 
-    def _files_in(self, text: str) -> Iterator[Cited]:
+    def _files_in(self, text: str) -> Iterator[CitationMark]:
         for start, end, search, result in file_marks(text):
             results = self._files.get(search, ())
             if result < len(results):
-                yield Cited(start, end, file=results[result])
+                yield CitationMark(start, end, file=results[result])
 
-    def _written_in(self, text: str) -> Iterator[Cited]:
+    def _written_in(self, text: str) -> Iterator[CitationMark]:
         for start, end, path in paths_in(text):
             container, file = self._written.get(path, ("", None))
             if file is not None:
-                yield Cited(start, end, written=file, container=container)
+                yield CitationMark(start, end, written=file, container=container)
 
 
 def _quote(lines: list[tuple[int, str]], first: int, last: int) -> str:

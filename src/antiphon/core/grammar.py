@@ -24,7 +24,7 @@ Markers = Mapping[str, str]
 """Marker → the state that it leads to."""
 
 
-class Kind(Enum):
+class SpanKind(Enum):
     """What the text of a span is."""
 
     TEXT = auto()
@@ -52,7 +52,7 @@ class Span(Struct, frozen=True):
     `entry_text` is emitted as text on entry: the prompt or a marker contains it.
     """
 
-    kind: Kind
+    kind: SpanKind
     on: Markers = {}
     first: Markers = {}
     peek: Markers = {}
@@ -344,7 +344,7 @@ class Grammar(Struct, frozen=True):
         # A closing marker without an opening one, or a second one, is markup until text was read.
         shown = replace(text, first={**closes, **opens, **text.first}, again=reopens)
         calls = {marker: to for marker, to in text.on.items() if not _is_outside_calls(self.states[to])}
-        reasoning = Span(Kind.REASONING, {**(calls if markers.calls else {}), **closes}, opens)
+        reasoning = Span(SpanKind.REASONING, {**(calls if markers.calls else {}), **closes}, opens)
         return replace(self, states={**self.states, self.text: shown, "reasoning": reasoning})
 
     def map_markers(self, rename: Callable[[str], str]) -> "Grammar":
@@ -390,7 +390,7 @@ def _map_state_markers(state: State, rename: Callable[[str], str]) -> State:
 
 
 def _is_outside_calls(state: State) -> bool:
-    return isinstance(state, Span) and state.kind in (Kind.TEXT, Kind.REASONING, Kind.MARKUP)
+    return isinstance(state, Span) and state.kind in (SpanKind.TEXT, SpanKind.REASONING, SpanKind.MARKUP)
 
 
 def _within(state: State, kept: Mapping[str, State]) -> State:

@@ -205,10 +205,10 @@ def is_small(body: bytes, limits: Limits) -> bool:
 
 def check_body(body: Any, limits: Limits) -> None:
     """Refuse a body, as it was decoded, that has more of something than is allowed. Raises RequestError."""
-    _Counter(limits, "values", limits.values).visit(body, None, None, 0)
+    _ValueCounter(limits, "values", limits.values).visit(body, None, None, 0)
 
 
-class _Counter:
+class _ValueCounter:
     """Visits objects and lists, and counts the values in them: in all so many of the limit `name`."""
 
     def __init__(self, limits: Limits, name: str, left: int) -> None:
@@ -234,7 +234,7 @@ class _Counter:
                 continue
             inner = _COUNTED.get(key) if isinstance(key, str) else counted  # a list of lists
             if key in _SCHEMAS and self._name == "values":
-                schema = _Counter(limits, "schema_values", limits.schema_values)
+                schema = _ValueCounter(limits, "schema_values", limits.schema_values)
                 schema.visit(each, (path, key), inner, depth + 1)
                 self._left -= limits.schema_values - schema._left
             else:

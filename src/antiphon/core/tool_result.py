@@ -18,7 +18,7 @@ class WrittenFile(Struct, frozen=True):
     size: int
 
 
-class Printed(Struct, frozen=True, tag="printed"):
+class ProgramDetails(Struct, frozen=True, tag="printed"):
     """A program was run. `logs` is all that it printed, its traceback included.
 
     If it ran in a container there are that one's id, and the files that it has written. The media of the
@@ -30,7 +30,7 @@ class Printed(Struct, frozen=True, tag="printed"):
     files: tuple[WrittenFile, ...] = ()
 
 
-class Searched(Struct, frozen=True, tag="searched"):
+class SearchDetails(Struct, frozen=True, tag="searched"):
     """The web was searched. `sources` are the URLs of what was found, in the order in which it is shown.
 
     `titles` are those of the same pages; results that were recorded before there were any have none.
@@ -41,20 +41,20 @@ class Searched(Struct, frozen=True, tag="searched"):
     titles: tuple[str, ...] = ()
 
 
-class Opened(Struct, frozen=True, tag="opened"):
+class OpenDetails(Struct, frozen=True, tag="opened"):
     """A page was opened. `url` is None if that is unknown."""
 
     url: str | None
 
 
-class Found(Struct, frozen=True, tag="found"):
+class FindDetails(Struct, frozen=True, tag="found"):
     """A page was searched for a text."""
 
     url: str | None
     pattern: str
 
 
-class Executed(Struct, frozen=True, tag="executed"):
+class CommandDetails(Struct, frozen=True, tag="executed"):
     """A command was run. `exit_code` is None if its time was up."""
 
     stdout: str
@@ -62,7 +62,7 @@ class Executed(Struct, frozen=True, tag="executed"):
     exit_code: int | None
 
 
-class FilesSearched(Struct, frozen=True, tag="files_searched"):
+class FileSearchDetails(Struct, frozen=True, tag="files_searched"):
     """Vector stores were searched: the search of this `number` in the answer, counted from 0."""
 
     queries: tuple[str, ...]
@@ -85,11 +85,18 @@ class OtherDetails(Struct, frozen=True, tag="other"):
 
 
 ToolResultDetails = (
-    Printed | Searched | Opened | Found | Executed | FilesSearched | RemoteFailure | OtherDetails
+    ProgramDetails
+    | SearchDetails
+    | OpenDetails
+    | FindDetails
+    | CommandDetails
+    | FileSearchDetails
+    | RemoteFailure
+    | OtherDetails
 )
 
 
-class Source(Struct, frozen=True):
+class CitablePage(Struct, frozen=True):
     """A page that can be cited. What is shown of it begins at `line`."""
 
     url: str
@@ -97,11 +104,11 @@ class Source(Struct, frozen=True):
     line: int = 0
 
 
-class Shown(Struct, frozen=True):
+class ShownPages(Struct, frozen=True):
     """Pages that the model got under a `cursor`, by which it may cite their lines."""
 
     cursor: int
-    sources: tuple[Source, ...]
+    sources: tuple[CitablePage, ...]
 
 
 class ToolResult(Struct, frozen=True):
@@ -114,11 +121,11 @@ class ToolResult(Struct, frozen=True):
     text: str
     details: ToolResultDetails | None = None
     failed: bool = False
-    shown: Shown | None = None
+    shown: ShownPages | None = None
     media: tuple[bytes, ...] = ()
 
 
-class Tell(Protocol):
+class OutputCallback(Protocol):
     """A callback that gets the output of a program while it runs.
 
     It gets more of its standard output, or of its standard error. All that is streamed of a call is the
@@ -130,5 +137,5 @@ class Tell(Protocol):
         ...
 
 
-def unheard(stdout: str = "", stderr: str = "") -> None:
-    """A `Tell`, where nobody listens."""
+def ignore_output(stdout: str = "", stderr: str = "") -> None:
+    """A `OutputCallback`, where nobody listens."""

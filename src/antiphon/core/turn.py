@@ -55,7 +55,7 @@ class Function(Struct, frozen=True):
     hosted: Hosted | None = None
 
 
-class Calling(StrEnum):
+class CallMode(StrEnum):
     """Whether the model calls its tools."""
 
     NONE = "none"
@@ -76,7 +76,7 @@ class ToolChoice(Struct, frozen=True):
     `parallel` a generation ends after one call.
     """
 
-    calling: Calling = Calling.AUTO
+    calling: CallMode = CallMode.AUTO
     names: frozenset[str] | None = None
     parallel: bool = True
     named: bool = False
@@ -94,7 +94,7 @@ class ToolChoice(Struct, frozen=True):
         """
         if self.named or not self.parallel:
             return 1
-        return MAX_DEMANDED_CALLS if self.calling is Calling.REQUIRED else None
+        return MAX_DEMANDED_CALLS if self.calling is CallMode.REQUIRED else None
 
 
 class Sampling(Struct, frozen=True):

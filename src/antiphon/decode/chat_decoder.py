@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind
 from antiphon.core.events import Event, Finished, TextDelta, Usage
-from antiphon.core.grammar import Kind
+from antiphon.core.grammar import SpanKind
 from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
@@ -21,7 +21,7 @@ from antiphon.decode.token_map import TokenMap
 BYTES_PER_TOKEN = 4
 """What a token takes, about, where nobody counts."""
 
-_KINDS = {PieceKind.TEXT: Kind.TEXT, PieceKind.REASONING: Kind.REASONING}
+_KINDS = {PieceKind.TEXT: SpanKind.TEXT, PieceKind.REASONING: SpanKind.REASONING}
 
 
 class ChatDecoder:
@@ -87,7 +87,7 @@ class ChatDecoder:
 
     def _passes(self, piece: Piece) -> bool:
         """It is text, like that before it, and needs nothing but a delta."""
-        return piece.kind is PieceKind.TEXT and self._call is None and self._builder.passes(Kind.TEXT)
+        return piece.kind is PieceKind.TEXT and self._call is None and self._builder.passes(SpanKind.TEXT)
 
     def _count(self, piece: Piece) -> None:
         self._bytes[piece.kind] += len(piece.text.encode())
@@ -132,7 +132,7 @@ class ChatDecoder:
             self._call = _Call(piece.call)
             self._continue(self._call, piece)
 
-    def _show(self, kind: Kind, piece: Piece) -> None:
+    def _show(self, kind: SpanKind, piece: Piece) -> None:
         if piece.text:
             self._builder.enter(kind)
             self._token_map.add(Chunk(piece.text, piece.tokens))
@@ -181,7 +181,7 @@ class ChatDecoder:
         builder = self._builder
         if not call.name:
             builder.malformed("a call without a name")
-            self._show(Kind.TEXT, Piece(PieceKind.TEXT, "".join(call.unread)))
+            self._show(SpanKind.TEXT, Piece(PieceKind.TEXT, "".join(call.unread)))
         elif not call.begun and cut:
             builder.malformed("the call was truncated")
             builder.discard_call()

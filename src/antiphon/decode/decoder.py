@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event, ReasoningDelta, TextDelta
-from antiphon.core.grammar import Grammar, Header, Kind, Span, State, TextArguments
+from antiphon.core.grammar import Grammar, Header, Span, SpanKind, State, TextArguments
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
 from antiphon.decode.lexer import NEVER_PLAIN
-from antiphon.decode.readers import RETRACT, Reader, SpanReader, Step
+from antiphon.decode.readers import RETRACT, SpanReader, StateReader, Step
 from antiphon.decode.stops import StopMatcher
 from antiphon.decode.table import Table
 from antiphon.decode.token_map import TokenMap
@@ -134,7 +134,7 @@ class Decoder:
         self._plain_length = self._plain_tokens = 0  # of plain chunks that are not counted yet
         self._prefix_left = 0  # characters of `call_prefix` that are still to be removed from events
         self.state = table.grammar.text
-        self._reader: Reader = table[self.state].make(self._builder)
+        self._reader: StateReader = table[self.state].make(self._builder)
         self._go_to(state or table.grammar.start)
         if state is None:
             self.keep_space()
@@ -156,7 +156,7 @@ class Decoder:
     def in_reasoning(self) -> bool:
         """Whether the next text is reasoning."""
         state = self._table[self.state].state
-        return isinstance(state, Span) and state.kind is Kind.REASONING
+        return isinstance(state, Span) and state.kind is SpanKind.REASONING
 
     @property
     def open_delta(self) -> type[TextDelta | ReasoningDelta] | None:
@@ -237,7 +237,7 @@ class Decoder:
         reader, kind = self._reader, self._table[self.state].visible_kind
         self._plain_texts = self._spaces = NEVER_PLAIN
         if kind is not None and not self._prefix_left and isinstance(reader, SpanReader):
-            self._delta = ReasoningDelta if kind is Kind.REASONING else TextDelta
+            self._delta = ReasoningDelta if kind is SpanKind.REASONING else TextDelta
             if (lexer := reader.text_lexer) and self._builder.passes(kind) and self._token_map.idle:
                 self._plain_texts, self._spaces = lexer.plain, lexer.space
         self._plain = self._plain_texts
@@ -371,4 +371,4 @@ class Decoder:
 
 
 def _is_opening(state: State) -> bool:
-    return isinstance(state, Span) and state.kind is Kind.OPENING
+    return isinstance(state, Span) and state.kind is SpanKind.OPENING

@@ -25,7 +25,7 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from antiphon.core.grammar import AcceptedNames, ArgumentKey, CallHeader, Kind
+from antiphon.core.grammar import AcceptedNames, ArgumentKey, CallHeader, SpanKind
 from antiphon.decode.arguments.elements import Element
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.arguments.writer import ObjectWriter
@@ -82,9 +82,9 @@ class EventBuilder:
         self._stop = stop
         self._tools = tools
         self._held = ""  # visible text that may be the beginning of a stop string
-        self._kind = Kind.TEXT  # of the text that is being read
+        self._kind = SpanKind.TEXT  # of the text that is being read
         self._phase: str | None = None  # the phase of the text that is being read
-        self._open: Kind | None = None  # the open item: text, reasoning or call
+        self._open: SpanKind | None = None  # the open item: text, reasoning or call
         self._writer = ObjectWriter({})
         self._broken = False  # the arguments of the open call are no JSON any more
         self._provisional: list[str] | None = None
@@ -104,17 +104,17 @@ class EventBuilder:
 
     # Text and markup
 
-    def enter(self, kind: Kind, phase: str | None = None) -> None:
+    def enter(self, kind: SpanKind, phase: str | None = None) -> None:
         """Text of this kind comes next: close an open item of another kind."""
         # A call that is named and has no argument is not open yet, and ends here all the same.
         if self._named is not None or self._open is not kind or self._phase != phase:
             self.close()
         self._kind, self._phase = kind, phase
-        self.reasoned = self.reasoned or kind is Kind.REASONING
+        self.reasoned = self.reasoned or kind is SpanKind.REASONING
 
-    def text(self, kind: Kind, raw: str) -> None:
+    def text(self, kind: SpanKind, raw: str) -> None:
         """Text of a span."""
-        if self._stop is None or kind is not Kind.TEXT:
+        if self._stop is None or kind is not SpanKind.TEXT:
             self._show(kind, raw)
         else:
             self._show_until_stop(self._stop, self._held + raw)
@@ -122,7 +122,7 @@ class EventBuilder:
     def insert_text(self, text: str) -> None:
         """Add visible text that the model did not write."""
         if text:
-            self._open_item(Kind.TEXT)
+            self._open_item(SpanKind.TEXT)
             self._events.append(TextDelta(text, ""))
 
     def markup(self, raw: str) -> None:
@@ -145,12 +145,12 @@ class EventBuilder:
             self.arguments(self._writer.end(), "")
             self.end_call()
         elif self._open is not None:
-            self._events.append(TextEnded() if self._open is Kind.TEXT else ReasoningEnded())
+            self._events.append(TextEnded() if self._open is SpanKind.TEXT else ReasoningEnded())
         self._open = None
 
-    def passes(self, kind: Kind) -> bool:
+    def passes(self, kind: SpanKind) -> bool:
         """Plain text of this kind needs nothing but a delta: its item is open, and nothing waits."""
-        return self._open is kind and not self._held and (self._stop is None or kind is not Kind.TEXT)
+        return self._open is kind and not self._held and (self._stop is None or kind is not SpanKind.TEXT)
 
     # The opening of a call
 
@@ -207,8 +207,8 @@ class EventBuilder:
         marker, raw = self.retract()
         raw = (marker or "") + raw
         # Also where it is called out of reasoning: its tokens are none of reasoning.
-        self.enter(Kind.MARKUP)
-        self._open = Kind.CALL
+        self.enter(SpanKind.MARKUP)
+        self._open = SpanKind.CALL
         if call_id is None or call_id in self._call_ids:  # models repeat ids
             call_id = self._ids(name, self._calls)
         self._call_ids.add(call_id)
@@ -221,7 +221,7 @@ class EventBuilder:
     @property
     def in_call(self) -> bool:
         """Whether a call is open."""
-        return self._open is Kind.CALL or self._named is not None
+        return self._open is SpanKind.CALL or self._named is not None
 
     def arguments(self, text: str, raw: str) -> None:
         """Add JSON text to the arguments of the call, which starts if that is the first."""
@@ -312,22 +312,22 @@ class EventBuilder:
     def _take(self, raw: str, visible: bool = False) -> tuple[Token, ...]:
         tokens = self._token_map.take(len(raw), visible)
         self.completion_tokens += len(tokens)
-        if self._kind is Kind.REASONING:  # space and markers inside reasoning count as reasoning
+        if self._kind is SpanKind.REASONING:  # space and markers inside reasoning count as reasoning
             self.reasoning_tokens += len(tokens)
         return tokens
 
-    def _show(self, kind: Kind, raw: str) -> None:
+    def _show(self, kind: SpanKind, raw: str) -> None:
         self._open_item(kind)
-        if kind is Kind.TEXT:
+        if kind is SpanKind.TEXT:
             self._events.append(TextDelta(raw, raw, self._take(raw, visible=True)))
         else:
             self._events.append(ReasoningDelta(raw, raw, self._take(raw)))
 
-    def _open_item(self, kind: Kind) -> None:
+    def _open_item(self, kind: SpanKind) -> None:
         if self._open is not kind:
             self.close()
             self._open = kind
-            self._events.append(TextStarted(self._phase) if kind is Kind.TEXT else ReasoningStarted())
+            self._events.append(TextStarted(self._phase) if kind is SpanKind.TEXT else ReasoningStarted())
 
     def _show_until_stop(self, stop: StopMatcher, text: str) -> None:
         self._held = ""
@@ -336,7 +336,7 @@ class EventBuilder:
             return
         end, self.stopped = stop.find(text)
         if end:
-            self._show(Kind.TEXT, text[:end])
+            self._show(SpanKind.TEXT, text[:end])
         if self.stopped:
             self.markup(text[end:])
         else:
@@ -347,4 +347,4 @@ class EventBuilder:
         if self._held and self._stop is not None:
             held, self._held = self._held, ""
             self._stop.reset()
-            self._show(Kind.TEXT, held)
+            self._show(SpanKind.TEXT, held)

@@ -7,7 +7,7 @@ that finds that a provisional call is not one returns `RETRACT` as the state.
 
 from typing import Final, NamedTuple, Protocol
 
-from antiphon.core.grammar import Kind, Span
+from antiphon.core.grammar import Span, SpanKind
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.lexer import MAX_SPACE, Lexer, MarkerMatch
 
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     raw: str = ""
 
 
-class Reader(Protocol):
+class StateReader(Protocol):
     """Reads the text of one state."""
 
     def feed(self, text: str) -> Step | None:
@@ -48,7 +48,7 @@ class SpanTable:
     __slots__ = ("begin", "kind", "lexer", "otherwise", "peek", "to")
 
     def __init__(self, span: Span, name: str) -> None:
-        only_space = span.kind in (Kind.MARKUP, Kind.OPENING) and span.otherwise != name
+        only_space = span.kind in (SpanKind.MARKUP, SpanKind.OPENING) and span.otherwise != name
         self.kind = span.kind
         self.otherwise = span.otherwise or RETRACT if only_space else None
         self.peek = frozenset(span.peek)
@@ -88,7 +88,7 @@ class SpanReader:
         """The same, with nothing held back."""
         self._final = True
         step = self.feed(text)
-        if step is None and self._table.kind is Kind.OPENING:
+        if step is None and self._table.kind is SpanKind.OPENING:
             return Step(RETRACT, self._held)
         if step is None:
             self._report(self._held)
@@ -133,7 +133,7 @@ class SpanReader:
     def _begin(self, content: str, rest: str) -> Step | None:
         """Report the first text of this span; from here on the markers in `first` are text."""
         self._lexer = self._table.lexer
-        if self._table.kind is Kind.CALL:
+        if self._table.kind is SpanKind.CALL:
             self._builder.malformed("text between the arguments of a call")
         self._report(content)
         return self.feed(rest)
@@ -146,7 +146,7 @@ class SpanReader:
         return body
 
     def _report(self, text: str) -> None:
-        if self._table.kind in (Kind.CALL, Kind.MARKUP):
+        if self._table.kind in (SpanKind.CALL, SpanKind.MARKUP):
             self._builder.markup(text)
         elif text:
             self._builder.text(self._table.kind, text)

@@ -16,10 +16,10 @@ from antiphon.core.grammar import (
     JsonCalls,
     Key,
     KeyedCalls,
-    Kind,
     Name,
     PythonCalls,
     Span,
+    SpanKind,
     State,
     TextArguments,
     Value,
@@ -38,7 +38,7 @@ from antiphon.decode.header_reader import HeaderReader
 from antiphon.decode.json_calls import JsonCallsReader, KeyedCallsReader
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.python_calls import PythonCallsReader
-from antiphon.decode.readers import Reader, SpanReader, SpanTable
+from antiphon.decode.readers import SpanReader, SpanTable, StateReader
 
 
 class CompiledState:
@@ -46,16 +46,16 @@ class CompiledState:
 
     __slots__ = ("make", "outside_calls", "starts_call", "state", "visible", "visible_kind")
 
-    def __init__(self, state: State, make: Callable[[EventBuilder], Reader]) -> None:
+    def __init__(self, state: State, make: Callable[[EventBuilder], StateReader]) -> None:
         kind = state.kind if isinstance(state, Span) else None
         self.state = state
         self.make = make
-        self.starts_call = kind is Kind.OPENING or isinstance(state, CallStart)
+        self.starts_call = kind is SpanKind.OPENING or isinstance(state, CallStart)
         """A call may start here."""
-        self.visible = kind in (Kind.TEXT, Kind.REASONING)
+        self.visible = kind in (SpanKind.TEXT, SpanKind.REASONING)
         """The text is content or reasoning."""
         self.visible_kind = kind if self.visible else None
-        self.outside_calls = self.visible or kind is Kind.MARKUP
+        self.outside_calls = self.visible or kind is SpanKind.MARKUP
         """No call is open here."""
 
 
@@ -72,7 +72,7 @@ class Table:
         """The state of that name."""
         return self._entries[name]
 
-    def _maker(self, name: str, state: State) -> Callable[[EventBuilder], Reader]:
+    def _maker(self, name: str, state: State) -> Callable[[EventBuilder], StateReader]:
         if isinstance(state, Span):
             first, again = (SpanTable(each, name) for each in (state, _once_more(state)))
             return lambda builder: SpanReader(again if builder.reasoned else first, builder)
@@ -82,7 +82,7 @@ class Table:
         return partial(_READERS[type(state)], state, lexer)
 
 
-_READERS: dict[type[State], Callable[[Any, Lexer, EventBuilder], Reader]] = {
+_READERS: dict[type[State], Callable[[Any, Lexer, EventBuilder], StateReader]] = {
     BraceArguments: BraceArgumentsReader,
     JsonArguments: lambda state, lexer, builder: JsonArgumentsReader(state.then, lexer, builder),
     JsonCalls: JsonCallsReader,

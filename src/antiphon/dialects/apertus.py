@@ -6,16 +6,16 @@
 Reasoning, calls and text come in any order; the template leaves reasoning open around calls.
 """
 
-from antiphon.core.grammar import Grammar, KeyedCalls, Kind, ReasoningMarkers, Span
+from antiphon.core.grammar import Grammar, KeyedCalls, ReasoningMarkers, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
 APERTUS = Dialect(
     names=("apertus",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<|tools_prefix|>": "call"}),
+            "text": Span(SpanKind.TEXT, on={"<|tools_prefix|>": "call"}),
             "call": KeyedCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"<|tools_suffix|>": "text", "<|tools_prefix|>": "call"}),
+            "called": Span(SpanKind.MARKUP, on={"<|tools_suffix|>": "text", "<|tools_prefix|>": "call"}),
         }
     ),
     reasoning=ReasoningMarkers(

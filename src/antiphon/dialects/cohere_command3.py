@@ -10,7 +10,7 @@ Command A+ writes `<|START_TEXT|>` for `<|START_RESPONSE|>`. The ids are the
 model's own. Citations in an answer are kept as text.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, ReasoningMarkers, Span
+from antiphon.core.grammar import Grammar, JsonCalls, ReasoningMarkers, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
 _ANSWERS = {
@@ -24,7 +24,7 @@ COHERE_COMMAND3 = Dialect(
     names=("cohere_command3", "cohere_command4"),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<|START_ACTION|>": "call", **_ANSWERS}),
+            "text": Span(SpanKind.TEXT, on={"<|START_ACTION|>": "call", **_ANSWERS}),
             "call": JsonCalls(
                 then="called",
                 name=("tool_name", "name"),
@@ -32,7 +32,7 @@ COHERE_COMMAND3 = Dialect(
                 ids=("tool_call_id",),
             ),
             "called": Span(
-                Kind.MARKUP, on={"<|END_ACTION|>": "text", "<|START_ACTION|>": "call", **_ANSWERS}
+                SpanKind.MARKUP, on={"<|END_ACTION|>": "text", "<|START_ACTION|>": "call", **_ANSWERS}
             ),
         }
     ),

@@ -15,7 +15,7 @@ V3.1 writes the name and the arguments only:
 on one line.
 """
 
-from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, Span, State
+from antiphon.core.grammar import Grammar, JsonArguments, Name, Span, SpanKind, State
 from antiphon.decode.headers import plain_name, prefixed_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -23,8 +23,8 @@ from antiphon.dialects.think import THINK_TOKENS
 _GROUP = {"<｜tool▁calls▁begin｜>": "group", "<｜tool▁call▁begin｜>": "name"}
 _ENDS = {"<｜tool▁call▁end｜>": "called", "<｜tool▁calls▁end｜>": "text"}
 _STATES: dict[str, State] = {
-    "text": Span(Kind.TEXT, on=_GROUP),
-    "group": Span(Kind.OPENING, on={"<｜tool▁call▁begin｜>": "name", "<｜tool▁calls▁end｜>": "text"}),
+    "text": Span(SpanKind.TEXT, on=_GROUP),
+    "group": Span(SpanKind.OPENING, on={"<｜tool▁call▁begin｜>": "name", "<｜tool▁calls▁end｜>": "text"}),
     "arguments": JsonArguments(then="called"),
 }
 
@@ -38,7 +38,7 @@ DEEPSEEK_V3 = Dialect(
                 peek={"{": "arguments"},
                 parse=prefixed_name(r"\s*\w*\s*<｜tool▁sep｜>", "function<｜tool▁sep｜>NAME"),
             ),
-            "called": Span(Kind.MARKUP, on={"```": "called", **_ENDS, **_GROUP}),
+            "called": Span(SpanKind.MARKUP, on={"```": "called", **_ENDS, **_GROUP}),
         },
         tokens=("<｜tool▁sep｜>",),
     ),
@@ -51,7 +51,7 @@ DEEPSEEK_V31 = Dialect(
         {
             **_STATES,
             "name": Name(on={"<｜tool▁sep｜>": "arguments"}, parse=plain_name),
-            "called": Span(Kind.MARKUP, on={**_ENDS, **_GROUP}),
+            "called": Span(SpanKind.MARKUP, on={**_ENDS, **_GROUP}),
         }
     ),
     reasoning=THINK_TOKENS,

@@ -14,7 +14,7 @@ parse. Version 4 calls the block `tool_calls`, and in practice also `toolcalls` 
 `tool`; version 4.1 calls it `calls`, with a space before each tag's name.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.core.grammar import Grammar, Key, Name, Span, SpanKind, Value
 from antiphon.decode.headers import quoted_name, typed_key
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -35,16 +35,16 @@ DEEPSEEK_V32 = Dialect(
     names=("deepseek_v32",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<｜DSML｜function_calls>": "opening"}),
+            "text": Span(SpanKind.TEXT, on={"<｜DSML｜function_calls>": "opening"}),
             "opening": Span(
-                Kind.OPENING, on={"<｜DSML｜invoke name=": "name", "</｜DSML｜function_calls>": "text"}
+                SpanKind.OPENING, on={"<｜DSML｜invoke name=": "name", "</｜DSML｜function_calls>": "text"}
             ),
             "name": _NAME,
-            "arguments": Span(Kind.CALL, on={**_PARAMETER, "</｜DSML｜function_calls>": "text"}),
+            "arguments": Span(SpanKind.CALL, on={**_PARAMETER, "</｜DSML｜function_calls>": "text"}),
             "key": _KEY,
             "value": _VALUE,
             "called": Span(
-                Kind.MARKUP, on={"<｜DSML｜invoke name=": "name", "</｜DSML｜function_calls>": "text"}
+                SpanKind.MARKUP, on={"<｜DSML｜invoke name=": "name", "</｜DSML｜function_calls>": "text"}
             ),
         }
     ),
@@ -55,13 +55,13 @@ DEEPSEEK_V4 = Dialect(
     names=("deepseek_v4",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_V4_OPEN),
-            "opening": Span(Kind.OPENING, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
+            "text": Span(SpanKind.TEXT, on=_V4_OPEN),
+            "opening": Span(SpanKind.OPENING, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
             "name": _NAME,
-            "arguments": Span(Kind.CALL, on={**_PARAMETER, **_V4_CLOSE}),
+            "arguments": Span(SpanKind.CALL, on={**_PARAMETER, **_V4_CLOSE}),
             "key": _KEY,
             "value": _VALUE,
-            "called": Span(Kind.MARKUP, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
+            "called": Span(SpanKind.MARKUP, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
         }
     ),
     reasoning=THINK_TOKENS,
@@ -71,11 +71,13 @@ DEEPSEEK_V41 = Dialect(
     names=("deepseek_v41",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<｜DSML｜ calls>": "opening"}),
-            "opening": Span(Kind.OPENING, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}),
+            "text": Span(SpanKind.TEXT, on={"<｜DSML｜ calls>": "opening"}),
+            "opening": Span(
+                SpanKind.OPENING, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}
+            ),
             "name": _NAME,
             "arguments": Span(
-                Kind.CALL,
+                SpanKind.CALL,
                 on={
                     "<｜DSML｜ parameter ": "key",
                     "<｜DSML｜ invoke name=": "name",
@@ -85,7 +87,9 @@ DEEPSEEK_V41 = Dialect(
             ),
             "key": _KEY,
             "value": Value(on={"</｜DSML｜ parameter>": "arguments"}),
-            "called": Span(Kind.MARKUP, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}),
+            "called": Span(
+                SpanKind.MARKUP, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}
+            ),
         }
     ),
     reasoning=THINK_TOKENS,

@@ -12,12 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError
-from antiphon.core.grammar import Grammar, Kind, ReasoningMarkers, Span
+from antiphon.core.grammar import Grammar, ReasoningMarkers, Span, SpanKind
 from antiphon.decode.ids import IdRule, openai_call_id
 from antiphon.render.renderer import Renderer
 from antiphon.render.tool_prompt import ToolPrompt
 
-TEXT = Grammar({"text": Span(Kind.TEXT)})
+TEXT = Grammar({"text": Span(SpanKind.TEXT)})
 """Everything that the model writes is visible text."""
 
 RendererMaker = Callable[[str | None], Renderer]

@@ -10,7 +10,7 @@ A block may have several calls. Instead of them it may have
 `{"name": …, "arguments": {…}}`. Values are verbatim.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Key, Kind, Name, Span, Value
+from antiphon.core.grammar import Grammar, JsonCalls, Key, Name, Span, SpanKind, Value
 from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
@@ -22,15 +22,15 @@ DOTS = Dialect(
     names=("dots",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<dots_function_call>": "opening"}),
+            "text": Span(SpanKind.TEXT, on={"<dots_function_call>": "opening"}),
             "opening": Span(
-                Kind.OPENING,
+                SpanKind.OPENING,
                 on={"<invoke name=": "name", "</dots_function_call>": "text"},
                 peek={"{": "json", "[": "json"},
             ),
             "json": JsonCalls(then="called"),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
-            "arguments": Span(Kind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
+            "arguments": Span(SpanKind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
             "key": Key(on={">": "value"}, parse=quoted_key),
             "value": Value(
                 on={
@@ -41,7 +41,7 @@ DOTS = Dialect(
                     "</invoke>\n<invoke name=": "name",
                 }
             ),
-            "called": Span(Kind.MARKUP, on={"</dots_function_call>": "text", **_NEXT}),
+            "called": Span(SpanKind.MARKUP, on={"</dots_function_call>": "text", **_NEXT}),
         }
     ),
     reasoning=THINK_TAGS,

@@ -17,7 +17,7 @@ Sunny.
 </response>
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import Grammar, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
 
@@ -25,10 +25,10 @@ ERNIE45 = Dialect(
     names=("ernie45",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<tool_call>": "call"}, first={"<response>": "response"}),
-            "response": Span(Kind.TEXT, on={"</response>": "text", "<tool_call>": "call"}),
+            "text": Span(SpanKind.TEXT, on={"<tool_call>": "call"}, first={"<response>": "response"}),
+            "response": Span(SpanKind.TEXT, on={"</response>": "text", "<tool_call>": "call"}),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
+            "called": Span(SpanKind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
         }
     ),
     reasoning=THINK_TOKENS,

@@ -14,7 +14,7 @@ If the engine drops `<|channel>`, the answer begins with `thought`. Channels com
 place: the template removes each from an earlier answer.
 """
 
-from antiphon.core.grammar import BraceArguments, Grammar, Kind, Name, ReasoningMarkers, Span
+from antiphon.core.grammar import BraceArguments, Grammar, Name, ReasoningMarkers, Span, SpanKind
 from antiphon.decode.headers import prefixed_name
 from antiphon.dialects.dialect import Dialect
 
@@ -24,10 +24,12 @@ FUNCTIONGEMMA = Dialect(
     names=("functiongemma",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<start_function_call>": "name"}),
+            "text": Span(SpanKind.TEXT, on={"<start_function_call>": "name"}),
             "name": Name(on={"{": "arguments"}, parse=prefixed_name(_CALL, "call:NAME")),
             "arguments": BraceArguments(then="called", quote="<escape>"),
-            "called": Span(Kind.MARKUP, on={"<end_function_call>": "text", "<start_function_call>": "name"}),
+            "called": Span(
+                SpanKind.MARKUP, on={"<end_function_call>": "text", "<start_function_call>": "name"}
+            ),
         }
     ),
 )
@@ -36,12 +38,12 @@ GEMMA4 = Dialect(
     names=("gemma4",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<|tool_call>": "name"}),
+            "text": Span(SpanKind.TEXT, on={"<|tool_call>": "name"}),
             "name": Name(on={"{": "arguments", "(": "parameters"}, parse=prefixed_name(_CALL, "call:NAME")),
             "arguments": BraceArguments(then="called", quote='<|"|>', quoted="string"),
             "parameters": BraceArguments(then="called", quote='<|"|>', quoted="string", close=")"),
             "called": Span(
-                Kind.MARKUP,
+                SpanKind.MARKUP,
                 on={"<tool_call|>": "called", "<|tool_call>": "name", "<|tool_response>": "text"},
             ),
         }

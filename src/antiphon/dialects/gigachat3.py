@@ -8,7 +8,7 @@
 Version 3.1 writes `<|function_call|>` before the object instead.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import Grammar, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
 _OPENERS = {"function call<|role_sep|>": "call", "<|function_call|>": "call"}
@@ -18,10 +18,10 @@ GIGACHAT3 = Dialect(
     names=("gigachat3",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_MESSAGES),
-            "between": Span(Kind.MARKUP, on=_MESSAGES),
+            "text": Span(SpanKind.TEXT, on=_MESSAGES),
+            "between": Span(SpanKind.MARKUP, on=_MESSAGES),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"</s>": "text", **_MESSAGES}),
+            "called": Span(SpanKind.MARKUP, on={"</s>": "text", **_MESSAGES}),
         },
         tokens=("<|role_sep|>",),
     ),

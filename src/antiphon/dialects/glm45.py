@@ -9,7 +9,7 @@
 One block per call; GLM 4.7 writes it without line breaks. Values are verbatim.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.core.grammar import Grammar, Key, Name, Span, SpanKind, Value
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -18,13 +18,15 @@ GLM45 = Dialect(
     names=("glm45", "glm47", "ling3", "poolside_v1"),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<tool_call>": "name"}),
+            "text": Span(SpanKind.TEXT, on={"<tool_call>": "name"}),
             "name": Name(on={"<arg_key>": "key", "</tool_call>": "text"}, parse=plain_name),
             "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, parse=plain_key),
-            "keyed": Span(Kind.CALL, on={"<arg_value>": "value", "<arg_key>": "key", "</tool_call>": "text"}),
+            "keyed": Span(
+                SpanKind.CALL, on={"<arg_value>": "value", "<arg_key>": "key", "</tool_call>": "text"}
+            ),
             "value": Value(on={"</arg_value>": "arguments"}),
             "arguments": Span(
-                Kind.CALL, on={"<arg_key>": "key", "</tool_call>": "text", "<tool_call>": "name"}
+                SpanKind.CALL, on={"<arg_key>": "key", "</tool_call>": "text", "<tool_call>": "name"}
             ),
         }
     ),

@@ -11,7 +11,7 @@
 Granite 4 writes as Hermes does.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, ReasoningMarkers, Span
+from antiphon.core.grammar import Grammar, JsonCalls, ReasoningMarkers, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
 _OPENERS = {"<|tool_call|>": "call", "<tool_call>": "call"}
@@ -20,9 +20,9 @@ GRANITE = Dialect(
     names=("granite",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_OPENERS),
+            "text": Span(SpanKind.TEXT, on=_OPENERS),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on=_OPENERS),
+            "called": Span(SpanKind.MARKUP, on=_OPENERS),
         }
     ),
     reasoning=ReasoningMarkers(
@@ -35,9 +35,9 @@ GRANITE_20B_FC = Dialect(
     names=("granite-20b-fc",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<function_call>": "call"}),
+            "text": Span(SpanKind.TEXT, on={"<function_call>": "call"}),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"<function_call>": "call"}),
+            "called": Span(SpanKind.MARKUP, on={"<function_call>": "call"}),
         }
     ),
 )

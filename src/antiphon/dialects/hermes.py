@@ -13,7 +13,7 @@ One block per call; some models write an array of calls into one block. The clos
 tag may be missing.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import Grammar, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
 from antiphon.render.tool_prompt import ToolPrompt
@@ -22,9 +22,9 @@ HERMES = Dialect(
     names=("hermes", "qwen3_json", "granite4"),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<tool_call>": "call"}),
+            "text": Span(SpanKind.TEXT, on={"<tool_call>": "call"}),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
+            "called": Span(SpanKind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),
         }
     ),
     reasoning=THINK_TOKENS,

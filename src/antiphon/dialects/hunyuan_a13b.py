@@ -12,7 +12,7 @@ The model writes tentative calls in its reasoning, so a call there is not a call
 word for "Assistant:", in Chinese, before the answer is markup.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, ReasoningMarkers, Span
+from antiphon.core.grammar import Grammar, JsonCalls, ReasoningMarkers, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
 _SPEAKER = "助手\uff1a"
@@ -23,14 +23,14 @@ HUNYUAN_A13B = Dialect(
     calls=Grammar(
         {
             "text": Span(
-                Kind.TEXT, on={"<tool_calls>": "call"}, first={"<answer>": "answer", _SPEAKER: "text"}
+                SpanKind.TEXT, on={"<tool_calls>": "call"}, first={"<answer>": "answer", _SPEAKER: "text"}
             ),
             "answer": Span(
-                Kind.TEXT, on={"</answer>": "text", "<tool_calls>": "call"}, first={_SPEAKER: "answer"}
+                SpanKind.TEXT, on={"</answer>": "text", "<tool_calls>": "call"}, first={_SPEAKER: "answer"}
             ),
             "call": JsonCalls(then="called"),
             "called": Span(
-                Kind.MARKUP, on={"</tool_calls>": "called", "<tool_calls>": "call", "</answer>": "text"}
+                SpanKind.MARKUP, on={"</tool_calls>": "called", "<tool_calls>": "call", "</answer>": "text"}
             ),
         }
     ),

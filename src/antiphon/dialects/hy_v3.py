@@ -11,7 +11,7 @@ checkpoints add a suffix to every tag, `<tool_call:6124c78e>`: it is taken from 
 their template renders.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.core.grammar import Grammar, Key, Name, Span, SpanKind, Value
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -23,14 +23,14 @@ HY_V3 = Dialect(
     names=("hy_v3", "hy_v4"),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_NEXT),
-            "opening": Span(Kind.OPENING, on={"<tool_call>": "name", "</tool_calls>": "text"}),
+            "text": Span(SpanKind.TEXT, on=_NEXT),
+            "opening": Span(SpanKind.OPENING, on={"<tool_call>": "name", "</tool_calls>": "text"}),
             "name": Name(on={"<tool_sep>": "arguments", "<arg_key>": "key", **_END}, parse=plain_name),
-            "arguments": Span(Kind.CALL, on={"<arg_key>": "key", **_END, **_NEXT}),
+            "arguments": Span(SpanKind.CALL, on={"<arg_key>": "key", **_END, **_NEXT}),
             "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, parse=plain_key),
-            "keyed": Span(Kind.CALL, on={"<arg_value>": "value", "<arg_key>": "key", **_END, **_NEXT}),
+            "keyed": Span(SpanKind.CALL, on={"<arg_value>": "value", "<arg_key>": "key", **_END, **_NEXT}),
             "value": Value(on={"</arg_value>": "arguments"}),
-            "called": Span(Kind.MARKUP, on={"</tool_calls>": "text", **_NEXT}),
+            "called": Span(SpanKind.MARKUP, on={"</tool_calls>": "text", **_NEXT}),
         }
     ),
     reasoning=THINK_TOKENS,

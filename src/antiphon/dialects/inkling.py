@@ -9,7 +9,7 @@ There are no line breaks between them. `<|content_invoke_tool_text|>` and
 `<|content_tool_error|>` are shown as text.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import Grammar, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
 _BLOCKS = {
@@ -28,10 +28,10 @@ INKLING = Dialect(
     answer_start="<|end_message|><|message_model|><|content_text|>",
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_BLOCKS),
-            "reasoning": Span(Kind.REASONING, on=_BLOCKS),
+            "text": Span(SpanKind.TEXT, on=_BLOCKS),
+            "reasoning": Span(SpanKind.REASONING, on=_BLOCKS),
             "call": JsonCalls(then="between", arguments=("args", "arguments", "parameters")),
-            "between": Span(Kind.MARKUP, on=_BLOCKS),
+            "between": Span(SpanKind.MARKUP, on=_BLOCKS),
         }
     ),
 )

@@ -4,7 +4,7 @@ Let me look.<|action_start|><|plugin|>
 {"name": "get_weather", "parameters": {"city": "Rome"}}<|action_end|>
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import Grammar, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
 
@@ -12,10 +12,10 @@ INTERNLM = Dialect(
     names=("internlm",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<|action_start|>": "action"}),
-            "action": Span(Kind.OPENING, on={"<|plugin|>": "call"}),
+            "text": Span(SpanKind.TEXT, on={"<|action_start|>": "action"}),
+            "action": Span(SpanKind.OPENING, on={"<|plugin|>": "call"}),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"<|action_end|>": "text", "<|action_start|>": "action"}),
+            "called": Span(SpanKind.MARKUP, on={"<|action_end|>": "text", "<|action_start|>": "action"}),
         }
     ),
     reasoning=THINK_TAGS,

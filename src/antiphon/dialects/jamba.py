@@ -10,7 +10,7 @@
 </tool_calls>
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import Grammar, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
 
@@ -18,10 +18,10 @@ JAMBA = Dialect(
     names=("jamba", "minimax"),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<tool_calls>": "call"}),
+            "text": Span(SpanKind.TEXT, on={"<tool_calls>": "call"}),
             "call": JsonCalls(then="called"),
             "called": Span(
-                Kind.MARKUP, on={"</tool_calls>": "text", "<tool_calls>": "call"}, peek={"{": "call"}
+                SpanKind.MARKUP, on={"</tool_calls>": "text", "<tool_calls>": "call"}, peek={"{": "call"}
             ),
         }
     ),

@@ -16,7 +16,7 @@ The prompt decides which of them the model writes. It also decides the reasoning
 and each effort has another reasoning tag.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Key, Kind, Name, ReasoningMarkers, Span, Value
+from antiphon.core.grammar import Grammar, JsonCalls, Key, Name, ReasoningMarkers, Span, SpanKind, Value
 from antiphon.decode.headers import plain_name, tagged_key
 from antiphon.dialects.dialect import Dialect
 
@@ -27,18 +27,18 @@ K2_HORIZON = Dialect(
     names=("k2_horizon",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_CALLS),
-            "group": Span(Kind.OPENING, on={"<ifm|tool_call>": "opening", "</ifm|tool_calls>": "text"}),
-            "opening": Span(Kind.OPENING, peek={"{": "json", "[": "json"}, otherwise="name"),
+            "text": Span(SpanKind.TEXT, on=_CALLS),
+            "group": Span(SpanKind.OPENING, on={"<ifm|tool_call>": "opening", "</ifm|tool_calls>": "text"}),
+            "opening": Span(SpanKind.OPENING, peek={"{": "json", "[": "json"}, otherwise="name"),
             "json": JsonCalls(then="called"),
             "name": Name(on={"<ifm|arg_key>": "key", **_END}, parse=plain_name),
-            "arguments": Span(Kind.CALL, on={"<ifm|arg_key>": "key", **_END, **_CALLS}),
+            "arguments": Span(SpanKind.CALL, on={"<ifm|arg_key>": "key", **_END, **_CALLS}),
             "key": Key(
                 on={"<ifm|arg_value>": "value"},
                 parse=tagged_key("</ifm|arg_key>", "<ifm|arg_type>", "</ifm|arg_type>"),
             ),
             "value": Value(on={"</ifm|arg_value>": "arguments"}),
-            "called": Span(Kind.MARKUP, on={**_END, **_CALLS}),
+            "called": Span(SpanKind.MARKUP, on={**_END, **_CALLS}),
         },
         tokens=("</ifm|arg_key>", "<ifm|arg_type>", "</ifm|arg_type>"),
     ),

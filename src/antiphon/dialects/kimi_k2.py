@@ -7,7 +7,7 @@ There are no line breaks between them. The number counts the calls of the whole
 conversation. The section's tokens also come in the singular.
 """
 
-from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, Span
+from antiphon.core.grammar import Grammar, JsonArguments, Name, Span, SpanKind
 from antiphon.decode.headers import kimi_name
 from antiphon.decode.ids import kimi_call_id
 from antiphon.dialects.dialect import Dialect
@@ -21,11 +21,11 @@ KIMI_K2 = Dialect(
     names=("kimi_k2",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_SECTION),
-            "section": Span(Kind.OPENING, on={**_CALL, **_END}),
+            "text": Span(SpanKind.TEXT, on=_SECTION),
+            "section": Span(SpanKind.OPENING, on={**_CALL, **_END}),
             "name": Name(on={"<|tool_call_argument_begin|>": "arguments"}, parse=kimi_name),
             "arguments": JsonArguments(then="called"),
-            "called": Span(Kind.MARKUP, on={"<|tool_call_end|>": "called", **_SECTION, **_END}),
+            "called": Span(SpanKind.MARKUP, on={"<|tool_call_end|>": "called", **_SECTION, **_END}),
         }
     ),
     reasoning=THINK_TOKENS,

@@ -12,7 +12,7 @@ any other is JSON; attributes escape `&` and `"` as XML does. Calls have
 the ids of Kimi K2, which the model does not write: `functions.NAME:INDEX`.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, ReasoningMarkers, Span, Value
+from antiphon.core.grammar import Grammar, Key, Name, ReasoningMarkers, Span, SpanKind, Value
 from antiphon.decode.headers import JSON_TYPES, attribute_name, typed_key
 from antiphon.decode.ids import kimi_call_id
 from antiphon.dialects.dialect import Dialect
@@ -26,7 +26,7 @@ KIMI_K3 = Dialect(
     calls=Grammar(
         {
             "text": Span(
-                Kind.TEXT,
+                SpanKind.TEXT,
                 on={
                     "<|open|>tools<|sep|>": "opening",
                     "<|open|>response<|sep|>": "text",
@@ -34,15 +34,17 @@ KIMI_K3 = Dialect(
                     "<|close|>message<|sep|>": "text",
                 },
             ),
-            "opening": Span(Kind.OPENING, on={"<|open|>call ": "name", "<|close|>tools<|sep|>": "text"}),
+            "opening": Span(SpanKind.OPENING, on={"<|open|>call ": "name", "<|close|>tools<|sep|>": "text"}),
             "name": Name(on={"<|sep|>": "arguments"}, parse=attribute_name("tool", ' index="NUMBER"')),
-            "arguments": Span(Kind.CALL, on={"<|open|>argument ": "key", "<|open|>call ": "name", **_END}),
+            "arguments": Span(
+                SpanKind.CALL, on={"<|open|>argument ": "key", "<|open|>call ": "name", **_END}
+            ),
             "key": Key(
                 on={"<|sep|>": "value"}, parse=typed_key("key", "type", texts="string", others=_TYPES)
             ),
             "value": Value(on={"<|close|>argument<|sep|>": "arguments"}),
             "called": Span(
-                Kind.MARKUP, on={"<|open|>call ": "name", "<|open|>tools<|sep|>": "opening", **_END}
+                SpanKind.MARKUP, on={"<|open|>call ": "name", "<|open|>tools<|sep|>": "opening", **_END}
             ),
         }
     ),

@@ -8,7 +8,7 @@ newlines and unescaped quotes in strings. Some write the list a second time,
 closed by a second `<|tool_call_end|>`: the repetition is dropped.
 """
 
-from antiphon.core.grammar import Grammar, Header, Kind, PythonCalls, Span
+from antiphon.core.grammar import Grammar, Header, PythonCalls, Span, SpanKind
 from antiphon.decode.headers import repetition_router
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
@@ -19,10 +19,12 @@ LFM2 = Dialect(
     names=("lfm2",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={_START: "calls"}),
+            "text": Span(SpanKind.TEXT, on={_START: "calls"}),
             "calls": PythonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={_END: "after", _START: "calls"}),
-            "after": Span(Kind.MARKUP, on={_START: "calls"}, first={_END: "after"}, peek={"[": "repetition"}),
+            "called": Span(SpanKind.MARKUP, on={_END: "after", _START: "calls"}),
+            "after": Span(
+                SpanKind.MARKUP, on={_START: "calls"}, first={_END: "after"}, peek={"[": "repetition"}
+            ),
             "repetition": Header(ends=(_END,), route=repetition_router("after")),
         }
     ),

@@ -6,7 +6,7 @@ Without `<|python_tag|>`, an object is a call only at the beginning of an answer
 and only of a function that the request offers.
 """
 
-from antiphon.core.grammar import AcceptedNames, Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import AcceptedNames, Grammar, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
 
@@ -16,11 +16,11 @@ LLAMA3_JSON = Dialect(
     names=("llama3_json", "llama4_json"),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_TAG, peek={"{": "bare"}),
+            "text": Span(SpanKind.TEXT, on=_TAG, peek={"{": "bare"}),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={";": "call", **_TAG}, peek={"{": "bare"}),
+            "called": Span(SpanKind.MARKUP, on={";": "call", **_TAG}, peek={"{": "bare"}),
             "bare": JsonCalls(then="after", names=AcceptedNames.DECLARED),
-            "after": Span(Kind.MARKUP, on={";": "bare", **_TAG}, peek={"{": "bare"}),
+            "after": Span(SpanKind.MARKUP, on={";": "bare", **_TAG}, peek={"{": "bare"}),
         }
     ),
     reasoning=THINK_TAGS,

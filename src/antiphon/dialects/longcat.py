@@ -7,16 +7,18 @@
 The reasoning models write `<longcat_think>`, distilled ones `<think>`.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, ReasoningMarkers, Span
+from antiphon.core.grammar import Grammar, JsonCalls, ReasoningMarkers, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
 LONGCAT = Dialect(
     names=("longcat",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<longcat_tool_call>": "call"}),
+            "text": Span(SpanKind.TEXT, on={"<longcat_tool_call>": "call"}),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"</longcat_tool_call>": "text", "<longcat_tool_call>": "call"}),
+            "called": Span(
+                SpanKind.MARKUP, on={"</longcat_tool_call>": "text", "<longcat_tool_call>": "call"}
+            ),
         }
     ),
     reasoning=ReasoningMarkers(

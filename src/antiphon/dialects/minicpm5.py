@@ -13,7 +13,7 @@ after reasoning only. A tag is ordinary text, which answers quote: it is a call 
 function that the request offers.
 """
 
-from antiphon.core.grammar import AcceptedNames, Grammar, Key, Kind, Name, ReasoningMarkers, Span, Value
+from antiphon.core.grammar import AcceptedNames, Grammar, Key, Name, ReasoningMarkers, Span, SpanKind, Value
 from antiphon.decode.headers import byte_level_key, quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
 
@@ -25,9 +25,9 @@ MINICPM5 = Dialect(
     names=("minicpm5",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_FUNCTION),
+            "text": Span(SpanKind.TEXT, on=_FUNCTION),
             "name": Name(on={">": "arguments"}, parse=quoted_name, names=AcceptedNames.DECLARED),
-            "arguments": Span(Kind.CALL, on={**_PARAM, **_FUNCTION, "</function>": "text"}),
+            "arguments": Span(SpanKind.CALL, on={**_PARAM, **_FUNCTION, "</function>": "text"}),
             "key": Key(on=_VALUE, parse=quoted_key),
             "byte_level_key": Key(on=_VALUE, parse=byte_level_key),
             "value": Value(on={"</param>": "arguments"}),

@@ -15,7 +15,7 @@ Values are verbatim. Closing tags may be missing: a value also ends before a
 parameter on a new line, and where its call and the block end.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.core.grammar import Grammar, Key, Name, Span, SpanKind, Value
 from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -27,10 +27,10 @@ MINIMAX_M2 = Dialect(
     names=("minimax_m2",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<minimax:tool_call>": "opening"}),
-            "opening": Span(Kind.OPENING, on={"<invoke name=": "name", "</minimax:tool_call>": "text"}),
+            "text": Span(SpanKind.TEXT, on={"<minimax:tool_call>": "opening"}),
+            "opening": Span(SpanKind.OPENING, on={"<invoke name=": "name", "</minimax:tool_call>": "text"}),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
-            "arguments": Span(Kind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
+            "arguments": Span(SpanKind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
             "key": Key(on={">": "value"}, parse=quoted_key),
             "value": Value(
                 on={
@@ -41,7 +41,7 @@ MINIMAX_M2 = Dialect(
                     "</invoke>\n<invoke name=": "name",
                 }
             ),
-            "called": Span(Kind.MARKUP, on={"</minimax:tool_call>": "text", **_NEXT}),
+            "called": Span(SpanKind.MARKUP, on={"</minimax:tool_call>": "text", **_NEXT}),
         }
     ),
     reasoning=THINK_TOKENS,
@@ -54,8 +54,8 @@ MINIMAX_M2_APPEND_THINK = Dialect(
     calls=Grammar(
         {
             **MINIMAX_M2.calls.states,
-            "text": Span(Kind.TEXT, on=_CALL, first={"<think>": "reasoning"}),
-            "reasoning": Span(Kind.TEXT, on=_CALL, entry_text="<think>"),
+            "text": Span(SpanKind.TEXT, on=_CALL, first={"<think>": "reasoning"}),
+            "reasoning": Span(SpanKind.TEXT, on=_CALL, entry_text="<think>"),
         }
     ),
 )

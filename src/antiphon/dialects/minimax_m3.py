@@ -13,7 +13,7 @@ complete only when another argument begins. A block may have several calls, and 
 closing tags of a call may be missing.
 """
 
-from antiphon.core.grammar import ElementArgument, Grammar, Kind, Name, ReasoningMarkers, Span
+from antiphon.core.grammar import ElementArgument, Grammar, Name, ReasoningMarkers, Span, SpanKind
 from antiphon.decode.headers import quoted_name
 from antiphon.dialects.dialect import Dialect
 
@@ -24,15 +24,15 @@ MINIMAX_M3 = Dialect(
     names=("minimax_m3",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"]<]minimax[>[<tool_call>": "opening"}),
+            "text": Span(SpanKind.TEXT, on={"]<]minimax[>[<tool_call>": "opening"}),
             "opening": Span(
-                Kind.OPENING,
+                SpanKind.OPENING,
                 on={"]<]minimax[>[<invoke name=": "name", "]<]minimax[>[</tool_call>": "text"},
             ),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
-            "arguments": Span(Kind.CALL, on={"]<]minimax[>[<": "argument", **_END, **_NEXT}),
+            "arguments": Span(SpanKind.CALL, on={"]<]minimax[>[<": "argument", **_END, **_NEXT}),
             "argument": ElementArgument(then="arguments", prefix="]<]minimax[>["),
-            "called": Span(Kind.MARKUP, on={**_END, **_NEXT}),
+            "called": Span(SpanKind.MARKUP, on={**_END, **_NEXT}),
         }
     ),
     reasoning=ReasoningMarkers(opens=("<mm:think>",), closes=("</mm:think>",), reopens=("<mm:think>",)),

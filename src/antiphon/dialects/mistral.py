@@ -16,10 +16,10 @@ from antiphon.core.grammar import (
     Grammar,
     JsonArguments,
     JsonCalls,
-    Kind,
     Name,
     ReasoningMarkers,
     Span,
+    SpanKind,
 )
 from antiphon.decode.headers import mistral_name
 from antiphon.decode.ids import mistral_call_id
@@ -31,13 +31,13 @@ MISTRAL = Dialect(
     names=("mistral",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_CALLS, peek={"[": "bare"}),
-            "opening": Span(Kind.OPENING, peek={"[": "array", "{": "array"}, otherwise="name"),
+            "text": Span(SpanKind.TEXT, on=_CALLS, peek={"[": "bare"}),
+            "opening": Span(SpanKind.OPENING, peek={"[": "array", "{": "array"}, otherwise="name"),
             "array": JsonCalls(then="called"),
             "bare": JsonCalls(then="called", names=AcceptedNames.DECLARED),
             "name": Name(on={"[ARGS]": "arguments"}, peek={"{": "arguments"}, parse=mistral_name),
             "arguments": JsonArguments(then="called"),
-            "called": Span(Kind.MARKUP, on=_CALLS),
+            "called": Span(SpanKind.MARKUP, on=_CALLS),
         },
         tokens=("[CALL_ID]",),
     ),

@@ -15,7 +15,7 @@ so an answer begins inside a header. Reasoning is sent to `self`, answers to
 does not state the type of one, it is JSON if it parses. Names of calls are kept unchanged.
 """
 
-from antiphon.core.grammar import Grammar, Header, Key, Kind, Name, Span, Value
+from antiphon.core.grammar import Grammar, Header, Key, Name, Span, SpanKind, Value
 from antiphon.decode.headers import json_or_text_key, quoted_name, recipient_router
 from antiphon.dialects.dialect import Dialect
 
@@ -32,16 +32,18 @@ MUSE_GLIMMER = Dialect(
                 ends=("<|message|>",),
                 route=recipient_router({"self": "reasoning", "user": "text"}, others="calls"),
             ),
-            "reasoning": Span(Kind.REASONING, on=_ENDS),
-            "text": Span(Kind.TEXT, on=_ENDS),
-            "calls": Span(Kind.TEXT, on={**_ENDS, "<atem:function_calls>": "opening"}),
-            "opening": Span(Kind.OPENING, on={**_INVOKE, "</atem:function_calls>": "between"}),
+            "reasoning": Span(SpanKind.REASONING, on=_ENDS),
+            "text": Span(SpanKind.TEXT, on=_ENDS),
+            "calls": Span(SpanKind.TEXT, on={**_ENDS, "<atem:function_calls>": "opening"}),
+            "opening": Span(SpanKind.OPENING, on={**_INVOKE, "</atem:function_calls>": "between"}),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
-            "arguments": Span(Kind.CALL, on={"<atem:parameter name=": "key", **_INVOKE, **_CLOSE, **_ENDS}),
+            "arguments": Span(
+                SpanKind.CALL, on={"<atem:parameter name=": "key", **_INVOKE, **_CLOSE, **_ENDS}
+            ),
             "key": Key(on={">": "value"}, parse=json_or_text_key),
             "value": Value(on={"</atem:parameter>": "arguments"}),
-            "called": Span(Kind.MARKUP, on={**_INVOKE, **_CLOSE, **_ENDS}),
-            "between": Span(Kind.MARKUP, on=_ENDS),
+            "called": Span(SpanKind.MARKUP, on={**_INVOKE, **_CLOSE, **_ENDS}),
+            "between": Span(SpanKind.MARKUP, on=_ENDS),
         },
         start="header",
     ),

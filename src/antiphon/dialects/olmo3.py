@@ -12,7 +12,7 @@
 JSON's literals (`true`, `null`) are accepted for Python's.
 """
 
-from antiphon.core.grammar import Grammar, Kind, PythonCalls, Span
+from antiphon.core.grammar import Grammar, PythonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
 
@@ -20,9 +20,9 @@ OLMO3 = Dialect(
     names=("olmo3",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<function_calls>": "calls"}),
+            "text": Span(SpanKind.TEXT, on={"<function_calls>": "calls"}),
             "calls": PythonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"</function_calls>": "text", "<function_calls>": "calls"}),
+            "called": Span(SpanKind.MARKUP, on={"</function_calls>": "text", "<function_calls>": "calls"}),
         }
     ),
     reasoning=THINK_TAGS,

@@ -18,7 +18,7 @@ A message that is sent to a tool is a call of it, whether or not it was offered:
 `python` with `{"code": …}`, `browser.search` and the like with their arguments.
 """
 
-from antiphon.core.grammar import Grammar, Header, JsonArguments, Kind, Span, TextArguments
+from antiphon.core.grammar import Grammar, Header, JsonArguments, Span, SpanKind, TextArguments
 from antiphon.decode.headers import harmony_router, is_cut_harmony_header
 from antiphon.dialects.dialect import Dialect
 from antiphon.render.harmony import HarmonyRenderer
@@ -46,13 +46,13 @@ OPENAI = Dialect(
                 ),
                 is_cut=is_cut_harmony_header,
             ),
-            "reasoning": Span(Kind.REASONING, on=_ENDS),
-            "preamble": Span(Kind.TEXT, on=_ENDS, phase="commentary"),
-            "final": Span(Kind.TEXT, on=_ENDS, phase="final_answer"),
-            "text": Span(Kind.TEXT, on=_ENDS),
+            "reasoning": Span(SpanKind.REASONING, on=_ENDS),
+            "preamble": Span(SpanKind.TEXT, on=_ENDS, phase="commentary"),
+            "final": Span(SpanKind.TEXT, on=_ENDS, phase="final_answer"),
+            "text": Span(SpanKind.TEXT, on=_ENDS),
             "arguments": JsonArguments(then="between"),
             "code": TextArguments(on=_ENDS, key="code"),
-            "between": Span(Kind.MARKUP, on=_ENDS),
+            "between": Span(SpanKind.MARKUP, on=_ENDS),
         },
         start="header",
         tokens=("<|constrain|>",),

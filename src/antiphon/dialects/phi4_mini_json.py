@@ -5,7 +5,7 @@
 No marker closes the call.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import Grammar, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
 
@@ -13,9 +13,9 @@ PHI4_MINI_JSON = Dialect(
     names=("phi4_mini_json",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"functools": "call"}),
+            "text": Span(SpanKind.TEXT, on={"functools": "call"}),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"functools": "call"}),
+            "called": Span(SpanKind.MARKUP, on={"functools": "call"}),
         }
     ),
     reasoning=THINK_TAGS,

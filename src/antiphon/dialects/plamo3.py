@@ -10,7 +10,7 @@
 There are no line breaks between them.
 """
 
-from antiphon.core.grammar import Grammar, JsonArguments, Kind, Name, ReasoningMarkers, Span
+from antiphon.core.grammar import Grammar, JsonArguments, Name, ReasoningMarkers, Span, SpanKind
 from antiphon.decode.headers import plain_name
 from antiphon.dialects.dialect import Dialect
 
@@ -29,11 +29,11 @@ PLAMO3 = Dialect(
     names=("plamo3",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_REQUESTS, first={"<|plamo:tag|>": "text"}),
-            "opening": Span(Kind.OPENING, on={**_REQUESTS, **_ENDS}),
+            "text": Span(SpanKind.TEXT, on=_REQUESTS, first={"<|plamo:tag|>": "text"}),
+            "opening": Span(SpanKind.OPENING, on={**_REQUESTS, **_ENDS}),
             "name": Name(on={"<|plamo:end_tool_name:plamo|>": "named"}, parse=plain_name),
             "named": Span(
-                Kind.CALL,
+                SpanKind.CALL,
                 on={
                     "<|plamo:begin_tool_arguments:plamo|>": "named",
                     "<|plamo:constrain|>json": "named",
@@ -44,7 +44,7 @@ PLAMO3 = Dialect(
                 peek={"{": "arguments"},
             ),
             "arguments": JsonArguments(then="called"),
-            "called": Span(Kind.MARKUP, on={**_ENDS, **_REQUESTS}),
+            "called": Span(SpanKind.MARKUP, on={**_ENDS, **_REQUESTS}),
         }
     ),
     reasoning=ReasoningMarkers(

@@ -8,14 +8,14 @@ that the request offers. Llama 4 may write it between two tokens:
     <|python_start|>[get_weather(city="Rome")]<|python_end|>
 """
 
-from antiphon.core.grammar import AcceptedNames, Grammar, Kind, PythonCalls, Span
+from antiphon.core.grammar import AcceptedNames, Grammar, PythonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
 PYTHONIC = Dialect(
     names=("pythonic",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, peek={"[": "calls"}),
+            "text": Span(SpanKind.TEXT, peek={"[": "calls"}),
             "calls": PythonCalls(then="text", names=AcceptedNames.DECLARED),
         }
     ),
@@ -25,10 +25,10 @@ LLAMA4_PYTHONIC = Dialect(
     names=("llama4_pythonic",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={"<|python_start|>": "calls"}, peek={"[": "unmarked"}),
+            "text": Span(SpanKind.TEXT, on={"<|python_start|>": "calls"}, peek={"[": "unmarked"}),
             "unmarked": PythonCalls(then="called", names=AcceptedNames.DECLARED),
             "calls": PythonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"<|python_end|>": "text", "<|python_start|>": "calls"}),
+            "called": Span(SpanKind.MARKUP, on={"<|python_end|>": "text", "<|python_start|>": "calls"}),
         }
     ),
 )

@@ -16,7 +16,7 @@ new line, and where the function ends and its block with it. The closing tags of
 a call alone are text in a value.
 """
 
-from antiphon.core.grammar import AcceptedNames, Grammar, Key, Kind, Name, Span, State, Trim, Value
+from antiphon.core.grammar import AcceptedNames, Grammar, Key, Name, Span, SpanKind, State, Trim, Value
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -33,13 +33,13 @@ _VALUE_END = {
 }
 
 _CALLS: dict[str, State] = {
-    "text": Span(Kind.TEXT, on={**_NEXT, "<function=": "bare"}),
-    "opening": Span(Kind.OPENING, on={"<function=": "name"}),
+    "text": Span(SpanKind.TEXT, on={**_NEXT, "<function=": "bare"}),
+    "opening": Span(SpanKind.OPENING, on={"<function=": "name"}),
     "name": Name(on=_NAMED, parse=plain_name),
     "bare": Name(on=_NAMED, parse=plain_name, names=AcceptedNames.DECLARED),
-    "arguments": Span(Kind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
+    "arguments": Span(SpanKind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
     "key": Key(on={">": "value"}, parse=plain_key),
-    "called": Span(Kind.MARKUP, on={"</tool_call>": "text", **_NEXT}),
+    "called": Span(SpanKind.MARKUP, on={"</tool_call>": "text", **_NEXT}),
 }
 
 QWEN3_CODER = Dialect(

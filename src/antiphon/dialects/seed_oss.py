@@ -13,7 +13,17 @@ One newline on each side of a value is not part of it. Each tag may be missing; 
 `<seed:tool_call>` it is a call only of a function that the request offers.
 """
 
-from antiphon.core.grammar import AcceptedNames, Grammar, Key, Kind, Name, ReasoningMarkers, Span, Trim, Value
+from antiphon.core.grammar import (
+    AcceptedNames,
+    Grammar,
+    Key,
+    Name,
+    ReasoningMarkers,
+    Span,
+    SpanKind,
+    Trim,
+    Value,
+)
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 
@@ -25,11 +35,11 @@ SEED_OSS = Dialect(
     names=("seed_oss",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on={**_NEXT, "<function=": "bare"}),
-            "opening": Span(Kind.OPENING, on={"<function=": "name"}),
+            "text": Span(SpanKind.TEXT, on={**_NEXT, "<function=": "bare"}),
+            "opening": Span(SpanKind.OPENING, on={"<function=": "name"}),
             "name": Name(on=_NAMED, parse=plain_name),
             "bare": Name(on=_NAMED, parse=plain_name, names=AcceptedNames.DECLARED),
-            "arguments": Span(Kind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
+            "arguments": Span(SpanKind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
             "key": Key(on={">": "value"}, parse=plain_key),
             "value": Value(
                 on={
@@ -41,7 +51,7 @@ SEED_OSS = Dialect(
                 },
                 trim=Trim.NEWLINE,
             ),
-            "called": Span(Kind.MARKUP, on={"</seed:tool_call>": "text", **_NEXT}),
+            "called": Span(SpanKind.MARKUP, on={"</seed:tool_call>": "text", **_NEXT}),
         }
     ),
     reasoning=ReasoningMarkers(opens=("<seed:think>",), closes=("</seed:think>",), reopens=("<seed:think>",)),

@@ -7,7 +7,7 @@
 Values are verbatim. Each closing marker of a call may be missing.
 """
 
-from antiphon.core.grammar import Grammar, Key, Kind, Name, Span, Value
+from antiphon.core.grammar import Grammar, Key, Name, Span, SpanKind, Value
 from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -20,16 +20,16 @@ STEP3 = Dialect(
     names=("step3",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_BEGIN),
+            "text": Span(SpanKind.TEXT, on=_BEGIN),
             "group": Span(
-                Kind.OPENING,
+                SpanKind.OPENING,
                 on={"<｜tool_call_begin｜>": "opening", "<｜tool_calls_end｜>": "text", **_INVOKE},
             ),
-            "opening": Span(Kind.OPENING, on={"function<｜tool_sep｜>": "function", **_INVOKE}),
-            "function": Span(Kind.OPENING, on=_INVOKE),
+            "opening": Span(SpanKind.OPENING, on={"function<｜tool_sep｜>": "function", **_INVOKE}),
+            "function": Span(SpanKind.OPENING, on=_INVOKE),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
             "arguments": Span(
-                Kind.CALL,
+                SpanKind.CALL,
                 on={
                     "<steptml:parameter name=": "key",
                     "</steptml:invoke>": "called",
@@ -39,7 +39,7 @@ STEP3 = Dialect(
             ),
             "key": Key(on={">": "value"}, parse=quoted_key),
             "value": Value(on={"</steptml:parameter>": "arguments"}),
-            "called": Span(Kind.MARKUP, on={**_BEGIN, **_END}),
+            "called": Span(SpanKind.MARKUP, on={**_BEGIN, **_END}),
         }
     ),
     reasoning=THINK_TOKENS,

@@ -7,7 +7,7 @@ the array is a call only at the start of an answer. There, and in a fence, it is
 call only of functions that the request offers.
 """
 
-from antiphon.core.grammar import AcceptedNames, Grammar, JsonCalls, Kind, Span
+from antiphon.core.grammar import AcceptedNames, Grammar, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
 
@@ -17,12 +17,12 @@ XLAM = Dialect(
     names=("xlam",),
     calls=Grammar(
         {
-            "text": Span(Kind.TEXT, on=_OPENERS, peek={"[": "bare"}),
+            "text": Span(SpanKind.TEXT, on=_OPENERS, peek={"[": "bare"}),
             "bare": JsonCalls(then="text", names=AcceptedNames.DECLARED),
             "fenced": JsonCalls(then="fence", names=AcceptedNames.DECLARED),
-            "fence": Span(Kind.MARKUP, on={"```": "text"}),
+            "fence": Span(SpanKind.MARKUP, on={"```": "text"}),
             "call": JsonCalls(then="called"),
-            "called": Span(Kind.MARKUP, on={"</tool_call>": "text", **_OPENERS}),
+            "called": Span(SpanKind.MARKUP, on={"</tool_call>": "text", **_OPENERS}),
         }
     ),
     reasoning=THINK_TAGS,

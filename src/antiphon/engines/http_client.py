@@ -36,7 +36,7 @@ class HttpError(Exception):
         self.status = status
 
 
-class Response:
+class HttpResponse:
     """The status and the body of a response that was read whole."""
 
     def __init__(self, status: int, body: bytes) -> None:
@@ -84,12 +84,12 @@ class Exchange:
             self.connection.close()
 
 
-class _Whole(Exchange):
+class _FullExchange(Exchange):
     """A response that is read whole."""
 
     def __init__(self, request: bytes) -> None:
         super().__init__(request)
-        self.response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
         self._body = bytearray()
 
     def on_body(self, data: bytes) -> None:
@@ -102,12 +102,12 @@ class _Whole(Exchange):
         if self.response.done():
             return
         if error is None:
-            self.response.set_result(Response(self.status, bytes(self._body)))
+            self.response.set_result(HttpResponse(self.status, bytes(self._body)))
         else:
             self.response.set_exception(error)
 
 
-class Passing(Exchange):
+class StreamedExchange(Exchange):
     """A response that is passed on as it comes."""
 
     def __init__(self, request: bytes) -> None:
@@ -196,10 +196,10 @@ class HttpClient:
             path = self.version + path.removeprefix("/v1")
         return f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}{more}\r\n".encode() + (body or b"")
 
-    async def request(self, method: str, path: str, body: Any = None) -> Response:
+    async def request(self, method: str, path: str, body: Any = None) -> HttpResponse:
         """The response, read whole. `body` is sent as JSON. Raises HttpError."""
         encoded = None if body is None else msgspec.json.encode(body)
-        whole = _Whole(self.encode(method, path, encoded))
+        whole = _FullExchange(self.encode(method, path, encoded))
         self.send(whole)
         try:
             return await whole.response
@@ -377,7 +377,7 @@ class _Connection(asyncio.Protocol):
         self._kept = self._parser.should_keep_alive()
 
 
-class Lines:
+class LineSplitter:
     """The lines of a stream, out of pieces that may end anywhere."""
 
     def __init__(self) -> None:

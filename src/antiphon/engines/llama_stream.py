@@ -47,17 +47,17 @@ class TokenReader(Protocol):
         ...
 
 
-class _Listed(Struct, frozen=True, gc=False):
+class _TopLogprob(Struct, frozen=True, gc=False):
     id: int
     token: str
     bytes: list[int]
     logprob: float
 
 
-class Scored(_Listed, frozen=True, gc=False):
+class Scored(_TopLogprob, frozen=True, gc=False):
     """A token and its log probability, with those of the most likely ones."""
 
-    top_logprobs: tuple[_Listed, ...] = ()
+    top_logprobs: tuple[_TopLogprob, ...] = ()
 
 
 class _Progress(Struct, frozen=True):
@@ -172,7 +172,7 @@ class ScoredReader(ChunkReader):
         raws = (piece.raw for piece in self._tokenizer.pieces(text))
         return [Token(token.id, token.text, None, (), raw) for token, raw in zip(tokens, raws, strict=True)]
 
-    def _candidate(self, listed: _Listed) -> Candidate:
+    def _candidate(self, listed: _TopLogprob) -> Candidate:
         text = listed.token
         if text.isascii() and len(text) == len(listed.bytes) and text:
             return Candidate(listed.id, text, listed.logprob)

@@ -35,7 +35,7 @@ from antiphon.engines.engine import (
     check_size,
     failure_of,
 )
-from antiphon.engines.http_client import Exchange, HttpClient, HttpError, Lines, Passing
+from antiphon.engines.http_client import Exchange, HttpClient, HttpError, LineSplitter, StreamedExchange
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.upstreams import (
     anthropic,
@@ -52,11 +52,11 @@ from antiphon.engines.upstreams.kind import (
     PROBES,
     Answers,
     BeamSearchingServer,
-    Missing,
+    LineReader,
+    NotFetched,
     PromptScoringServer,
-    Reader,
     Recognise,
-    Server,
+    UpstreamServer,
     WantedUpstream,
     ask,
     broken,
@@ -156,7 +156,7 @@ class Options:
         return PoolEngine([(each.model, UpstreamEngine(each, limits)) for each in servers])
 
 
-def card_of(server: Server, task: Task | None) -> ModelCard:
+def card_of(server: UpstreamServer, task: Task | None) -> ModelCard:
     """The card of the model of a server, with what it is for: this `task`, or all that such a server does.
 
     Raises EngineError if the server cannot do that.
@@ -178,8 +178,8 @@ class UpstreamEngine:
         self._client = client_of(options)
         self._admission = Admission(1, limits)
         self._generations: dict[_Generation, None] = {}
-        self._loading: asyncio.Future[Server] | None = None
-        self._server: Server | None = None
+        self._loading: asyncio.Future[UpstreamServer] | None = None
+        self._server: UpstreamServer | None = None
         self._card: ModelCard | None = None
 
     @property
@@ -234,7 +234,7 @@ class UpstreamEngine:
         while self._generations or self._client.busy:  # noqa: ASYNC110 - nothing here is told of both
             await asyncio.sleep(DRAIN_SECONDS)
 
-    def _running(self) -> Server:
+    def _running(self) -> UpstreamServer:
         if self._server is None:
             raise EngineNotReadyError
         return self._server
@@ -277,7 +277,7 @@ class UpstreamEngine:
             server = self._running()
             body, media_type = vectors.form_of(server.card, audio)
             path = "/v1/audio/translations" if audio.translated else "/v1/audio/transcriptions"
-            passing = Passing(self._client.encode("POST", path, body, observed().trace, media_type))
+            passing = StreamedExchange(self._client.encode("POST", path, body, observed().trace, media_type))
             self._client.send(passing)
             refused = b""
             try:
@@ -357,7 +357,7 @@ class _Generation(Exchange):
     def __init__(
         self,
         request: bytes,
-        reader: Reader,
+        reader: LineReader,
         receiver: Receiver,
         running: dict["_Generation", None],
         key: str | None,
@@ -367,7 +367,7 @@ class _Generation(Exchange):
         self._receiver = receiver
         self._generations = running
         self._key = key
-        self._lines = Lines()
+        self._lines = LineSplitter()
         self._refused = b""
         self._unread: list[bytes] = []  # behind a line that something is being asked for
         self._asking: asyncio.Task[None] | None = None
@@ -449,7 +449,7 @@ class _Generation(Exchange):
         for line in rest:
             try:
                 chunk = self._reader.read(line)
-            except Missing as missing:
+            except NotFetched as missing:
                 self._unread = [line, *rest]
                 self._asking = asyncio.ensure_future(self._ask(missing))
                 break
@@ -472,7 +472,7 @@ class _Generation(Exchange):
                 self.abort()
         self._receiver.push(chunks)
 
-    async def _ask(self, missing: Missing) -> None:
+    async def _ask(self, missing: NotFetched) -> None:
         """Get what is missing, and read on."""
         try:
             await missing.fetch()
@@ -502,7 +502,7 @@ def client_of(options: Options) -> HttpClient:
         raise EngineError(str(error)) from error
 
 
-async def found_at(options: Options, client: HttpClient) -> Server:
+async def found_at(options: Options, client: HttpClient) -> UpstreamServer:
     """The server at the URL. Raises EngineError if it cannot be reached, or is of no known kind."""
     answers = await _probe(options, client)
     kind = options.upstream_kind

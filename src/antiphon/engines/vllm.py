@@ -42,7 +42,7 @@ from antiphon.engines.engine import (
 )
 from antiphon.engines.models import response_template
 from antiphon.engines.vllm_beams import Beam, Row, search
-from antiphon.engines.vllm_core import SUPPORTED, Around, VllmCore, engine_args
+from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore, engine_args
 from antiphon.engines.vllm_stream import OutputReader, next_row, prompt_tokens
 
 log = structlog.get_logger()
@@ -89,7 +89,7 @@ class VllmEngine:
         self._limits = limits
         self._admission = Admission(1, limits)
         self._waiting: dict[_Generation, None] = {}
-        self._running: dict[str, _Generation | _Single] = {}
+        self._running: dict[str, _Generation | _SingleOutput] = {}
         self._looking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
@@ -233,7 +233,7 @@ class VllmEngine:
             rendered = await core.rendered(request.prompt) if request.prompt.media else None
             if rendered is not None:
                 generation.reader.media_tokens = len(rendered["prompt_token_ids"]) - len(request.prompt.ids)
-            around = Around(self._adapter(request.adapter), trace, rendered)
+            around = RequestExtras(self._adapter(request.adapter), trace, rendered)
             if request.constraint is None:
                 made = core.request(request, around)
             else:  # it compiles the grammar to check it
@@ -270,7 +270,7 @@ class VllmEngine:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """See `Embedder`. Each input has a slot of its own; vLLM batches what it has."""
-        core, around = self._alive(), Around(trace=observed().trace)
+        core, around = self._alive(), RequestExtras(trace=observed().trace)
         for text in request.inputs:
             if isinstance(text, tuple):
                 core.vocabulary.decode(text)  # which refuses what is no token
@@ -286,7 +286,7 @@ class VllmEngine:
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """See `Reranker`. Scores are what vLLM's own server tells: for most models, from 0 to 1."""
-        core, around = self._alive(), Around(trace=observed().trace)
+        core, around = self._alive(), RequestExtras(trace=observed().trace)
         for pair in pairs:
             check_size(pair, core.context)
         scores, tokens = await self._pooled(core, lambda: [core.ranking(*pair, around) for pair in pairs])
@@ -314,12 +314,12 @@ class VllmEngine:
             raise failures.exceptions[0] from None
         return [task.result() for task in tasks], sum(len(each.prompt_token_ids) for each in made)
 
-    def _around(self, request: GenerationRequest) -> Around:
-        return Around(self._adapter(request.adapter), observed().trace)
+    def _around(self, request: GenerationRequest) -> RequestExtras:
+        return RequestExtras(self._adapter(request.adapter), observed().trace)
 
     async def _outputs(self, core: VllmCore, made: Sequence[Any]) -> list[Any]:
         """The outputs to requests for one token. Raises EngineError."""
-        waiting = [_Single(each.request_id) for each in made]
+        waiting = [_SingleOutput(each.request_id) for each in made]
         self._begun(*waiting)
         try:
             for each in made:
@@ -334,7 +334,7 @@ class VllmEngine:
             raise EngineError
         return outputs
 
-    def _begun(self, *works: "_Generation | _Single") -> None:
+    def _begun(self, *works: "_Generation | _SingleOutput") -> None:
         """From now on vLLM has these to do."""
         self._running |= {each.id: each for each in works}
         if self._looking is None:
@@ -392,7 +392,7 @@ class VllmEngine:
         for generation in [*self._running.values(), *self._waiting]:
             generation.fail(error())
 
-    def leave(self, generation: "_Generation | _Single") -> None:
+    def leave(self, generation: "_Generation | _SingleOutput") -> None:
         """A generation is over, whether vLLM has ended it or not."""
         if isinstance(generation, _Generation):
             self._waiting.pop(generation, None)
@@ -448,7 +448,7 @@ class _Generation:
             self.ticket.leave()
 
 
-class _Single:
+class _SingleOutput:
     """A request for one token: its one output is awaited, None if there will be none."""
 
     def __init__(self, request_id: str) -> None:

@@ -226,7 +226,7 @@ def workers_of(process: int) -> list[int]:
     return []
 
 
-class Around(Struct, frozen=True):
+class RequestExtras(Struct, frozen=True):
     """The parts of a request to the core beside its prompt and its sampling.
 
     An adapter as `load_adapter` gives it, the headers of the trace that the request is part of, and, of a
@@ -400,7 +400,7 @@ class VllmCore:
         templates = imported("vllm.renderers.chat_utils").ChatTemplateConfig()
         return pairs(self._llm.vllm_config, self._llm.renderer, templates)
 
-    def ranking(self, query: str, document: str, around: Around) -> Any:
+    def ranking(self, query: str, document: str, around: RequestExtras) -> Any:
         """The request for how well a document answers a query. Raises RequestError."""
         _, prompt = self._pairs.get_score_prompt(query, document, {})
         ids = prompt["prompt_token_ids"]
@@ -438,7 +438,7 @@ class VllmCore:
         kept = body[len(body) - room :] if request.keep_end else body[:room]
         return [*whole[:before], *kept, *whole[before + len(body) :]]
 
-    def embedding(self, ids: Sequence[int], dimensions: int | None, around: Around) -> Any:
+    def embedding(self, ids: Sequence[int], dimensions: int | None, around: RequestExtras) -> Any:
         """The request for the vector of these tokens, of length 1. Raises RequestError."""
         params = partial(
             imported("vllm.pooling_params").PoolingParams,
@@ -453,7 +453,7 @@ class VllmCore:
             error.param = error.param or ("input" if dimensions is None else "dimensions")
             raise
 
-    def request(self, request: GenerationRequest, around: Around) -> Any:
+    def request(self, request: GenerationRequest, around: RequestExtras) -> Any:
         """The request to the core; its `request_id` is what outputs name. Raises RequestError."""
         made = self._made(request, request.prompt.ids, self._sampling(request), around)
         made.reasoning_ended = (
@@ -461,13 +461,13 @@ class VllmCore:
         )  # it holds from the first token on
         return made
 
-    def scoring(self, request: GenerationRequest, around: Around) -> Any:
+    def scoring(self, request: GenerationRequest, around: RequestExtras) -> Any:
         """The request for the log probabilities of a prompt. Raises RequestError."""
         _check_text(request, "prompt_logprobs")
         params = {"max_tokens": 1, "prompt_logprobs": request.sampling.prompt_logprobs}
         return self._made(request, request.prompt.ids, params, around)
 
-    def step(self, request: GenerationRequest, written: Sequence[int], around: Around) -> Any:
+    def step(self, request: GenerationRequest, written: Sequence[int], around: RequestExtras) -> Any:
         """The request for the next tokens of a beam search, after those that are `written`.
 
         Raises RequestError. As many tokens are asked for as vLLM's own server asks for.
@@ -496,7 +496,7 @@ class VllmCore:
         )
 
     def _made(
-        self, request: GenerationRequest, ids: Sequence[int], params: Mapping[str, Any], around: Around
+        self, request: GenerationRequest, ids: Sequence[int], params: Mapping[str, Any], around: RequestExtras
     ) -> Any:
         """A request to the core, for what is written behind `ids`. Raises RequestError."""
         sampling = request.sampling
@@ -513,7 +513,7 @@ class VllmCore:
         )
 
     def _accepted(
-        self, prompt: Any, params: Callable[[], Any], task: str, around: Around, **more: Any
+        self, prompt: Any, params: Callable[[], Any], task: str, around: RequestExtras, **more: Any
     ) -> Any:
         """The request to the core, as vLLM has checked it, and what `params` make. Raises RequestError."""
         try:

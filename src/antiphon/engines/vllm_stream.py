@@ -56,7 +56,7 @@ class _Texts(dict[int, str]):
         return text
 
 
-class _Seen(dict[int, str | None]):
+class _VisibleTexts(dict[int, str | None]):
     """What is seen of a token, whatever stands before it; None where that cannot be told.
 
     It can for special tokens, and, `apart`, for those whose text has whole characters.
@@ -149,7 +149,7 @@ class Vocabulary:
 
     def _seen(self, preserve: frozenset[str]) -> Mapping[int, str | None]:
         """What is seen of each token, where only these special ones are. None: ask a stream."""
-        return _Seen(self.shown(preserve), self._texts, apart=self._apart)
+        return _VisibleTexts(self.shown(preserve), self._texts, apart=self._apart)
 
     def stream(self, before: Sequence[int] = ()) -> Stream:
         """Makes text of the tokens that follow these."""

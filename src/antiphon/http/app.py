@@ -82,7 +82,7 @@ _CREATE_VECTORS = body(vectors.CreateVectorStore)
 _UPDATE_VECTORS = body(vectors.UpdateVectorStore, "small_body_bytes")
 _ATTACH = body(vectors.CreateVectorStoreFile, "small_body_bytes")
 _UPDATE_FILE = body(vectors.UpdateVectorStoreFile, "small_body_bytes")
-_SEARCH = body(vectors.Search)
+_SEARCH = body(vectors.SearchRequest)
 _FILES_OF = (files.status_filter, paging())
 
 _list_responses = handler(stored.list_responses, responses.background_filter, paging())
@@ -173,7 +173,7 @@ ROUTES = [
     Route(_VECTORS_FILE + "/content", handler(vector_stores.file_content), methods=GET),
     Route(
         _VECTORS + "/file_batches",
-        handler(vector_stores.create_batch, body(vectors.CreateBatch)),
+        handler(vector_stores.create_batch, body(vectors.CreateFileBatch)),
         methods=POST,
     ),
     Route(_VECTORS_BATCH, handler(vector_stores.retrieve_batch), methods=GET),

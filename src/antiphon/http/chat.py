@@ -4,7 +4,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.apis.chat.schema import BatchRequest, ChatRequest
+from antiphon.apis.chat.schema import BatchChatRequest, ChatRequest
 from antiphon.app import chat
 from antiphon.http.delivery import UNTYPED, EventStream, FullAnswer
 from antiphon.http.request import app_of, json_response, owner_of, query_of, read_request, request_id_of
@@ -22,7 +22,7 @@ async def create(request: Request) -> EventStream | FullAnswer:
 
 async def create_batch(request: Request) -> FullAnswer:
     """Answer several conversations, each with one choice."""
-    app, wire = app_of(request), await read_request(request, BatchRequest)
+    app, wire = app_of(request), await read_request(request, BatchChatRequest)
     driver = await chat.create_batch(app, wire, owner_of(request), request_id_of(request))
     return FullAnswer(driver, app.options)
 

@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from antiphon.apis.messages.batch import CreateBatch
+from antiphon.apis.messages.batch import CreateMessageBatch
 from antiphon.app import message_batches
 from antiphon.app.app import App
 from antiphon.http.request import app_of, json_response, owner_of, query_of, read_body
@@ -17,7 +17,7 @@ MOST_ON_PAGE = 1000
 
 async def create(request: Request) -> Response:
     """Create a batch: it is answered in the background."""
-    wire = await read_body(request, CreateBatch)
+    wire = await read_body(request, CreateMessageBatch)
     return _shown(request, await message_batches.create(app_of(request), wire, owner_of(request)))
 
 

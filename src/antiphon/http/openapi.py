@@ -126,7 +126,7 @@ OPERATIONS: Mapping[str, Operation] = {
         answer=_list_of(ChatCompletion, "ChatCompletionList"), query=("model", "metadata[KEY]", *PAGED)
     ),
     "POST /v1/chat/completions/render": Operation(chat.ChatRequest, Rendered),
-    "POST /v1/chat/completions/batch": Operation(chat.BatchRequest, ChatCompletion),
+    "POST /v1/chat/completions/batch": Operation(chat.BatchChatRequest, ChatCompletion),
     "GET /v1/chat/completions/{completion_id}": Operation(answer=ChatCompletion),
     "POST /v1/chat/completions/{completion_id}": Operation(stored.UpdateRequest, ChatCompletion),
     "DELETE /v1/chat/completions/{completion_id}": Operation(answer=stored.Deleted),
@@ -202,7 +202,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/vector_stores/{vector_store_id}": Operation(answer=vectors.VectorStore),
     "POST /v1/vector_stores/{vector_store_id}": Operation(vectors.UpdateVectorStore, vectors.VectorStore),
     "DELETE /v1/vector_stores/{vector_store_id}": Operation(answer=vectors.DeletedVectorStore),
-    "POST /v1/vector_stores/{vector_store_id}/search": Operation(vectors.Search, vectors.SearchResults),
+    "POST /v1/vector_stores/{vector_store_id}/search": Operation(
+        vectors.SearchRequest, vectors.SearchResults
+    ),
     "POST /v1/vector_stores/{vector_store_id}/files": Operation(
         vectors.CreateVectorStoreFile, vectors.VectorStoreFile
     ),
@@ -216,7 +218,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "GET /v1/vector_stores/{vector_store_id}/files/{file_id}/content": Operation(answer=vectors.FileContent),
     "POST /v1/vector_stores/{vector_store_id}/file_batches": Operation(
-        vectors.CreateBatch, vectors.FileBatch
+        vectors.CreateFileBatch, vectors.FileBatch
     ),
     "GET /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}": Operation(answer=vectors.FileBatch),
     "POST /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel": Operation(
@@ -225,7 +227,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files": _STORE_FILES,
     "POST /v1/messages": Operation(messages.CreateMessage, _MESSAGE, events=True),
     "POST /v1/messages/count_tokens": Operation(messages.CountTokens, message.TokenCount),
-    "POST /v1/messages/batches": Operation(batches.CreateBatch, batches.MessageBatch),
+    "POST /v1/messages/batches": Operation(batches.CreateMessageBatch, batches.MessageBatch),
     "GET /v1/messages/batches": Operation(answer=batches.MessageBatchList, query=_BATCHES),
     "GET /v1/messages/batches/{batch_id}": Operation(answer=batches.MessageBatch),
     "DELETE /v1/messages/batches/{batch_id}": Operation(answer=batches.DeletedBatch),

@@ -102,7 +102,7 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
         ssl_keyfile=settings.tls_key,
         **protocols(runtime.app.options.limits, settings.stall_seconds, _connections(runtime.app)),
     )
-    server = Server(config, runtime, settings.drain_seconds)
+    server = HttpServer(config, runtime, settings.drain_seconds)
     with (
         server.taking_signals(),
         _listening(settings) as listener,
@@ -124,7 +124,7 @@ def _greeting(app: App, root: str, url: str) -> Iterator[str]:
         yield f"or open {url}{root}/ in a browser"
 
 
-async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) -> None:
+async def _serve(server: "HttpServer", listener: socket.socket, greeting: Greeting) -> None:
     """Serve and load at the same time."""
     runtime, loop = server.runtime, asyncio.get_running_loop()
     reload = runtime.app.keys.reload
@@ -154,7 +154,7 @@ async def _serve(server: "Server", listener: socket.socket, greeting: Greeting) 
         await runtime.stop()
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """A uvicorn server that keeps the signals it takes, and prints what they do."""
 
     def __init__(self, config: uvicorn.Config, runtime: Runtime, drain: float) -> None:

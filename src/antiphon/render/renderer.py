@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Message, Role, TextPart, text_in
-from antiphon.core.turn import Calling, Function, PromptEnding, Turn
+from antiphon.core.turn import CallMode, Function, PromptEnding, Turn
 from antiphon.render.capabilities import TemplateCapabilities
 from antiphon.render.media import Marks, media_in
 from antiphon.render.messages import NO_MARKS, TemplateMessage, arrange, format_message, gather
@@ -99,7 +99,7 @@ class ChatTemplateRenderer:
         tools = self._escaper.escape_json([_tool(function) for function in turn.tools])
         gathered = self._escaper.escape_json(gather(turn.items, marks))
         messages = self._writer.write_history(gathered, self.capabilities)
-        may_call = turn.tool_choice.calling is not Calling.NONE
+        may_call = turn.tool_choice.calling is not CallMode.NONE
         if tools and not self.capabilities.tools and (may_call or self._has_tool_prompt):
             messages = self._describe_tools(messages, tools)
         arranged = arrange(messages, self.capabilities, marks)

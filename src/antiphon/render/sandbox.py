@@ -232,7 +232,7 @@ def _is_lazy(value: Any) -> bool:
     return hasattr(type(value), "__next__")
 
 
-class _Generation(Extension):
+class _GenerationTag(Extension):
     """`{% generation %}` marks the text to train on. For a prompt it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012
@@ -353,7 +353,7 @@ def _environment() -> _Environment:
     environment = _Environment(
         trim_blocks=True,
         lstrip_blocks=True,
-        extensions=[_Generation, LoopControlExtension],
+        extensions=[_GenerationTag, LoopControlExtension],
         finalize=_printed,
     )
     environment.globals.pop("lipsum")

@@ -134,7 +134,7 @@ class _Unsent:
         raise NotImplementedError(f"{self._name} was not sent")
 
 
-class Large:
+class LargeBytes:
     """Stands for bytes that are sent as they are, and arrive as bytes: a copy of many holds Python up."""
 
     def __init__(self, content: bytes | bytearray) -> None:
@@ -155,7 +155,7 @@ class _Pickler(pickle.Pickler):
         self.large: list[bytes | bytearray] = []
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, Large):
+        if isinstance(value, LargeBytes):
             self.large.append(value.content)
             return _take, (len(self.large) - 1,)
         if isinstance(value, FunctionType) and "<" in value.__qualname__:

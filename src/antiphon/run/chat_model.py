@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError, naming
 from antiphon.core.items import FunctionCall, FunctionOutput, Item
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.turn import Calling, Function, PromptEnding, Turn
+from antiphon.core.turn import CallMode, Function, PromptEnding, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN, ChatDecoder
 from antiphon.decode.ids import ids_by, openai_call_id
@@ -151,7 +151,7 @@ class ChatModel:
 
     def _sent(self, turn: Turn) -> Turn:
         """The turn as the server gets it: without tools that it shall not see, shortened if it has to be."""
-        if self._exclude_tools and turn.tool_choice.calling is Calling.NONE:
+        if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())
         if not turn.shorten:
             return turn

@@ -13,7 +13,7 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import RequestError
 from antiphon.core.events import CallEnded, Event, Finished, TextEnded
 from antiphon.core.items import FunctionCall, Item, Message, Status
-from antiphon.core.turn import Calling, Turn
+from antiphon.core.turn import CallMode, Turn
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, demands_of
 from antiphon.run.schemas import Schema
@@ -22,7 +22,7 @@ COMMENTARY = "commentary"
 """The phase of a message that only leads to others: the format does not apply to it."""
 
 
-class Checked(Struct, frozen=True):
+class CheckedParts(Struct, frozen=True):
     """The parts of an answer that are checked: calls as (source of the schema, name, arguments)."""
 
     calls: tuple[tuple[str, str, str], ...] = ()
@@ -69,7 +69,7 @@ class OutputCheck:
         calls = [item for item in self._items if isinstance(item, FunctionCall)]
         whole = [call for call in calls if call.status is Status.COMPLETED]
         unmet: tuple[str, ...] = ()
-        if self._turn.tool_choice.calling is Calling.REQUIRED and not whole:
+        if self._turn.tool_choice.calling is CallMode.REQUIRED and not whole:
             called = "its call is incomplete" if calls else "the model called no tool"
             unmet = (f"tool_choice: {called}.",)
         checked = self._checked(whole)
@@ -78,13 +78,13 @@ class OutputCheck:
         except RequestError as error:
             return *unmet, f"{checked.source}: the answer could not be checked. {error.message}"
 
-    def _checked(self, calls: list[FunctionCall]) -> Checked:
+    def _checked(self, calls: list[FunctionCall]) -> CheckedParts:
         sources = {tool.name: tool.source for tool in self._turn.tools}
         text = None
         if self._turn.format is not None and not calls:
             texts = [item for item in self._items if isinstance(item, Message) and item.phase != COMMENTARY]
             text = "".join(message.text for message in texts)
-        return Checked(
+        return CheckedParts(
             tuple((sources.get(call.name, "tools"), call.name, call.arguments) for call in calls),
             text,
             "".join(self._raw),
@@ -92,7 +92,7 @@ class OutputCheck:
         )
 
 
-def violations(plan: ConstraintPlan, answer: Checked) -> tuple[str, ...]:
+def violations(plan: ConstraintPlan, answer: CheckedParts) -> tuple[str, ...]:
     """What an answer does not meet of what the engine did not enforce. This may not end: see `bounded.py`."""
     demands = demands_of(plan)
     found = [

@@ -17,7 +17,7 @@ from antiphon.constrain.compile import CompiledConstraint, OutputRequirements, c
 from antiphon.core.constraint import Constraint, Gbnf
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
-from antiphon.core.turn import Calling, Sampling, ToolChoice, Turn
+from antiphon.core.turn import CallMode, Sampling, ToolChoice, Turn
 from antiphon.engines.engine import Capabilities
 from antiphon.run.schemas import Schemas, schemas_of
 
@@ -109,14 +109,14 @@ def is_free(turn: Turn) -> bool:
     """The model may write what it likes: the common case, which costs nothing."""
     if turn.format is not None:
         return False
-    if not turn.tools or turn.tool_choice.calling is Calling.NONE:
+    if not turn.tools or turn.tool_choice.calling is CallMode.NONE:
         return True
     return turn.tool_choice == ToolChoice() and not any(tool.strict for tool in turn.tools)
 
 
 def requirements_of(turn: Turn, state: str | None) -> OutputRequirements:
     """What the turn demands of an answer that begins in `state`."""
-    may_call = turn.tool_choice.calling is not Calling.NONE
+    may_call = turn.tool_choice.calling is not CallMode.NONE
     return OutputRequirements(turn.tools if may_call else (), turn.tool_choice, turn.format, state)
 
 

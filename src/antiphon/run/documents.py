@@ -21,7 +21,7 @@ from zipfile import BadZipFile, ZipFile
 from msgspec import Struct
 
 from antiphon.core.errors import RequestError, missing_extra
-from antiphon.run.bounded import BoundedPool, Large
+from antiphon.run.bounded import BoundedPool, LargeBytes
 
 PDF = "application/pdf"
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
@@ -101,7 +101,7 @@ async def read_chunks(pool: BoundedPool, content: bytes | bytearray, chunking: C
 
 def _sent(content: bytes | bytearray) -> bytes:
     """What becomes these bytes in the process."""
-    return cast(bytes, Large(content))
+    return cast(bytes, LargeBytes(content))
 
 
 # What follows runs in a bounded process

@@ -10,7 +10,7 @@ from antiphon.core.turn import Sampling
 from antiphon.dialects.detection.detect import OVERRIDE, detect
 from antiphon.engines.engine import ModelCard
 from antiphon.engines.upstream import Options, card_of, client_of, found_at
-from antiphon.engines.upstreams.kind import ChatServer, Server
+from antiphon.engines.upstreams.kind import ChatServer, UpstreamServer
 from antiphon.run.constraints import WIRE_NAMES
 from antiphon.run.inspect import table
 from antiphon.run.loading import evidence_of
@@ -77,7 +77,7 @@ def _dialect(card: ModelCard) -> tuple[str, str]:
     return detection.name, detection.reason
 
 
-def features_of(server: Server) -> Iterator[Feature]:
+def features_of(server: UpstreamServer) -> Iterator[Feature]:
     """What becomes of what the server can do, and of what it cannot."""
     card = server.card
     if isinstance(server, ChatServer):

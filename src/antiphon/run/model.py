@@ -21,7 +21,7 @@ from antiphon.core.call_filter import CallFilter
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import Calling, Function, Turn
+from antiphon.core.turn import CallMode, Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.engines.engine import (
@@ -37,7 +37,7 @@ from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
 from antiphon.run.generation import AnswerDecoder, GenerationRun, Interceptors, ReasoningLimit
-from antiphon.run.recording import Reading, RecordingDecoder, record_of
+from antiphon.run.recording import DecoderSettings, RecordingDecoder, record_of
 from antiphon.run.replay import ReplayContext
 from antiphon.tools.tool import ServerTool
 
@@ -157,7 +157,7 @@ class Prepared(Struct, frozen=True):
     plan: ConstraintPlan = ConstraintPlan()
     reasoning: ReasoningLimit | None = None
     ended: Callable[[Sequence[Item]], None] | None = None
-    reading: Reading = Reading()
+    reading: DecoderSettings = DecoderSettings()
 
     def generation(self, index: int, context: ReplayContext, items: Accumulator) -> GenerationRun:
         """The generation for one of the choices; `items` builds those of its answer."""
@@ -205,7 +205,7 @@ def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
 def _filter(turn: Turn) -> CallFilter | None:
     """What keeps calls from the client that it does not allow; most turns need none."""
     choice = turn.tool_choice
-    free = choice.most is None and choice.names is None and choice.calling is not Calling.NONE
+    free = choice.most is None and choice.names is None and choice.calling is not CallMode.NONE
     return None if free else CallFilter(choice)
 
 

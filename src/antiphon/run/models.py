@@ -36,7 +36,7 @@ from antiphon.run.bounded import BoundedPool
 from antiphon.run.generation import GenerationRun
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
-from antiphon.tools.tool import Checked, ServerTool
+from antiphon.tools.tool import Checkable, ServerTool
 
 LOAD_SECONDS = 600.0
 """How long a request waits for its model to be loaded, and for room to load it."""
@@ -140,7 +140,7 @@ class Models:
     async def start(self) -> None:
         """Load the models, as many as may be. Raises AntiphonError if one, or a tool, cannot be used."""
         for tool in self._tools():
-            if isinstance(tool, Checked):
+            if isinstance(tool, Checkable):
                 await tool.check()
         for served in self._served:
             if self._keep.allows([*self._sizes(), *([served.memory] if served.memory else [])]):

@@ -31,7 +31,7 @@ Step = tuple[Chunk, tuple[Event, ...]]
 """A chunk, and the events that it became."""
 
 
-class Reading(Struct, frozen=True):
+class DecoderSettings(Struct, frozen=True):
     """How an answer is read: by which dialect, with calls or without.
 
     `tail` is the end of the prompt that belongs to the answer: a template may have opened the reasoning.
@@ -54,7 +54,7 @@ class GenerationRecord(Struct):
     choice: int
     request: GenerationRequest
     media: int
-    reading: Reading
+    reading: DecoderSettings
     steps: list[Step] = field(default_factory=list)
     end: tuple[Event, ...] = ()
 
@@ -106,13 +106,13 @@ class RecordingDecoder:
         return events
 
 
-def record_of(choice: int, request: GenerationRequest, reading: Reading) -> GenerationRecord:
+def record_of(choice: int, request: GenerationRequest, reading: DecoderSettings) -> GenerationRecord:
     """The record of a generation that begins. What its media hold is left out: it may be many megabytes."""
     prompt = replace(request.prompt, media=(), around=())
     return GenerationRecord(choice, replace(request, prompt=prompt), len(request.prompt.media), reading)
 
 
-def decoded_again(reading: Reading, chunks: Iterable[Chunk]) -> tuple[list[Step], tuple[Event, ...]]:
+def decoded_again(reading: DecoderSettings, chunks: Iterable[Chunk]) -> tuple[list[Step], tuple[Event, ...]]:
     """What a dialect makes of chunks: the events of each, and the last ones.
 
     Raises EngineError if there is no such dialect.

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineError, RequestError, naming
-from antiphon.core.grammar import Grammar, Kind, Span, State
+from antiphon.core.grammar import Grammar, Span, SpanKind, State
 from antiphon.core.items import FunctionCall, Item, MediaPart, Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import Calling, Function, Turn
+from antiphon.core.turn import CallMode, Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
@@ -43,7 +43,7 @@ from antiphon.run.constraints import (
 )
 from antiphon.run.generation import GenerationRun, ReasoningLimit
 from antiphon.run.model import Prepared, PromptSize, characters, check_turn, most_tokens, room, without
-from antiphon.run.recording import LOGPROBS, Reading
+from antiphon.run.recording import LOGPROBS, DecoderSettings
 from antiphon.tools.tool import ServerTool
 
 log = structlog.get_logger()
@@ -149,7 +149,7 @@ class TokenModel:
             return self.decoder(turn, prompt, rng)
 
         look = partial(self._look_for_calls, turn) if turn.tools and turn.prompt is None else None
-        reading = self.reading(turn, prompt) if recording else Reading()
+        reading = self.reading(turn, prompt) if recording else DecoderSettings()
         parts = (self.engine, request, decoder, self.pool, plan, reasoning, look, reading)
         return Prepared(turn, self, prompt, *parts)
 
@@ -313,7 +313,7 @@ class TokenModel:
 
     async def _render(self, turn: Turn) -> str:
         """Render the turn; in a thread of its own if it is long: no one waits."""
-        if self._exclude_tools and turn.tool_choice.calling is Calling.NONE:
+        if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())
         if turn.template is not None:
             renderer: Renderer = await asyncio.to_thread(self._foreign, turn.template)
@@ -388,7 +388,7 @@ class TokenModel:
         """How answers to the turn are read."""
         if turn.prompt is not None:
             return _PLAIN
-        reads_calls = self._exclude_tools or turn.tool_choice.calling is not Calling.NONE
+        reads_calls = self._exclude_tools or turn.tool_choice.calling is not CallMode.NONE
         return self._table if turn.tools and reads_calls else self._table_without_calls
 
     def begun(self, table: Table, prompt: str) -> Start:
@@ -403,10 +403,10 @@ class TokenModel:
         _, found, tail = prompt.rpartition(self._answer_header)
         return tail if found else ""
 
-    def reading(self, turn: Turn, prompt: Prompt) -> Reading:
+    def reading(self, turn: Turn, prompt: Prompt) -> DecoderSettings:
         """How `decoder` reads the answer to this prompt, to be recorded."""
         table = self.table(turn)
-        return Reading(
+        return DecoderSettings(
             None if table is _PLAIN else self.dialect.names[0],
             table is self._table,
             self._tail(table, prompt.text),
@@ -434,7 +434,7 @@ _PLAIN = Table(TEXT)
 
 
 def _is_reasoning(state: State) -> bool:
-    return isinstance(state, Span) and state.kind is Kind.REASONING
+    return isinstance(state, Span) and state.kind is SpanKind.REASONING
 
 
 def _spread(ids: Sequence[int], text: str) -> list[tuple[int, str]]:

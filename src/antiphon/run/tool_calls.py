@@ -22,7 +22,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.events import ToolPrinted, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, MediaKind, Part, TextPart
 from antiphon.core.limits import Limits
-from antiphon.core.tool_result import Tell, ToolResult, unheard
+from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Hosted, Turn
 from antiphon.run.documents import read_document
 from antiphon.run.drive import Driver
@@ -171,7 +171,7 @@ class ToolCalls:
         return seconds
 
     async def _recorded_or_run(
-        self, call: FunctionCall, number: int, seconds: float | None, tell: Tell
+        self, call: FunctionCall, number: int, seconds: float | None, on_output: OutputCallback
     ) -> ToolResultEntry:
         """The result of the call of this number in the answer: as it was recorded, or else of running it."""
         log = self._context.log
@@ -180,20 +180,20 @@ class ToolCalls:
             if seconds is not None:  # one that was not run has left nothing in its session
                 await self._sessions.recall(call, recorded.result)
             return recorded
-        entry = ToolResultEntry(*await self._result(call, number, seconds, tell), number)
+        entry = ToolResultEntry(*await self._result(call, number, seconds, on_output), number)
         if log is not None:
             log.write(entry)
         return entry
 
     async def _result(
-        self, call: FunctionCall, number: int, seconds: float | None, tell: Tell
+        self, call: FunctionCall, number: int, seconds: float | None, on_output: OutputCallback
     ) -> tuple[ToolResult, float]:
         """The result of a call, and how many seconds it took."""
         if seconds is None:
             return ToolResult(ENOUGH if self._budget.spent else _ENOUGH_OF_IT, failed=True), 0.0
         if number < self._context.calls_begun and not self.hosted(call).idempotent:
             return ToolResult(_UNKNOWN, failed=True), 0.0
-        return await self._sessions.run(call, seconds, tell)
+        return await self._sessions.run(call, seconds, on_output)
 
 
 class _Group:
@@ -216,14 +216,16 @@ class _Group:
         self._choice = choice
         numbers = range(self.first, self.first + len(calls))
         # Of calls that were begun before, events may be stored that what they print now must not precede.
-        self._listens = log is None or not any(log.result_of(each) or log.printed(each) for each in numbers)
+        self._shows_output = log is None or not any(
+            log.result_of(each) or log.printed(each) for each in numbers
+        )
 
-    def listener(self, number: int) -> Tell:
-        """What hears the call of this number in the group."""
-        return _Listener(self, number).tell if self._listens else unheard
+    def listener(self, number: int) -> OutputCallback:
+        """The callback for the output of this call of the group."""
+        return _OutputBuffer(self, number).write if self._shows_output else ignore_output
 
-    def hears(self, number: int) -> bool:
-        """Whether the result of this call is still to come."""
+    def is_running(self, number: int) -> bool:
+        """Whether the call has no result yet."""
         return not self.over and self.first + number >= self._results
 
     def show(self, event: ToolResultReceived) -> None:
@@ -247,8 +249,8 @@ class _Group:
             self.output.stop(error)
 
 
-class _Listener:
-    """Hears what a call prints, and shows it from time to time."""
+class _OutputBuffer:
+    """Collects the output of a call, and shows it at intervals."""
 
     def __init__(self, group: _Group, number: int) -> None:
         self._group = group
@@ -256,8 +258,8 @@ class _Listener:
         self._waits = False
         self._stdout = self._stderr = ""
 
-    def tell(self, stdout: str = "", stderr: str = "") -> None:
-        """See `Tell`."""
+    def write(self, stdout: str = "", stderr: str = "") -> None:
+        """See `OutputCallback`."""
         self._stdout += stdout
         self._stderr += stderr
         if not self._waits:
@@ -265,7 +267,7 @@ class _Listener:
             asyncio.get_running_loop().call_later(SHOWING, self._show)
 
     def _show(self) -> None:
-        if not self._group.hears(self._number):
+        if not self._group.is_running(self._number):
             return
         if self._group.output.paused:
             self._group.output.on_resume(self._show)

@@ -28,7 +28,7 @@ from antiphon.core.events import (
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, TextPart
 from antiphon.core.observation import observed
 from antiphon.core.tool_result import ToolResult
-from antiphon.core.turn import Calling, PromptEnding, ToolChoice, Turn
+from antiphon.core.turn import CallMode, PromptEnding, ToolChoice, Turn
 from antiphon.run.drive import Driver
 from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import PromptEntry, ReplayContext
@@ -38,7 +38,7 @@ from antiphon.run.tool_sessions import ToolSessions
 
 def hosts_tools(turn: Turn) -> bool:
     """The model may call tools of the server."""
-    if not turn.tools or turn.tool_choice.calling is Calling.NONE:
+    if not turn.tools or turn.tool_choice.calling is CallMode.NONE:
         return False
     return any(tool.hosted for tool in turn.tools)
 
@@ -273,7 +273,7 @@ class ToolLoop:
         if self._last:
             own = frozenset(tool.name for tool in tools if not tool.hosted)
             names = own if names is None else own & names
-        return ToolChoice(Calling.AUTO, names, choice.parallel)
+        return ToolChoice(CallMode.AUTO, names, choice.parallel)
 
     def _finished(self, reason: FinishReason) -> Finished:
         return Finished(reason, self._usage, unmet=self._unmet, generations=tuple(self._generations))

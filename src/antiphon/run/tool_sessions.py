@@ -11,7 +11,7 @@ import structlog
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.items import FunctionCall, Status, object_in
 from antiphon.core.observation import ObservedCall, observed
-from antiphon.core.tool_result import Tell, ToolResult
+from antiphon.core.tool_result import OutputCallback, ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import ServerTool, Session, WantedTool
 
@@ -53,13 +53,15 @@ class ToolSessions:
     async def __aexit__(self, *exception: Any) -> None:
         await self._stack.__aexit__(*exception)
 
-    async def run(self, call: FunctionCall, seconds: float, tell: Tell) -> tuple[ToolResult, float]:
+    async def run(
+        self, call: FunctionCall, seconds: float, on_output: OutputCallback
+    ) -> tuple[ToolResult, float]:
         """Run what the model called, so many seconds at most; its result, and how many it took.
 
         Raises EngineNotReadyError if the server stops before it is done.
         """
         started = perf_counter()
-        running = asyncio.create_task(self._do(call, tell))
+        running = asyncio.create_task(self._do(call, on_output))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((running, stopping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -76,13 +78,13 @@ class ToolSessions:
         self._note(call, started, taken, result)
         return result, taken
 
-    async def _do(self, call: FunctionCall, tell: Tell) -> ToolResult:
+    async def _do(self, call: FunctionCall, on_output: OutputCallback) -> ToolResult:
         arguments = _arguments(call)
         if arguments is None:
             return ToolResult(_NO_OBJECT, failed=True)
         hosted = self._hosted[call.name]
         with _logged(hosted.type):
-            return await self._session(hosted).run(hosted.action, arguments, tell)
+            return await self._session(hosted).run(hosted.action, arguments, on_output)
         return ToolResult(_FAILED, failed=True)  # it raised, which is logged
 
     def _note(self, call: FunctionCall, started: float, taken: float, result: ToolResult) -> None:

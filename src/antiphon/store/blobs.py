@@ -39,7 +39,7 @@ class _Writing(Struct, frozen=True):
     digest: str | None
 
 
-class Holding(Struct, frozen=True):
+class BlobHold(Struct, frozen=True):
     """Who is to hold a blob, and until when."""
 
     owner: str
@@ -67,7 +67,7 @@ def find(connection: Connection, owner: str, digest: str) -> BlobRecord | None:
     return BlobRecord(*row) if row else None
 
 
-def hold(transaction: Transaction, holding: Holding) -> bool:
+def hold(transaction: Transaction, holding: BlobHold) -> bool:
     """Add a holder to a blob, if there is one."""
     found = _of(holding.owner, holding.digest).with_for_update()
     blob_id = transaction.execute(found).scalar()
@@ -84,7 +84,7 @@ def hold(transaction: Transaction, holding: Holding) -> bool:
 def hold_for(transaction: Transaction, owner: str, parent: str, records: Iterable[ItemRecord]) -> None:
     """Have a parent hold what its items refer to. Raises NotFoundError if a blob is gone."""
     for digest in sorted({digest for record in records for digest in record.blobs}):
-        if not hold(transaction, Holding(owner, digest, parent, None)):
+        if not hold(transaction, BlobHold(owner, digest, parent, None)):
             raise missing(digest)
 
 
@@ -119,7 +119,7 @@ def _begin(transaction: Transaction, blob_id: str, new: NewBlob) -> None:
 
 
 def _finish(transaction: Transaction, it: _Writing, digest: str) -> None:
-    holding = Holding(it.new.owner, digest, it.new.holder, it.new.expires_at)
+    holding = BlobHold(it.new.owner, digest, it.new.holder, it.new.expires_at)
     if hold(transaction, holding):
         abandon_blobs(transaction, blobs.c.id == it.id)
     else:
@@ -134,7 +134,7 @@ def _abandon(transaction: Transaction, blob_id: str) -> None:
 
 
 @one_by_one
-def _hold(transaction: Transaction, holding: Holding) -> bool:
+def _hold(transaction: Transaction, holding: BlobHold) -> bool:
     return hold(transaction, holding)
 
 
@@ -217,7 +217,7 @@ class SqlBlobs:
             position += 1
 
     async def hold(self, owner: str, digest: str, holder: str, expires_at: float | None = None) -> bool:
-        return await self._database.write(_hold, Holding(owner, digest, holder, expires_at))
+        return await self._database.write(_hold, BlobHold(owner, digest, holder, expires_at))
 
     async def release(self, owner: str, holder: str) -> None:
         await self._database.write(_release, (owner, holder))

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store.blobs import Holding, hold, missing
+from antiphon.store.blobs import BlobHold, hold, missing
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_container_files, delete_containers
 from antiphon.store.pages import page, there
@@ -97,7 +97,7 @@ def _put(transaction: Transaction, record: ContainerFileRecord) -> None:
     its = container_files.c.container_id == record.container_id
     same = select(container_files.c.id).where(its & (container_files.c.path == record.path))
     delete_container_files(transaction, transaction.execute(same).scalars().all())
-    if not hold(transaction, Holding(record.owner, record.digest, record.id, None)):
+    if not hold(transaction, BlobHold(record.owner, record.digest, record.id, None)):
         raise missing(record.digest)
     transaction.execute(insert(container_files).values(**_values(record, container_files)))
     most = transaction.room.limits.container_files

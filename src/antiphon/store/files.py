@@ -4,7 +4,7 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store.blobs import Holding, hold, missing
+from antiphon.store.blobs import BlobHold, hold, missing
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_files
 from antiphon.store.pages import page
@@ -28,7 +28,7 @@ def _record(row: Found) -> FileRecord:
 
 @one_by_one
 def _create(transaction: Transaction, record: FileRecord) -> None:
-    if not hold(transaction, Holding(record.owner, record.digest, record.id, record.expires_at)):
+    if not hold(transaction, BlobHold(record.owner, record.digest, record.id, record.expires_at)):
         raise missing(record.digest)
     transaction.execute(insert(files).values(**{name: getattr(record, name) for name in files.c.keys()}))  # noqa: SIM118
     count = select(func.count()).select_from(files).where(files.c.owner == record.owner)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, Integer, LargeBinary, bindparam, func, literal_column, select, update
 
 from antiphon.store.database import Database
-from antiphon.store.records import Append, LogEntry, ResponseStatus, Tail, Verdict
+from antiphon.store.records import Append, LogEntry, LogTail, ResponseStatus, Verdict
 from antiphon.store.schema import log, responses
 from antiphon.store.store import events_of
 from antiphon.store.transaction import PreparedStatement, Rows, Transaction, insertion
@@ -159,7 +159,7 @@ def _row(response_id: str, entry: LogEntry) -> tuple[Any, ...]:
     return response_id, entry.last, entry.first, entry.events, entry.chunks
 
 
-def tail(connection: Connection, owner: str, response_id: str, seq: int, limit: int) -> Tail | None:
+def tail(connection: Connection, owner: str, response_id: str, seq: int, limit: int) -> LogTail | None:
     """The log after `seq`, and its last sequence number."""
     # In this order, so that entries committed in between make the list longer, never shorter.
     at = connection.execute(_PROGRESS, {"response_id": response_id, "owner": owner}).first()
@@ -167,7 +167,7 @@ def tail(connection: Connection, owner: str, response_id: str, seq: int, limit: 
         return None
     after = {"response_id": response_id, "seq": min(max(seq, -1), _SEQ_MAX), "limit": limit}
     entries = [LogEntry(*row) for row in connection.execute(_AFTER, after)]
-    return Tail(ResponseStatus(at.status), at.last_seq, entries)
+    return LogTail(ResponseStatus(at.status), at.last_seq, entries)
 
 
 def whole(connection: Connection, response_id: str) -> list[LogEntry]:
@@ -186,7 +186,7 @@ class SqlLog:
     async def append(self, *appends: Append) -> list[Verdict]:
         return await self._database.write(append_all, appends)
 
-    async def events_after(self, owner: str, response_id: str, seq: int) -> Tail | None:
+    async def events_after(self, owner: str, response_id: str, seq: int) -> LogTail | None:
         limit = self._database.limits.entries
         return await self._database.read(tail, owner, response_id, seq, limit)
 

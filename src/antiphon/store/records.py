@@ -164,7 +164,7 @@ class Verdict(StrEnum):
         return self is Verdict.ACCEPTED or self.limit is not None
 
 
-class Tail(Struct, frozen=True):
+class LogTail(Struct, frozen=True):
     """A response's log from some point on. If `entries` reach `last_seq`, that is all there is so far."""
 
     status: ResponseStatus
@@ -416,7 +416,7 @@ class Page(Struct, Generic[T], frozen=True):
     has_more: bool
 
 
-class Swept(Struct, frozen=True):
+class SweepResult(Struct, frozen=True):
     """How much a sweep deleted."""
 
     responses: int

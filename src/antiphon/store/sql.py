@@ -11,7 +11,7 @@ from antiphon.store.database import Backend, Database
 from antiphon.store.files import SqlFiles
 from antiphon.store.jobs import SqlJobs
 from antiphon.store.log import SqlLog
-from antiphon.store.records import StoreLimits, Swept
+from antiphon.store.records import StoreLimits, SweepResult
 from antiphon.store.responses import SqlResponses
 from antiphon.store.store import Watch
 from antiphon.store.sweep import sweep
@@ -43,7 +43,7 @@ class SqlStore:
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         return self._database.notifier.watch(topic)
 
-    async def sweep(self, now: float) -> Swept:
+    async def sweep(self, now: float) -> SweepResult:
         return await sweep(self._database, now)
 
     async def close(self) -> None:

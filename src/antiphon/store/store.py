@@ -55,6 +55,7 @@ from antiphon.store.records import (
     IndexEnd,
     ItemRecord,
     LogEntry,
+    LogTail,
     NewBlob,
     NewChunk,
     Page,
@@ -63,8 +64,7 @@ from antiphon.store.records import (
     ResponseEnd,
     ResponseRecord,
     ResponseSummary,
-    Swept,
-    Tail,
+    SweepResult,
     VectorStoreBatch,
     VectorStoreChange,
     VectorStoreRecord,
@@ -174,11 +174,11 @@ class Log(Protocol):
         """
         ...
 
-    async def events_after(self, owner: str, response_id: str, seq: int) -> Tail | None:
+    async def events_after(self, owner: str, response_id: str, seq: int) -> LogTail | None:
         """The entries with events after `seq` (-1: all), without chunks; None if there is no such response.
 
         The first may begin at or before `seq`. At most `Limits.entries` of them:
-        there are more if the last one does not reach `Tail.last_seq`.
+        there are more if the last one does not reach `LogTail.last_seq`.
         """
         ...
 
@@ -591,7 +591,7 @@ class Store(Protocol):
         """
         ...
 
-    async def sweep(self, now: float) -> Swept:
+    async def sweep(self, now: float) -> SweepResult:
         """Delete what has expired, in small transactions."""
         ...
 

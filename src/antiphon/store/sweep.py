@@ -18,7 +18,7 @@ from antiphon.store.delete import (
     delete_vector_stores,
     release_blobs,
 )
-from antiphon.store.records import IndexStatus, Swept
+from antiphon.store.records import IndexStatus, SweepResult
 from antiphon.store.schema import (
     blob_holders,
     blob_pieces,
@@ -35,25 +35,25 @@ from antiphon.store.transaction import Transaction
 from antiphon.store.usage import uncount
 
 
-class _Kind(Struct, frozen=True):
+class _SweepRule(Struct, frozen=True):
     """What is swept: a table, and how."""
 
     table: Table
     delete: Callable[[Transaction, Collection[str]], None]
 
 
-_RESPONSES = _Kind(responses, delete_responses)
-_COMPLETIONS = _Kind(completions, delete_completions)
-_FILES = _Kind(files, delete_files)
-_CONTAINERS = _Kind(containers, delete_containers)
-_VECTOR_STORES = _Kind(vector_stores, delete_vector_stores)
+_RESPONSES = _SweepRule(responses, delete_responses)
+_COMPLETIONS = _SweepRule(completions, delete_completions)
+_FILES = _SweepRule(files, delete_files)
+_CONTAINERS = _SweepRule(containers, delete_containers)
+_VECTOR_STORES = _SweepRule(vector_stores, delete_vector_stores)
 _EXPIRED = {
     table: select(table.c.id).where(table.c.expires_at <= bindparam("now")).limit(bindparam("most"))
     for table in (responses, completions, files, containers, vector_stores, blobs)
 }
 
 
-async def sweep(database: Database, now: float) -> Swept:
+async def sweep(database: Database, now: float) -> SweepResult:
     """Delete until nothing is left to delete; how much it was."""
     await sweep_approvals(database, now)
     ended = await _sweep(database, _RESPONSES, now)
@@ -62,10 +62,10 @@ async def sweep(database: Database, now: float) -> Swept:
     await _sweep(database, _CONTAINERS, now)
     idle = await _sweep(database, _VECTOR_STORES, now)
     await _sweep_chunks(database)
-    return Swept(ended, answered, await _sweep_blobs(database, now), uploaded, idle)
+    return SweepResult(ended, answered, await _sweep_blobs(database, now), uploaded, idle)
 
 
-async def _sweep(database: Database, kind: _Kind, now: float) -> int:
+async def _sweep(database: Database, kind: _SweepRule, now: float) -> int:
     deleted = 0
     while ids := await database.read(_expired, kind.table, now, database.limits.sweep):
         await database.write(_delete, (kind, ids))
@@ -77,7 +77,7 @@ def _expired(connection: Connection, table: Table, now: float, most: int) -> Seq
     return connection.scalars(_EXPIRED[table], {"now": now, "most": most}).all()
 
 
-def _delete(transaction: Transaction, deletions: Sequence[tuple[_Kind, Collection[str]]]) -> list[None]:
+def _delete(transaction: Transaction, deletions: Sequence[tuple[_SweepRule, Collection[str]]]) -> list[None]:
     for kind, ids in deletions:
         kind.delete(transaction, ids)
     return [None] * len(deletions)

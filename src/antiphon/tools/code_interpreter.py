@@ -24,12 +24,12 @@ from pydantic_monty import (
 
 from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
-from antiphon.core.tool_result import Printed, Tell, ToolResult, unheard
+from antiphon.core.tool_result import OutputCallback, ProgramDetails, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.cell import as_cell
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.tool import ToolOffer, WantedTool
 
 TYPE = "code_interpreter"
 ACTION = "python"
@@ -102,7 +102,7 @@ class CodeInterpreter:
         self._opening = asyncio.Lock()
         self._pool: AsyncMonty | None = None
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         """See `ServerTool`."""
         notes = unread(wanted.settings, wanted.where, ("type", "container"))
         container, where = wanted.settings.get("container"), f"{wanted.where}.container"
@@ -110,11 +110,11 @@ class CodeInterpreter:
             if not isinstance(container, Mapping) or container.get("type", "auto") != "auto":
                 raise invalid_setting(where, "Containers are not kept. Use {'type': 'auto'}.")
             notes += check_container(container, where)
-        return Offer((FUNCTION,), notes)
+        return ToolOffer((FUNCTION,), notes)
 
-    def open(self, wanted: WantedTool) -> "Notebook":
+    def open(self, wanted: WantedTool) -> "PythonSession":
         """See `ServerTool`."""
-        return Notebook(self._begin, self._seconds)
+        return PythonSession(self._begin, self._seconds)
 
     async def close(self) -> None:
         """See `ServerTool`."""
@@ -152,7 +152,7 @@ class CodeInterpreter:
             return self._pool
 
 
-class Notebook:
+class PythonSession:
     """Python as one answer has it: a `Session`. `begin` gives it a process, or raises ToolError."""
 
     def __init__(self, begin: Callable[[], Awaitable[AsyncMontySession]], seconds: float) -> None:
@@ -160,7 +160,9 @@ class Notebook:
         self._seconds = seconds
         self._process: AsyncMontySession | None = None
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         """See `Session`. An exception in the program is no failure: the model can correct it."""
         code = arguments.get("code")
         if action != ACTION:
@@ -168,14 +170,14 @@ class Notebook:
         if not isinstance(code, str):
             return ToolResult(_NO_CODE, failed=True)
         # What the program prints is heard in a thread of its own.
-        printed = Excerpt(MAX_CHARS, partial(asyncio.get_running_loop().call_soon_threadsafe, tell))
+        printed = Excerpt(MAX_CHARS, partial(asyncio.get_running_loop().call_soon_threadsafe, on_output))
         try:
             await self._feed(as_cell(code), printed)
         except ToolError as error:
             await self.close()
             printed.write_line(error.message)
-            return ToolResult(str(printed), Printed(str(printed)), failed=True)
-        return ToolResult(str(printed) or _SILENT, Printed(str(printed)))
+            return ToolResult(str(printed), ProgramDetails(str(printed)), failed=True)
+        return ToolResult(str(printed) or _SILENT, ProgramDetails(str(printed)))
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """See `Session`. The code is run again, for the variables that it sets."""

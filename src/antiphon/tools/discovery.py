@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import DEFAULTS, TRAINED_LABELS, Hosts, Listing, Note, unread
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Labelled, Offer, ServerTool, WantedTool
+from antiphon.tools.tool import LabelledTool, ServerTool, ToolOffer, WantedTool
 
 RESERVED = frozenset({"function", "custom", "namespace", "allowed_tools"})
 """What APIs call a client's own tools."""
@@ -56,7 +56,7 @@ REMEDIES: Mapping[str, str] = {
 """Type → what would make such tools run, or stands for them."""
 
 
-class Asking(Struct, frozen=True):
+class ToolRequester(Struct, frozen=True):
     """Who asks for tools, and what else counts.
 
     `optional` are the types of tools that need not be run. `listings` are those of remote servers in its
@@ -116,7 +116,7 @@ async def discover(
     tools: Tools,
     requested: Mapping[str, Mapping[str, Any]],
     trained: Mapping[str, tuple[Function, ...]] = NO_FUNCTIONS,
-    asking: Asking = Asking(),  # noqa: B008 (frozen)
+    asking: ToolRequester = ToolRequester(),  # noqa: B008 (frozen)
 ) -> Hosts:
     """What a model is offered of the tools that are `requested`: settings, by their place in the request.
 
@@ -168,18 +168,18 @@ async def discover(
 
 async def _offers(
     tools: Tools, types: Mapping[str, str], wanted: Iterable[WantedTool]
-) -> Mapping[str, Offer]:
+) -> Mapping[str, ToolOffer]:
     """What the tools offer, by place. They are asked side by side: each may wait for a server of its own.
 
     Raises what the first of them in the request raises.
     """
 
-    async def offer(each: WantedTool) -> Offer:
+    async def offer(each: WantedTool) -> ToolOffer:
         own = _switched(each.settings, tools)
         if own is not None:
             return await _as_server(own, each)
         type_ = types.get(each.settings["type"])
-        return Offer() if type_ is None else await tools[type_].offer(each)
+        return ToolOffer() if type_ is None else await tools[type_].offer(each)
 
     places = [each.where for each in wanted]
     offers = await asyncio.gather(*map(offer, wanted), return_exceptions=True)
@@ -199,12 +199,12 @@ def _trained_kind(settings: Mapping[str, Any]) -> str | None:
 def _switched(settings: Mapping[str, Any], tools: Tools) -> ServerTool | None:
     """The server's own tool that a label stands for, where the operator has no MCP server of that label."""
     remote = tools.get("mcp")
-    known = remote.labels if isinstance(remote, Labelled) else ()
+    known = remote.labels if isinstance(remote, LabelledTool) else ()
     kind = None if settings.get("server_label") in known else _trained_kind(settings)
     return None if kind is None else tools.get(kind)
 
 
-async def _as_server(tool: ServerTool, wanted: WantedTool) -> Offer:
+async def _as_server(tool: ServerTool, wanted: WantedTool) -> ToolOffer:
     """What a tool offers to who asks for it as for an MCP server. Raises RequestError."""
     label, where = str(wanted.settings["server_label"]), wanted.where
     if wanted.settings.get("require_approval") not in (None, "never"):

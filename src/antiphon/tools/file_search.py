@@ -21,10 +21,10 @@ from antiphon.core.file_search import (
     parse_filter,
 )
 from antiphon.core.hosts import unread
-from antiphon.core.tool_result import FilesSearched, Tell, ToolResult, unheard
+from antiphon.core.tool_result import FileSearchDetails, OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.settings import invalid_setting, parse_settings
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.tool import ToolOffer, WantedTool
 
 TYPE = "file_search"
 ACTION = "search"
@@ -71,7 +71,7 @@ class Searcher(Protocol):
         ...
 
 
-class _Given(Struct, frozen=True):
+class _RequestSettings(Struct, frozen=True):
     vector_store_ids: list[str]
     max_num_results: int | None = None
     filters: dict[str, Any] | None = None
@@ -87,7 +87,7 @@ class FileSearch:
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         """See `ServerTool`."""
         query = _query(wanted.settings, wanted.where)
         if find_spec("snowballstemmer") is None:
@@ -97,17 +97,17 @@ class FileSearch:
         except NotFoundError as error:
             error.param = f"{wanted.where}.vector_store_ids"
             raise
-        return Offer((FUNCTION,), unread(wanted.settings, wanted.where, _READ))
+        return ToolOffer((FUNCTION,), unread(wanted.settings, wanted.where, _READ))
 
-    def open(self, wanted: WantedTool) -> "Searches":
+    def open(self, wanted: WantedTool) -> "FileSearchSession":
         """See `ServerTool`."""
-        return Searches(self._searcher, wanted.owner, _query(wanted.settings, wanted.where))
+        return FileSearchSession(self._searcher, wanted.owner, _query(wanted.settings, wanted.where))
 
     async def close(self) -> None:
         """See `ServerTool`. Nothing is shared."""
 
 
-class Searches:
+class FileSearchSession:
     """The searches of one answer: a `Session`. `query` is what its settings say, without queries."""
 
     def __init__(self, searcher: Searcher, owner: str, query: FileQuery) -> None:
@@ -116,7 +116,9 @@ class Searches:
         self._query = query
         self._number = 0
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         """See `Session`."""
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
@@ -127,25 +129,25 @@ class Searches:
         except AntiphonError as error:
             return ToolResult(error.message, failed=True)
         shown = _shown(number, found)
-        return ToolResult(shown.text, FilesSearched(queries, number, tuple(found[: shown.count])))
+        return ToolResult(shown.text, FileSearchDetails(queries, number, tuple(found[: shown.count])))
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """See `Session`. Numbers of searches go on."""
-        if isinstance(result.details, FilesSearched):
+        if isinstance(result.details, FileSearchDetails):
             self._number = max(self._number, result.details.number + 1)
 
     async def close(self) -> None:
         """See `Session`. Nothing is held."""
 
 
-class _Shown(Struct, frozen=True):
+class _ResultText(Struct, frozen=True):
     text: str
     count: int
 
 
 def _query(settings: Mapping[str, Any], where: str) -> FileQuery:
     """What the settings at `where` in a request say. Raises RequestError."""
-    given = parse_settings(settings, _Given, where)
+    given = parse_settings(settings, _RequestSettings, where)
     if not 1 <= len(given.vector_store_ids) <= MOST_STORES:
         raise invalid_setting(f"{where}.vector_store_ids", f"Name 1 to {MOST_STORES} vector stores.")
     return FileQuery(
@@ -161,10 +163,10 @@ def _with_queries(query: FileQuery, queries: tuple[str, ...]) -> FileQuery:
     return FileQuery(query.vector_store_ids, queries, query.most, query.filter, query.threshold)
 
 
-def _shown(number: int, found: Sequence[FileResult]) -> _Shown:
+def _shown(number: int, found: Sequence[FileResult]) -> _ResultText:
     """The results, each behind its mark: as many as there is room for, the last one cut."""
     if not found:
-        return _Shown("Nothing was found. Try other words, or say that the files do not contain it.", 0)
+        return _ResultText("Nothing was found. Try other words, or say that the files do not contain it.", 0)
     parts: list[str] = []
     room = SHOWN_CHARACTERS
     for index, result in enumerate(found):
@@ -173,7 +175,7 @@ def _shown(number: int, found: Sequence[FileResult]) -> _Shown:
         text = result.text.translate(_BRACKETS)
         parts.append(f"{file_mark(number, index, result.filename)}\n{text[:room]}")
         room -= len(parts[-1])
-    return _Shown("\n\n".join(parts), len(parts))
+    return _ResultText("\n\n".join(parts), len(parts))
 
 
 _BRACKETS = str.maketrans("【】", "〖〗")

@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 
 from msgspec import Struct
 
-from antiphon.core.tool_result import Executed, Tell, unheard
+from antiphon.core.tool_result import CommandDetails, OutputCallback, ignore_output
 from antiphon.tools.text import Excerpt
 
 DRAINING = 2.0
@@ -47,14 +47,16 @@ class Program(Struct, frozen=True):
     environment: Mapping[str, str]
 
 
-async def execute(program: Program, seconds: float, limit: int, tell: Tell = unheard) -> Executed:
+async def execute(
+    program: Program, seconds: float, limit: int, on_output: OutputCallback = ignore_output
+) -> CommandDetails:
     """What it printed, `limit` characters of each output, and how it ended: in `seconds`, or not.
 
     Raises OSError if it cannot be started. Cancelling kills it, too.
     """
     async with (
-        _output(limit, lambda text: tell(stdout=text)) as out,
-        _output(limit, lambda text: tell(stderr=text)) as err,
+        _output(limit, lambda text: on_output(stdout=text)) as out,
+        _output(limit, lambda text: on_output(stderr=text)) as err,
     ):
         with out.end, err.end, _input(program.script) as script:
             process = await begun(
@@ -76,7 +78,7 @@ async def execute(program: Program, seconds: float, limit: int, tell: Tell = unh
             async with asyncio.timeout(DRAINING):
                 await out.ended.wait()
                 await err.ended.wait()
-    return Executed(str(out.printed), str(err.printed), exit_code)
+    return CommandDetails(str(out.printed), str(err.printed), exit_code)
 
 
 async def begun(beginning: Coroutine[Any, Any, Process]) -> Process:
@@ -168,10 +170,10 @@ class _Output(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def _output(limit: int, tell: Callable[[str], None]) -> AsyncIterator[_Output]:
+async def _output(limit: int, on_output: Callable[[str], None]) -> AsyncIterator[_Output]:
     reading, writing = _pipe()
     with writing:
-        output = _Output(writing, Excerpt(limit, tell))
+        output = _Output(writing, Excerpt(limit, on_output))
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: output, reading)
         try:
             yield output

@@ -19,12 +19,12 @@ import structlog
 
 from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
-from antiphon.core.tool_result import Executed, Tell, ToolResult, unheard
+from antiphon.core.tool_result import CommandDetails, OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.commands import MAX_SECONDS, SECONDS, Commands, parse_commands
 from antiphon.tools.process import Program, all_ended, execute
 from antiphon.tools.settings import check_container, invalid_setting
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.tool import ToolOffer, WantedTool
 
 TYPE = "shell"
 ACTION = "exec"
@@ -74,7 +74,7 @@ class Shell:
             raise ToolError("The shell's command is empty. Give the one that begins a shell.")
 
     async def check(self) -> None:
-        """See `Checked`: a shell that does nothing."""
+        """See `Checkable`: a shell that does nothing."""
         workspace = Workspace(self._words)
         try:
             done = await workspace.execute(_TRY)
@@ -92,19 +92,19 @@ class Shell:
             message = f"--shell cannot be used: it ends with code {done.exit_code}: {why.rstrip('.')}. "
             raise ToolError(message + _REMEDY)
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         """See `ServerTool`. A `local` shell is the client's."""
         notes = unread(wanted.settings, wanted.where, ("type", "environment"))
         environment, where = wanted.settings.get("environment"), f"{wanted.where}.environment"
         if environment is None:
-            return Offer((FUNCTION,), notes)
+            return ToolOffer((FUNCTION,), notes)
         if not isinstance(environment, Mapping):
             raise invalid_setting(where, "Expected an object.")
         match environment.get("type", "container_auto"):
             case "container_auto":
-                return Offer((FUNCTION,), notes + check_container(environment, where))
+                return ToolOffer((FUNCTION,), notes + check_container(environment, where))
             case "local":
-                return Offer()
+                return ToolOffer()
         raise invalid_setting(where, "Containers are not kept. Use {'type': 'container_auto'}.")
 
     def open(self, wanted: WantedTool) -> "Workspace":
@@ -124,13 +124,15 @@ class Workspace:
         self._path: Path | None = None
         self._notice = ""
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         """See `Session`."""
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
         try:
             commands = parse_commands(arguments)
-            executed = await self.execute(commands, tell)
+            executed = await self.execute(commands, on_output)
         except OSError:
             log.exception("the command of the shell cannot be started", command=self._words[0])
             return ToolResult(_BROKEN, failed=True)
@@ -152,12 +154,12 @@ class Workspace:
         if path is not None:
             await asyncio.to_thread(_remove, path)
 
-    async def execute(self, commands: Commands, tell: Tell = unheard) -> Executed:
+    async def execute(self, commands: Commands, on_output: OutputCallback = ignore_output) -> CommandDetails:
         """Run commands. Raises OSError if there is no shell."""
         if self._path is None:
             self._path = Path(mkdtemp(prefix="antiphon-"))
         program = self._program(commands.script, self._path)
-        return await execute(program, commands.seconds, commands.limit, tell)
+        return await execute(program, commands.seconds, commands.limit, on_output)
 
     def _program(self, script: str, path: Path) -> Program:
         words = [word.replace(WORKSPACE, str(path)) for word in self._words]
@@ -171,7 +173,7 @@ class Workspace:
         return Program(words, script, path, environment)
 
 
-def _result_text(executed: Executed, commands: Commands) -> str:
+def _result_text(executed: CommandDetails, commands: Commands) -> str:
     """What the model reads: both outputs, and how it ended."""
     parts = [executed.stdout.removesuffix("\n")]
     if executed.stderr:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 class Excerpt:
     """Text that comes in pieces, of which at most `limit` characters are kept, however many come.
 
-    `tell` is told of its beginning, at once: the half of it that is kept whatever follows.
+    `on_output` gets its first half at once: that half is kept, whatever follows.
     """
 
-    def __init__(self, limit: int, tell: Callable[[str], object] | None = None) -> None:
-        self._tell = tell
+    def __init__(self, limit: int, on_output: Callable[[str], object] | None = None) -> None:
+        self._on_output = on_output
         self._head: list[str] = []
         self._tail: deque[str] = deque()
         self._head_room = limit // 2
@@ -25,8 +25,8 @@ class Excerpt:
         self._head_room -= len(head)
         if head:
             self._head.append(head)
-            if self._tell is not None:
-                self._tell(head)
+            if self._on_output is not None:
+                self._on_output(head)
         if tail:
             self._tail.append(tail)
             self._tail_chars += len(tail)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from msgspec import Struct
 
 from antiphon.core.hosts import Listing, Note
-from antiphon.core.tool_result import Tell, ToolResult, unheard
+from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function
 
 
@@ -31,7 +31,7 @@ class WantedTool(Struct, frozen=True):
     container: str | None = None
 
 
-class Offer(Struct, frozen=True):
+class ToolOffer(Struct, frozen=True):
     """The functions of a tool that a model is offered. `notes` are about settings that have no effect.
 
     `listing` is there for the tools of a remote server, also if they cannot be listed. `settings` stand for
@@ -51,10 +51,12 @@ class Session(Protocol):
     them, before those before them are done.
     """
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         """Do what the model asks for; `arguments` are any JSON object that a model may write.
 
-        `tell` may be told, on the event loop, what a program prints while it runs; it never has to be.
+        `on_output` may be called on the event loop with what a program prints while it runs.
         What cannot be done is a result that failed, whose text tells the model what to do instead: nothing
         but cancellation is raised. It ends in bounded time, and its text is of bounded length.
         """
@@ -78,7 +80,7 @@ class Session(Protocol):
 
 
 @runtime_checkable
-class Checked(Protocol):
+class Checkable(Protocol):
     """A tool that can find out before it is used whether it works."""
 
     async def check(self) -> None:
@@ -90,7 +92,7 @@ class Checked(Protocol):
 
 
 @runtime_checkable
-class Labelled(Protocol):
+class LabelledTool(Protocol):
     """A tool of which the operator has some, known by their labels."""
 
     @property
@@ -112,7 +114,7 @@ class ServerTool(Protocol):
         """Other types that clients know it by."""
         ...
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         """What a model is offered of the tool as a request wants it.
 
         Each function is `hosted`, which says whether calls may run side by side, and be run again. Where a

@@ -19,23 +19,23 @@ from msgspec.structs import replace
 from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
 from antiphon.core.tool_result import (
-    Found,
-    Opened,
-    Searched,
-    Shown,
-    Tell,
+    FindDetails,
+    OpenDetails,
+    OutputCallback,
+    SearchDetails,
+    ShownPages,
     ToolResult,
     ToolResultDetails,
-    unheard,
+    ignore_output,
 )
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import Checked, Offer, WantedTool
+from antiphon.tools.tool import Checkable, ToolOffer, WantedTool
 from antiphon.tools.web.arguments import Find, Open, Search, parse_call
 from antiphon.tools.web.display import display, shown_lines
-from antiphon.tools.web.fetch import Document, Fetcher, PageSource, parse
+from antiphon.tools.web.fetch import FetchedDocument, Fetcher, PageSource, parse
 from antiphon.tools.web.history import PageHistory, Visit
 from antiphon.tools.web.markup import html_page
-from antiphon.tools.web.page import UNREAD, Link, Page, Result, matches_page, results_page, text_page
+from antiphon.tools.web.page import UNREAD, Link, SearchHit, WebPage, matches_page, results_page, text_page
 from antiphon.tools.web.search import SearchProvider
 from antiphon.tools.web.settings import READ, SearchSettings, parse_web_settings
 
@@ -47,7 +47,7 @@ READERS = 2
 _LINES_BEFORE = 4
 """How far above a match its page is opened."""
 
-_LOST = Page("A page that cannot be shown again", [""])
+_LOST = WebPage("A page that cannot be shown again", [""])
 _NUMBER = {"type": "integer"}
 _CURSOR = {**_NUMBER, "description": "The cursor of a page that was shown; by default that of the last one."}
 
@@ -112,16 +112,16 @@ class WebSearch:
         self._reading = ThreadPoolExecutor(READERS, "read-page")
 
     async def check(self) -> None:
-        """See `Checked`."""
-        if isinstance(self._provider, Checked):
+        """See `Checkable`."""
+        if isinstance(self._provider, Checkable):
             await self._provider.check()
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         """See `ServerTool`. Without access to the web, nothing can be searched here."""
         if wanted.settings.get("external_web_access") is False:
-            return Offer()
+            return ToolOffer()
         parse_web_settings(wanted.settings, wanted.where)
-        return Offer(FUNCTIONS, unread(wanted.settings, wanted.where, READ))
+        return ToolOffer(FUNCTIONS, unread(wanted.settings, wanted.where, READ))
 
     def open(self, wanted: WantedTool) -> "Browser":
         """See `ServerTool`."""
@@ -135,12 +135,12 @@ class WebSearch:
         await self._fetcher.close()
 
 
-class Doing(Struct):
+class RunningCall(Struct):
     """A running call. `turn` waits until the calls that began before it have ended."""
 
     turn: Callable[[], Awaitable[None]]
     details: ToolResultDetails | None = None
-    shown: Shown | None = None
+    shown: ShownPages | None = None
 
 
 class Browser:
@@ -160,10 +160,12 @@ class Browser:
         self._history = PageHistory()
         self._under_way: list[asyncio.Event] = []  # each set when the call is over
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         """See `Session`."""
         with self._in_order() as turn:
-            doing = Doing(turn)
+            doing = RunningCall(turn)
             try:
                 text = await self._do(parse_call(action, arguments), doing)
             except ToolError as error:
@@ -202,7 +204,7 @@ class Browser:
         """See `Session`."""
         self._history.clear()
 
-    async def _do(self, call: Search | Open | Find, doing: Doing) -> str:
+    async def _do(self, call: Search | Open | Find, doing: RunningCall) -> str:
         match call:
             case Search():
                 return await self._search(call, doing)
@@ -211,37 +213,37 @@ class Browser:
             case Find():
                 return await self._find(call, doing)
 
-    async def _search(self, call: Search, doing: Doing) -> str:
-        doing.details = Searched(call.query)
+    async def _search(self, call: Search, doing: RunningCall) -> str:
+        doing.details = SearchDetails(call.query)
         extent = self._settings.extent
         count = min(call.count or extent.results, extent.results)
         found = await self._provider.search(call.query, count, self._settings.domains)
-        results = [Result(result.title, result.url, result.snippet[: extent.snippet]) for result in found]
+        results = [SearchHit(result.title, result.url, result.snippet[: extent.snippet]) for result in found]
         urls, titles = (result.url for result in results), (result.title for result in results)
-        doing.details = Searched(call.query, tuple(urls), tuple(titles))
+        doing.details = SearchDetails(call.query, tuple(urls), tuple(titles))
         location = self._settings.user_location
         await doing.turn()
         page = results_page(call.query, results, f"The user is in {location}." if location else "")
         return self._show(page, doing)
 
-    async def _open(self, call: Open, doing: Doing) -> str:
-        doing.details = Opened(None)
+    async def _open(self, call: Open, doing: RunningCall) -> str:
+        doing.details = OpenDetails(None)
         link = await self._link(call)
         if link is None:
             page = await self._history.page(call.cursor)
         else:
-            doing.details = Opened(link.url)
+            doing.details = OpenDetails(link.url)
             # Who gives a URL wants the page as it is now.
             seen = None if isinstance(call.target, str) else self._history.seen(link.url)
             page = seen or await self._fetch(link.url)
-        doing.details = Opened(page.url)
+        doing.details = OpenDetails(page.url)
         line = max(link.line - _LINES_BEFORE, 0) if link else 0
         return self._show(page, doing, line if call.line is None else call.line, call.count)
 
-    async def _find(self, call: Find, doing: Doing) -> str:
-        doing.details = Found(None, call.pattern)
+    async def _find(self, call: Find, doing: RunningCall) -> str:
+        doing.details = FindDetails(None, call.pattern)
         page = await self._history.page(call.cursor)
-        doing.details = Found(page.url, call.pattern)
+        doing.details = FindDetails(page.url, call.pattern)
         if page.url is None:
             raise ToolError("Results cannot be searched for a text. Open one of them first.")
         return self._show(matches_page(page, call.pattern), doing)
@@ -259,15 +261,15 @@ class Browser:
             )
         return page.links[call.target]
 
-    async def _fetch(self, url: str) -> Page:
+    async def _fetch(self, url: str) -> WebPage:
         document = await self._fetcher.fetch(url, self._settings.domains)
         return await asyncio.get_running_loop().run_in_executor(self._reading, _read_page, document)
 
-    def _show(self, page: Page, doing: Doing, line: int = 0, count: int | None = None) -> str:
+    def _show(self, page: WebPage, doing: RunningCall, line: int = 0, count: int | None = None) -> str:
         """Show a page under a cursor of its own. Raises ToolError if it has no such line."""
         cursor = self._history.upcoming
         text = display(page, cursor, line, count)
-        doing.shown = Shown(cursor, page.sources)
+        doing.shown = ShownPages(cursor, page.sources)
         self._history.add(page)
         return text
 
@@ -276,25 +278,25 @@ class Browser:
     def _recalled(self, call: Search | Open | Find, result: ToolResult) -> Visit:
         """The page that a call showed, or how to get it. Raises ToolError if it cannot be had any more."""
         match result.details, call:
-            case Searched(query=query, sources=sources), _:
+            case SearchDetails(query=query, sources=sources), _:
                 about = result.shown.sources if result.shown else ()
-                return Page(query, shown_lines(result.text), [Link(url) for url in sources], about=about)
-            case Opened(str(url)), _:
+                return WebPage(query, shown_lines(result.text), [Link(url) for url in sources], about=about)
+            case OpenDetails(str(url)), _:
                 return partial(self._page_again, url)
-            case Found(str(url), pattern), _:
+            case FindDetails(str(url), pattern), _:
                 return partial(self._matches_again, url, pattern)
-            case Opened(None), Open(None, cursor):
+            case OpenDetails(None), Open(None, cursor):
                 return self._history.visit(cursor)
         return _LOST
 
-    async def _page_again(self, url: str) -> Page:
+    async def _page_again(self, url: str) -> WebPage:
         return self._history.seen(url) or await self._fetch(url)
 
-    async def _matches_again(self, url: str, pattern: str) -> Page:
+    async def _matches_again(self, url: str, pattern: str) -> WebPage:
         return matches_page(await self._page_again(url), pattern)
 
 
-def _read_page(document: Document) -> Page:
+def _read_page(document: FetchedDocument) -> WebPage:
     page = (html_page if document.html else text_page)(document.url, document.text)
     if document.cut and page.lines[-1] != UNREAD:
         return replace(page, lines=[*page.lines, "", UNREAD])

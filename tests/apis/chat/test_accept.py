@@ -9,7 +9,7 @@ from antiphon.apis.chat.accept import Accepted
 from antiphon.apis.envelope import PresentationOptions, UsageReports
 from antiphon.core.constraint import JsonObject
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Calling, PromptEnding, Sampling, ToolChoice, Turn
+from antiphon.core.turn import CallMode, PromptEnding, Sampling, ToolChoice, Turn
 from tests.apis.chat.requests import accepted, asked, turn
 
 ASKED = [{"role": "user", "content": "Hi"}]
@@ -73,7 +73,7 @@ def drawn(**sampling: Any) -> Turn:
         ({"stop": []}, asked()),
         ({"stop": "a", "include_stop_str_in_output": True}, asked(stop=("a",), stop_shown=True)),
         ({"n": 3}, asked(choices=3)),
-        ({"tool_choice": "none"}, asked(tool_choice=ToolChoice(Calling.NONE))),
+        ({"tool_choice": "none"}, asked(tool_choice=ToolChoice(CallMode.NONE))),
         ({"tool_choice": "auto"}, asked()),
         ({"parallel_tool_calls": False}, asked(tool_choice=ToolChoice(parallel=False))),
         ({"response_format": {"type": "text"}}, asked()),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from antiphon.apis.chat.accept import AcceptedBatch, accept_batch
-from antiphon.apis.chat.schema import BatchRequest
+from antiphon.apis.chat.schema import BatchChatRequest
 from antiphon.apis.envelope import PresentationOptions
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
@@ -18,7 +18,7 @@ from tests.apis.chat.requests import asked, text
 def accepted(**more: Any) -> AcceptedBatch:
     conversations = [[{"role": "user", "content": content}] for content in ("Hi", "Bye")]
     body = {"model": "m", "messages": conversations, **more}
-    return accept_batch(decode(json.dumps(body).encode(), BatchRequest), "me")
+    return accept_batch(decode(json.dumps(body).encode(), BatchChatRequest), "me")
 
 
 def test_each_conversation_becomes_a_turn() -> None:

@@ -37,7 +37,7 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
-from antiphon.core.turn import Calling, ToolChoice
+from antiphon.core.turn import CallMode, ToolChoice
 from antiphon.dialects.registry import DIALECTS
 from tests.apis.chat.support import ENVELOPE, accumulated, answered, said, streamed
 from tests.contracts.dialect import TOOLS, answers, table_of
@@ -153,7 +153,7 @@ def test_half_characters_that_a_model_escapes_are_replaced(text: str) -> None:
     at=cuts,
     reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
     stop=st.sampled_from([(), ("STOP",)]),
-    calling=st.sampled_from([Calling.AUTO, Calling.NONE]),
+    calling=st.sampled_from([CallMode.AUTO, CallMode.NONE]),
     presentation=PRESENTATIONS,
 )
 @settings(max_examples=examples(500))
@@ -163,7 +163,7 @@ def test_the_stream_adds_up_to_the_full_answer(
     at: list[int],
     reason: FinishReason,
     stop: tuple[str, ...],
-    calling: Calling,
+    calling: CallMode,
     presentation: PresentationOptions,
 ) -> None:
     events = CallFilter(ToolChoice(calling)).filter(said(cut(text, at), reason, stop=stop))

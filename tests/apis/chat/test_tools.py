@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from antiphon.apis.custom_tools import as_function
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Calling, Function, Hosted, ToolChoice
+from antiphon.core.turn import CallMode, Function, Hosted, ToolChoice
 from tests.apis.chat.requests import accepted, turn
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -47,7 +47,7 @@ def allowed(mode: str, *tools: dict[str, Any]) -> dict[str, Any]:
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
-REQUIRED = Calling.REQUIRED
+REQUIRED = CallMode.REQUIRED
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ REQUIRED = Calling.REQUIRED
     [
         (None, ToolChoice()),
         ("auto", ToolChoice()),
-        ("none", ToolChoice(Calling.NONE)),
+        ("none", ToolChoice(CallMode.NONE)),
         ("required", ToolChoice(REQUIRED)),
         ({"type": "function", "function": {"name": "f"}}, ToolChoice(REQUIRED, frozenset({"f"}), named=True)),
         ({"type": "custom", "custom": {"name": "sh"}}, ToolChoice(REQUIRED, frozenset({"sh"}), named=True)),
-        (allowed("auto", F, SH), ToolChoice(Calling.AUTO, frozenset({"f", "sh"}))),
+        (allowed("auto", F, SH), ToolChoice(CallMode.AUTO, frozenset({"f", "sh"}))),
         (allowed("required", G), ToolChoice(REQUIRED, frozenset({"g"}))),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_tool_choice_says_which_calls_are_wanted(asked: Any, choice: ToolChoic
     [
         (None, ToolChoice(parallel=False)),
         ("auto", ToolChoice(parallel=False)),
-        ("none", ToolChoice(Calling.NONE, parallel=False)),
+        ("none", ToolChoice(CallMode.NONE, parallel=False)),
         ({"name": "f"}, ToolChoice(REQUIRED, frozenset({"f"}), parallel=False, named=True)),
     ],
 )
@@ -175,10 +175,10 @@ def test_the_older_way_to_ask_for_a_search() -> None:
 @pytest.mark.parametrize(
     ("choice", "wanted"),
     [
-        ({"type": "web_search"}, ToolChoice(Calling.REQUIRED, frozenset({"browser.search", "browser.find"}), named=True)),
-        ({"type": "web_search_preview"}, ToolChoice(Calling.REQUIRED, frozenset({"browser.search", "browser.find"}), named=True)),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [CODE, F]}}, ToolChoice(Calling.AUTO, frozenset({"python", "f"}))),
-        ("required", ToolChoice(Calling.REQUIRED)),
+        ({"type": "web_search"}, ToolChoice(CallMode.REQUIRED, frozenset({"browser.search", "browser.find"}), named=True)),
+        ({"type": "web_search_preview"}, ToolChoice(CallMode.REQUIRED, frozenset({"browser.search", "browser.find"}), named=True)),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [CODE, F]}}, ToolChoice(CallMode.AUTO, frozenset({"python", "f"}))),
+        ("required", ToolChoice(CallMode.REQUIRED)),
     ],
 )  # fmt: skip
 def test_a_tool_of_the_server_is_chosen_by_its_type(choice: Any, wanted: ToolChoice) -> None:

@@ -20,7 +20,7 @@ from antiphon.core.items import (
     Role,
     TextPart,
 )
-from antiphon.core.turn import Calling, Function, Hosted, PromptEnding, ToolChoice
+from antiphon.core.turn import CallMode, Function, Hosted, PromptEnding, ToolChoice
 from tests.apis.messages.support import accepted, items, request, unseal
 
 WEATHER = {"name": "get_weather", "description": "Weather.", "input_schema": {"type": "object"}}
@@ -319,7 +319,7 @@ def test_tools_of_the_server() -> None:
     chosen = accepted(
         "Hi", MessageContext("", hosts), tools=both, tool_choice={"type": "tool", "name": "web_fetch"}
     ).turn
-    assert chosen.tool_choice == ToolChoice(Calling.REQUIRED, frozenset({"web_open"}), named=True)
+    assert chosen.tool_choice == ToolChoice(CallMode.REQUIRED, frozenset({"web_open"}), named=True)
 
 
 @pytest.mark.parametrize(
@@ -328,11 +328,11 @@ def test_tools_of_the_server() -> None:
         (None, ToolChoice()),
         ({"type": "auto"}, ToolChoice()),
         ({"type": "auto", "disable_parallel_tool_use": True}, ToolChoice(parallel=False)),
-        ({"type": "any"}, ToolChoice(Calling.REQUIRED)),
-        ({"type": "none"}, ToolChoice(Calling.NONE)),
+        ({"type": "any"}, ToolChoice(CallMode.REQUIRED)),
+        ({"type": "none"}, ToolChoice(CallMode.NONE)),
         (
             {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True},
-            ToolChoice(Calling.REQUIRED, frozenset({"get_weather"}), parallel=False, named=True),
+            ToolChoice(CallMode.REQUIRED, frozenset({"get_weather"}), parallel=False, named=True),
         ),
     ],
 )

@@ -28,7 +28,14 @@ from antiphon.core.events import (
     ToolResultReceived,
     Usage,
 )
-from antiphon.core.tool_result import Executed, Found, Opened, Printed, Searched, ToolResult
+from antiphon.core.tool_result import (
+    CommandDetails,
+    FindDetails,
+    OpenDetails,
+    ProgramDetails,
+    SearchDetails,
+    ToolResult,
+)
 from antiphon.core.turn import Function, Hosted
 from antiphon.dialects.registry import DIALECTS
 from tests.apis.chat.support import said
@@ -275,7 +282,7 @@ def test_a_cut_object_is_what_the_sdk_makes_of_it(value: dict[str, object], end:
 
 RESULTS = [
     (
-        Hosted("code_interpreter", "python"), '{"code": "6 * 7"}', ToolResult("42\n", Printed("42\n")),
+        Hosted("code_interpreter", "python"), '{"code": "6 * 7"}', ToolResult("42\n", ProgramDetails("42\n")),
         ("code_execution", {"code": "6 * 7"}),
         {"type": "code_execution_result", "stdout": "42\n", "stderr": "", "return_code": 0, "content": []},
     ),
@@ -285,12 +292,12 @@ RESULTS = [
         {"type": "code_execution_result", "stdout": "", "stderr": "No such name.", "return_code": 1, "content": []},
     ),
     (
-        Hosted("shell", "run"), '{"commands": ["ls", "pwd"]}', ToolResult("a", Executed("a", "b", 2)),
+        Hosted("shell", "run"), '{"commands": ["ls", "pwd"]}', ToolResult("a", CommandDetails("a", "b", 2)),
         ("bash_code_execution", {"command": "ls\npwd"}),
         {"type": "bash_code_execution_result", "stdout": "a", "stderr": "b", "return_code": 2, "content": []},
     ),
     (
-        Hosted("web_search", "search"), '{"query": "cats"}', ToolResult("1 2", Searched("cats", ("u:1", "u:2"), ("A", ""))),
+        Hosted("web_search", "search"), '{"query": "cats"}', ToolResult("1 2", SearchDetails("cats", ("u:1", "u:2"), ("A", ""))),
         ("web_search", {"query": "cats"}),
         [
             {"type": "web_search_result", "url": "u:1", "title": "A", "encrypted_content": "sealed:1 2", "page_age": None},
@@ -298,12 +305,12 @@ RESULTS = [
         ],
     ),
     (
-        Hosted("web_search", "search"), "{", ToolResult("Give a query.", Searched(""), failed=True),
+        Hosted("web_search", "search"), "{", ToolResult("Give a query.", SearchDetails(""), failed=True),
         ("web_search", {}),
         {"type": "web_search_tool_result_error", "error_code": "unavailable"},
     ),
     (
-        Hosted("web_search", "open"), '{"id": "u:1"}', ToolResult("A page.", Opened("u:1")),
+        Hosted("web_search", "open"), '{"id": "u:1"}', ToolResult("A page.", OpenDetails("u:1")),
         ("web_fetch", {"id": "u:1", "url": "u:1"}),
         {
             "type": "web_fetch_result", "url": "u:1", "retrieved_at": None,
@@ -314,7 +321,7 @@ RESULTS = [
         },
     ),
     (
-        Hosted("web_search", "find"), '{"pattern": "a"}', ToolResult("Nothing.", Found(None, "a"), failed=True),
+        Hosted("web_search", "find"), '{"pattern": "a"}', ToolResult("Nothing.", FindDetails(None, "a"), failed=True),
         ("web_fetch", {"pattern": "a"}),
         {"type": "web_fetch_tool_result_error", "error_code": "unavailable"},
     ),

@@ -17,7 +17,14 @@ from antiphon.core.events import (
     ToolPrinted,
     ToolResultReceived,
 )
-from antiphon.core.tool_result import Executed, Found, Opened, Printed, Searched, ToolResult
+from antiphon.core.tool_result import (
+    CommandDetails,
+    FindDetails,
+    OpenDetails,
+    ProgramDetails,
+    SearchDetails,
+    ToolResult,
+)
 from antiphon.core.turn import Function, Hosted
 from tests.apis.responses.support import Answering, answering_to
 from tests.openai_schema import OPENAI_RESPONSES, OWN_EVENTS, validate, validate_event
@@ -48,12 +55,12 @@ TOOLS = [
 ]
 OWN = {"type": "function", "name": "f"}
 
-PRINTED = ToolResult("42\n", Printed("42\n"))
-SEARCHED = ToolResult("1. A", Searched("cats", ("https://a.example/", "https://b.example/")))
-OPENED = ToolResult("A page.", Opened("https://a.example/"))
-FOUND = ToolResult("Here.", Found("https://a.example/", "cat"))
-RAN = ToolResult("a", Executed("a\n", "b", 3))
-TIMED_OUT = ToolResult("Too long.", Executed("a", "", None), failed=True)
+PRINTED = ToolResult("42\n", ProgramDetails("42\n"))
+SEARCHED = ToolResult("1. A", SearchDetails("cats", ("https://a.example/", "https://b.example/")))
+OPENED = ToolResult("A page.", OpenDetails("https://a.example/"))
+FOUND = ToolResult("Here.", FindDetails("https://a.example/", "cat"))
+RAN = ToolResult("a", CommandDetails("a\n", "b", 3))
+TIMED_OUT = ToolResult("Too long.", CommandDetails("a", "", None), failed=True)
 BROKEN = ToolResult("It is no JSON.", failed=True)
 
 SOUND = {

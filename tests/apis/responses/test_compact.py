@@ -14,7 +14,7 @@ from antiphon.apis.responses.compact import (
     compaction_fields,
     summary_turn,
 )
-from antiphon.apis.responses.history import SUMMARY_INTRODUCTION, Summary
+from antiphon.apis.responses.history import SUMMARY_INTRODUCTION, SummaryMessage
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Usage
@@ -78,7 +78,7 @@ def test_a_compacted_conversation_can_be_gone_on_with() -> None:
     assert accepted(input=body["output"]).turn.items == (
         Message(Role.USER, (TextPart("Hello"),)),
         Message(Role.USER, (TextPart("What is the weather?"),)),
-        Summary(Role.USER, (TextPart(SUMMARY_INTRODUCTION + "It was sunny."),)),
+        SummaryMessage(Role.USER, (TextPart(SUMMARY_INTRODUCTION + "It was sunny."),)),
     )
 
 

@@ -20,7 +20,7 @@ from antiphon.core.events import (
     ToolResultReceived,
     Usage,
 )
-from antiphon.core.tool_result import Found, Opened, Printed, ToolResult
+from antiphon.core.tool_result import FindDetails, OpenDetails, ProgramDetails, ToolResult
 from tests.apis.responses.hosted import (
     BROKEN,
     FOUND,
@@ -148,11 +148,11 @@ def test_a_program_with_what_it_printed() -> None:
     [
         ("browser.search", SEARCHED, {"type": "search", "query": "cats", "queries": ["cats"]}),
         ("browser.open", OPENED, {"type": "open_page", "url": "https://a.example/"}),
-        ("browser.open", ToolResult("", Opened(None)), {"type": "open_page", "url": None}),
+        ("browser.open", ToolResult("", OpenDetails(None)), {"type": "open_page", "url": None}),
         ("browser.find", FOUND, {"type": "find_in_page", "url": "https://a.example/", "pattern": "cat"}),
         (
             "browser.find",
-            ToolResult("", Found(None, "cat")),
+            ToolResult("", FindDetails(None, "cat")),
             {"type": "find_in_page", "url": "", "pattern": "cat"},
         ),
     ],
@@ -384,7 +384,7 @@ def test_what_a_program_prints_is_told_those_who_ask_for_it() -> None:
         (("4", "1"), PRINTED, "41\n42\n"),
         (("41\n",), PRINTED, "41\n42\n"),
         (("4",), BROKEN, "4\nIt is no JSON."),
-        ((), ToolResult("", Printed("")), ""),
+        ((), ToolResult("", ProgramDetails("")), ""),
     ],
 )
 def test_what_was_told_of_logs_is_how_they_begin(

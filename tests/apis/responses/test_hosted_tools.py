@@ -14,7 +14,7 @@ from antiphon.apis.responses.tools import requested_tools
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Event, ToolCallsPending, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, TextPart
-from antiphon.core.turn import Calling, Function, ToolChoice, Turn
+from antiphon.core.turn import CallMode, Function, ToolChoice, Turn
 from tests.acting import Offers, hosts_for
 from tests.apis.responses.hosted import EXEC, HOSTED, OWN, PRINTED, PYTHON, RAN, SHELL, TOOLS, call
 from tests.apis.responses.support import ID, OWNER, accepted, answering_to, streamed
@@ -125,11 +125,11 @@ def test_a_choice_of_a_tool_is_that_of_its_functions(type_: str) -> None:
     tools = [*TOOLS, OWN]
     several = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": type_}, OWN, {"type": "shell"}]}
 
-    named = ToolChoice(Calling.REQUIRED, WEB, named=True)
+    named = ToolChoice(CallMode.REQUIRED, WEB, named=True)
     assert turn(tools=tools, tool_choice={"type": type_}).tool_choice == named
     assert turn(tools=tools, tool_choice={"type": "code_interpreter"}).tool_choice.names == {"python"}
     assert turn(tools=tools, tool_choice=several).tool_choice == ToolChoice(
-        Calling.AUTO, WEB | {"f", "container.exec"}
+        CallMode.AUTO, WEB | {"f", "container.exec"}
     )
 
 

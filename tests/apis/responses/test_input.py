@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from antiphon.apis.responses.history import SUMMARY_INTRODUCTION, Summary
+from antiphon.apis.responses.history import SUMMARY_INTRODUCTION, SummaryMessage
 from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.kinds import KINDS
 from antiphon.core.errors import NotFoundError, RequestError
@@ -102,8 +102,8 @@ def said(text: str, role: Role = Role.USER) -> Message:
     return Message(role, (TextPart(text),) if text else ())
 
 
-def summary(text: str) -> Summary:
-    return Summary(Role.USER, (TextPart(SUMMARY_INTRODUCTION + text),))
+def summary(text: str) -> SummaryMessage:
+    return SummaryMessage(Role.USER, (TextPart(SUMMARY_INTRODUCTION + text),))
 
 
 def refused(*items: Any, **context: Any) -> RequestError:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.core.turn import CallMode, Function, ToolChoice
 from tests.apis.responses.support import accepted
 
 F = {"type": "function", "name": "f"}
@@ -114,8 +114,8 @@ def test_schemas_may_be_deep_and_large() -> None:
 
 def test_choices() -> None:
     assert chosen(None, F) == chosen("auto", F) == chosen("auto") == ToolChoice()
-    assert chosen("none", F) == ToolChoice(Calling.NONE)
-    assert chosen("required", F) == ToolChoice(Calling.REQUIRED)
+    assert chosen("none", F) == ToolChoice(CallMode.NONE)
+    assert chosen("required", F) == ToolChoice(CallMode.REQUIRED)
     assert chosen("auto", F, parallel_tool_calls=False) == ToolChoice(parallel=False)
 
 
@@ -132,9 +132,11 @@ def test_choices() -> None:
 def test_a_named_tool_has_to_be_called(choice: dict[str, Any], name: str) -> None:
     tools = [SPACE, OTHER, F, G]
 
-    assert chosen(choice, *tools) == ToolChoice(Calling.REQUIRED, frozenset({name}), named=True)
-    assert chosen(allowed(choice), *tools) == ToolChoice(Calling.AUTO, frozenset({name}))
-    assert chosen(allowed(choice, mode="required"), *tools) == ToolChoice(Calling.REQUIRED, frozenset({name}))
+    assert chosen(choice, *tools) == ToolChoice(CallMode.REQUIRED, frozenset({name}), named=True)
+    assert chosen(allowed(choice), *tools) == ToolChoice(CallMode.AUTO, frozenset({name}))
+    assert chosen(allowed(choice, mode="required"), *tools) == ToolChoice(
+        CallMode.REQUIRED, frozenset({name})
+    )
 
 
 @pytest.mark.parametrize(

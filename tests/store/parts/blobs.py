@@ -11,7 +11,7 @@ import pytest
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import PIECE_BYTES, UNFINISHED_SECONDS
-from antiphon.store.records import BlobRecord, NewBlob, Swept, Verdict
+from antiphon.store.records import BlobRecord, NewBlob, SweepResult, Verdict
 from antiphon.store.store import Store
 from tests.store.samples import (
     NOW,
@@ -91,16 +91,16 @@ class BlobsContract:
             await stored(store, b"%d" % index * 3 * PIECE_BYTES, holder=str(index))
             await store.blobs.release(OWNER, str(index))
         kept = await stored(store, b"kept")
-        assert await store.sweep(NOW) == Swept(0, 0, 3)
+        assert await store.sweep(NOW) == SweepResult(0, 0, 3)
         assert await content_of(store, kept.digest) == b"kept"
 
     async def test_holders_expire(self, store: Store) -> None:
         record = await stored(store, b"a", holder="a", expires_at=NOW + 1)
         await store.blobs.hold(OWNER, record.digest, "b", NOW + 5)
         await store.blobs.hold(OWNER, record.digest, "b", NOW + 2)
-        assert await store.sweep(NOW + 1) == Swept(0, 0, 0)
+        assert await store.sweep(NOW + 1) == SweepResult(0, 0, 0)
         assert await content_of(store, record.digest) == b"a"
-        assert await store.sweep(NOW + 2) == Swept(0, 0, 1)
+        assert await store.sweep(NOW + 2) == SweepResult(0, 0, 1)
         assert await store.blobs.get(OWNER, record.digest) is None
 
     async def test_it_goes_with_what_holds_it(self, store: Store) -> None:
@@ -195,7 +195,7 @@ class BlobsContract:
         with pytest.raises(ZeroDivisionError):
             await stored(store, broken())
         assert await store.usage.of(OWNER) == 0
-        assert await store.sweep(NOW) == Swept(0, 0, 1)
+        assert await store.sweep(NOW) == SweepResult(0, 0, 1)
 
     async def test_one_that_is_cut_off_expires(self, store: Store) -> None:
         """As if the server had died: nobody abandons it."""
@@ -208,9 +208,9 @@ class BlobsContract:
 
         writing = asyncio.create_task(stored(store, slow()))
         await waiting.wait()
-        assert await store.sweep(NOW) == Swept(0, 0, 0)
+        assert await store.sweep(NOW) == SweepResult(0, 0, 0)
         assert await store.usage.of(OWNER) > 0
-        assert await store.sweep(NOW + UNFINISHED_SECONDS) == Swept(0, 0, 1)
+        assert await store.sweep(NOW + UNFINISHED_SECONDS) == SweepResult(0, 0, 1)
         assert await store.usage.of(OWNER) == 0
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
@@ -236,7 +236,7 @@ class BlobsContract:
     async def test_many_store_the_same_at_once(self, store: Store) -> None:
         await asyncio.gather(*(stored(store, b"same" * PIECE_BYTES, holder=f"h{i}") for i in range(8)))
         assert await store.usage.of(OWNER) == 4 * PIECE_BYTES
-        assert await store.sweep(NOW) == Swept(0, 0, 7)
+        assert await store.sweep(NOW) == SweepResult(0, 0, 7)
         for index in range(8):
             assert await store.usage.of(OWNER) == 4 * PIECE_BYTES
             await store.blobs.release(OWNER, f"h{index}")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from antiphon.core.errors import NotFoundError
-from antiphon.store.records import CompletionFilter, Paging, Swept
+from antiphon.store.records import CompletionFilter, Paging, SweepResult
 from antiphon.store.store import Store
 from tests.store.parts.pages import check_pages
 from tests.store.samples import (
@@ -92,9 +92,9 @@ class SweepContract:
             await store.completions.save(completion(f"chat_{index}", expires_at=NOW + index), items("a"))
         await store.log.append(append(entry(0)))
         await store.responses.create(response("for ever"), ())
-        assert await store.sweep(NOW - 1) == Swept(0, 0)
-        assert await store.sweep(NOW + 3) == Swept(4, 4)
-        assert await store.sweep(NOW + 3) == Swept(0, 0)
+        assert await store.sweep(NOW - 1) == SweepResult(0, 0)
+        assert await store.sweep(NOW + 3) == SweepResult(4, 4)
+        assert await store.sweep(NOW + 3) == SweepResult(0, 0)
         assert await store.responses.get(OWNER, "resp_3") is None
         assert await store.log.read("resp_1") == []
         for kept in ("resp_4", "for ever"):

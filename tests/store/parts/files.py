@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store.records import FileRecord, NewBlob, Paging, Swept
+from antiphon.store.records import FileRecord, NewBlob, Paging, SweepResult
 from antiphon.store.store import Store
 from tests.store.parts.pages import check_pages
 from tests.store.samples import NOW, OWNER, Opener
@@ -82,7 +82,7 @@ class FilesContract:
     async def test_files_expire(self, store: Store) -> None:
         record = await uploaded(store, expires_at=NOW + 5)
         await uploaded(store, "same content")
-        assert await store.sweep(NOW + 4) == Swept(0, 0, 1, 0)  # the second copy
-        assert await store.sweep(NOW + 5) == Swept(0, 0, 0, 1)
+        assert await store.sweep(NOW + 4) == SweepResult(0, 0, 1, 0)  # the second copy
+        assert await store.sweep(NOW + 5) == SweepResult(0, 0, 0, 1)
         assert await store.files.get(OWNER, "file_1") is None
         assert await store.blobs.get(OWNER, record.digest)

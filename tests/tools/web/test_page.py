@@ -14,8 +14,8 @@ from antiphon.tools.web.page import (
     UNREAD,
     WIDTH,
     Link,
-    Page,
-    Result,
+    SearchHit,
+    WebPage,
     matches_page,
     results_page,
     text_page,
@@ -39,7 +39,9 @@ def test_lines_break_between_words() -> None:
 
 def test_results_are_links_in_their_order() -> None:
     page = results_page(
-        "choirs", [Result("A 【1†b†c】", "https://a.org/x", "of\n a"), Result("", "https://b.org")], "Hello."
+        "choirs",
+        [SearchHit("A 【1†b†c】", "https://a.org/x", "of\n a"), SearchHit("", "https://b.org")],
+        "Hello.",
     )
     assert list(page.lines) == [
         "", "URL:", "# Search Results", "", "  * 【0†A 〖1‡b‡c〗†a.org】 of a", "  * 【1†https://b.org†b.org】", "", "Hello.",
@@ -58,7 +60,7 @@ def test_a_text_is_shown_as_it_is() -> None:
 
 
 def test_matches_are_links_to_their_lines() -> None:
-    page = Page("T", ["one", "two 【3†Three†x.org】", "four", "five", "six", "THREE"], url=URL)
+    page = WebPage("T", ["one", "two 【3†Three†x.org】", "four", "five", "six", "THREE"], url=URL)
     found = matches_page(page, "  three ")
     assert list(found.lines) == [
         "# 【0†match at L1】",
@@ -75,12 +77,14 @@ def test_matches_are_links_to_their_lines() -> None:
 
 
 def test_a_match_may_go_over_lines_and_links() -> None:
-    page = Page("T", ["x", "hello 【0†big", "world†x.org】 end"], url=URL)
+    page = WebPage("T", ["x", "hello 【0†big", "world†x.org】 end"], url=URL)
     assert matches_page(page, "hello big world end").links == [Link(URL, 1)]
 
 
 def test_no_match_is_said() -> None:
-    assert list(matches_page(Page("T", ["x"], url=URL), "y").lines) == ["No `find` results for pattern: `y`"]
+    assert list(matches_page(WebPage("T", ["x"], url=URL), "y").lines) == [
+        "No `find` results for pattern: `y`"
+    ]
 
 
 @given(
@@ -88,7 +92,7 @@ def test_no_match_is_said() -> None:
     st.text("aİß", min_size=1, max_size=3),
 )
 def test_every_match_is_a_line_of_the_page(lines: list[str], pattern: str) -> None:
-    found = matches_page(Page("T", lines, url=URL), pattern)
+    found = matches_page(WebPage("T", lines, url=URL), pattern)
     places = [link.line for link in found.links]
     assert places == sorted(set(places))
     assert len(places) <= MATCHES
@@ -97,7 +101,7 @@ def test_every_match_is_a_line_of_the_page(lines: list[str], pattern: str) -> No
 
 @given(st.integers(1, 300), st.integers(0, 400), st.none() | st.integers(0, 400))
 def test_a_display_is_a_window_of_bounded_size(total: int, first: int, count: int | None) -> None:
-    page = Page(
+    page = WebPage(
         "T" * 5000, [f"line {number} " + "x" * 60 for number in range(total)], url="https://" + "x" * 5000
     )
     if first >= total:
@@ -115,5 +119,5 @@ def test_a_display_is_a_window_of_bounded_size(total: int, first: int, count: in
 
 
 def test_the_lines_of_a_display_can_be_read_again() -> None:
-    page = results_page("q", [Result("A", "https://a.org", "why")], "")
+    page = results_page("q", [SearchHit("A", "https://a.org", "why")], "")
     assert shown_lines(display(page, 0)) == page.lines

@@ -10,7 +10,7 @@ import pytest
 from antiphon.core.errors import ToolError
 from antiphon.tools.web import search
 from antiphon.tools.web.open import open_web_search
-from antiphon.tools.web.page import Result
+from antiphon.tools.web.page import SearchHit
 from antiphon.tools.web.search import BraveSearch, SearxngSearch, TavilySearch
 from antiphon.tools.web.settings import Domains
 from tests.tools.web.site import Site, page, web
@@ -30,7 +30,7 @@ async def site() -> AsyncIterator[Site]:
         yield site
 
 
-async def ask(site: Site, count: int = 10, domains: Domains | None = None) -> list[Result]:
+async def ask(site: Site, count: int = 10, domains: Domains | None = None) -> list[SearchHit]:
     provider = SearxngSearch(f"{site.url}/")
     try:
         return list(await provider.search("choirs & chants", count, domains or Domains()))
@@ -41,7 +41,7 @@ async def ask(site: Site, count: int = 10, domains: Domains | None = None) -> li
 async def test_results_are_pages_of_the_web_each_once(site: Site) -> None:
     found = await ask(site)
     assert [result.url for result in found] == ["https://a.org/1", "https://b.org/", "https://sub.a.org/2"]
-    assert found[1] == Result("B", "https://b.org/")
+    assert found[1] == SearchHit("B", "https://b.org/")
     assert site.queries() == ["choirs & chants"]
 
 
@@ -95,7 +95,7 @@ async def test_brave_is_asked_and_read_as_its_documentation_has_it() -> None:
         provider = BraveSearch("k", f"{site.url}/brave")
         found = await provider.search("choirs", 5, Domains(("a.org",)))
         await provider.close()
-        assert found == [Result("A & B", "https://a.org/1", "of a < b")]
+        assert found == [SearchHit("A & B", "https://a.org/1", "of a < b")]
         [asked] = site.asked
     assert dict(asked.query_params) == {"q": "choirs (site:a.org)", "count": "5"}
     assert asked.headers["X-Subscription-Token"] == "k"
@@ -115,7 +115,7 @@ async def test_tavily_is_asked_and_read_as_its_documentation_has_it() -> None:
     provider.transport = httpx2.MockTransport(answer)
     found = await provider.search("choirs", 50, Domains(("a.org",), ("b.a.org",)))
     await provider.close()
-    assert found == [Result("A & B", "https://a.org/1", "of a < b")]
+    assert found == [SearchHit("A & B", "https://a.org/1", "of a < b")]
     assert json.loads(bodies[0]) == {
         "query": "choirs",
         "max_results": 20,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from antiphon.apis.chat.errors import PARAMETERS
 from antiphon.apis.chat.history import History
-from antiphon.apis.chat.schema import BatchRequest, ChatOptions, ChatRequest, RequestMessage
+from antiphon.apis.chat.schema import BatchChatRequest, ChatOptions, ChatRequest, RequestMessage
 from antiphon.apis.chat.tools import NO_TOOLS, Tools, tools_of
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
@@ -111,7 +111,9 @@ def accept_messages(
     return Accepted(turn, presentation, tuple(repairs), bool(options.store), options.request_id)
 
 
-def accept_batch(request: BatchRequest, owner: str, defaults: ServerDefaults = NO_DEFAULTS) -> AcceptedBatch:
+def accept_batch(
+    request: BatchChatRequest, owner: str, defaults: ServerDefaults = NO_DEFAULTS
+) -> AcceptedBatch:
     """What the request asks for, on behalf of `owner`. Raises RequestError."""
     for name in _NOT_IN_BATCHES:
         if getattr(request, name):

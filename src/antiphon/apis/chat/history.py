@@ -11,8 +11,8 @@ import msgspec
 
 from antiphon.apis.chat.schema import CalledCustom, CalledFunction, ContentPart, RequestMessage, ToolCall
 from antiphon.apis.custom_tools import to_arguments
-from antiphon.apis.given import Given, given
 from antiphon.apis.media import at_url, file_of, in_base64
+from antiphon.apis.request_object import RequestObject, given
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
     Attachment,
@@ -180,7 +180,7 @@ def _part(part: ContentPart, where: str) -> Part:
 def _medium(part: ContentPart, where: str) -> Attachment:
     """A part that is no text. Its URL may stand by itself, as some clients send it."""
     value = getattr(part, part.type)
-    whole = Given({part.type: value}, where)
+    whole = RequestObject({part.type: value}, where)
     kind = MEDIA[part.type]
     if value is None:
         raise whole.missing(part.type)

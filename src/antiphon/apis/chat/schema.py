@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.apis.given import Object
 from antiphon.apis.request import (
     MAX_CHOICES,
     Alternatives,
@@ -24,6 +23,7 @@ from antiphon.apis.request import (
     TokenLimit,
     Verbosity,
 )
+from antiphon.apis.request_object import Object
 
 
 class ContentPart(Struct):
@@ -211,7 +211,7 @@ class ChatRequest(ChatOptions, kw_only=True):
     messages: Messages
 
 
-class BatchRequest(ChatOptions, kw_only=True):
+class BatchChatRequest(ChatOptions, kw_only=True):
     """POST /v1/chat/completions/batch: several conversations, one answer to each."""
 
     messages: Annotated[list[Messages], Meta(min_length=1, max_length=MAX_CHOICES)]

@@ -36,7 +36,7 @@ class StoredMessage(Struct):
     tool_call_id: str | UnsetType = UNSET
 
 
-class Page(Struct, tag_field="object", tag="list"):
+class StoredCompletionList(Struct, tag_field="object", tag="list"):
     """A page of a list. Of an empty one both ids are empty."""
 
     data: list[Raw]
@@ -67,7 +67,9 @@ def stored_messages(completion_id: str, messages: Iterable[RequestMessage]) -> l
 def page(entries: Sequence[tuple[str, bytes]], *, has_more: bool) -> bytes:
     """A page of these entries, each an id and its JSON."""
     first, last = (entries[0][0], entries[-1][0]) if entries else ("", "")
-    return msgspec.json.encode(Page([Raw(entry) for _, entry in entries], first, last, has_more))
+    return msgspec.json.encode(
+        StoredCompletionList([Raw(entry) for _, entry in entries], first, last, has_more)
+    )
 
 
 def with_metadata(body: bytes, metadata: Mapping[str, str]) -> bytes:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from antiphon.apis.chat.answer import Annotations, token_logprobs
 from antiphon.apis.chat.calls import encoder_of, reason_shown
 from antiphon.apis.chat.resource import ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta
-from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
+from antiphon.apis.chunks import DONE, DeltaKind, Piece, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.projection import StreamProjection
@@ -158,8 +158,8 @@ class ChatCompletionStream(StreamProjection):
         names = self._presentation.reasoning
         state = _ChoiceState(
             choice,
-            content=self._piece(choice, PieceKind.TEXT, lambda text: Delta(content=text)),
-            reasoning=self._piece(choice, PieceKind.REASONING, partial(_reasoning, names)) if names else None,
+            content=self._piece(choice, DeltaKind.TEXT, lambda text: Delta(content=text)),
+            reasoning=self._piece(choice, DeltaKind.REASONING, partial(_reasoning, names)) if names else None,
             annotations=Annotations(len(self._presentation.echo)),
         )
         if self._presentation.echo:
@@ -167,7 +167,7 @@ class ChatCompletionStream(StreamProjection):
             out.append(self._chunks.single(ChunkChoice(choice, Delta(content=self._presentation.echo))))
         return state
 
-    def _piece(self, choice: int, kind: PieceKind, delta_of: Callable[[str], Delta]) -> Piece:
+    def _piece(self, choice: int, kind: DeltaKind, delta_of: Callable[[str], Delta]) -> Piece:
         return self._chunks.piece(kind, lambda text: ChunkChoice(choice, delta_of(text)))
 
     def _push_rare(self, state: _ChoiceState, event: Event, out: list[bytes]) -> None:
@@ -198,7 +198,7 @@ class ChatCompletionStream(StreamProjection):
         index, encoder = state.calls, encoder_of(event.name, self._presentation)
         state.calls += 1
         state.read = encoder.reader()
-        state.arguments = self._piece(state.index, PieceKind.CALL, partial(encoder.more, index))
+        state.arguments = self._piece(state.index, DeltaKind.CALL, partial(encoder.more, index))
         return self._chunks.single(ChunkChoice(state.index, encoder.opening(index, event)))
 
     def _finish_choice(self, state: _ChoiceState, event: Finished) -> list[bytes]:

@@ -24,13 +24,13 @@ from antiphon.apis.chat.schema import (
     WebSearchOptions,
 )
 from antiphon.apis.custom_tools import InputFormat, as_function
-from antiphon.apis.given import Object
+from antiphon.apis.request_object import Object
 from antiphon.apis.tool_schemas import check_schema
 from antiphon.apis.wire import invalid
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import DEFAULTS, Hosts, Note, unread
-from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.core.turn import CallMode, Function, ToolChoice
 
 WEB_SEARCH = "web_search"
 """What the older `web_search_options` ask for."""
@@ -42,7 +42,7 @@ _READ = {
 }
 """Type of a tool of the client's → its members that are acted on."""
 
-_MODES = {calling.value: calling for calling in Calling}
+_MODES = {calling.value: calling for calling in CallMode}
 _UNKNOWN_CHOICE = (
     "Unknown tool choice. Use 'none', 'auto', 'required', "
     "or an object of type 'function', 'custom', 'allowed_tools', or of a tool that the server runs."
@@ -165,11 +165,11 @@ def _legacy(request: ChatOptions) -> Tools:
     match request.function_call:
         case NamedTool(name=name):
             only = frozenset({_known(name, _Names(functions), "function_call.name")})
-            wanted = ToolChoice(Calling.REQUIRED, only, named=True)
+            wanted = ToolChoice(CallMode.REQUIRED, only, named=True)
         case None | "auto":
             wanted = ToolChoice()
         case "none":
-            wanted = ToolChoice(Calling.NONE)
+            wanted = ToolChoice(CallMode.NONE)
         case _:
             message = "Unknown function call. Use 'none', 'auto' or an object with a 'name'."
             raise RequestError(message, param="function_call")
@@ -250,7 +250,7 @@ def _choice(wanted: str | ToolChoiceObject | None, offered: tuple[Function, ...]
     if wanted.type == "allowed_tools" and wanted.allowed_tools:
         names = frozenset(_allowed(wanted.allowed_tools, known, hosts))
         return ToolChoice(_MODES[wanted.allowed_tools.mode], names)
-    return ToolChoice(Calling.REQUIRED, _named(wanted, known, hosts), named=True)
+    return ToolChoice(CallMode.REQUIRED, _named(wanted, known, hosts), named=True)
 
 
 def _named(wanted: ToolChoiceObject, offered: _Names, hosts: Hosts) -> frozenset[str]:

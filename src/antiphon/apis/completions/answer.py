@@ -19,7 +19,7 @@ from antiphon.core.chunks import Token
 from antiphon.core.events import Event
 
 
-class ShownToken(Struct, frozen=True, gc=False):
+class EncodedToken(Struct, frozen=True, gc=False):
     """A token as the lists of log probabilities have it, its alternatives encoded, and its characters.
 
     A full answer has them made as they come: all of them at its end would be long work at once.
@@ -44,9 +44,9 @@ class CompletionBuilder(BodyProjection):
         self._layout = layout
         self._presentation = presentation
         self._scored: list[PromptLogprobs] = []  # of each prompt
-        self._echoed: list[list[ShownToken]] = []  # the same
+        self._echoed: list[list[EncodedToken]] = []  # the same
         shown = partial(shown_tokens, presentation=presentation)
-        self._choices: list[ChoiceResult[list[ShownToken]]] = [
+        self._choices: list[ChoiceResult[list[EncodedToken]]] = [
             ChoiceResult(shown, []) for _ in range(layout.prompts * layout.best_of)
         ]
 
@@ -81,7 +81,7 @@ class CompletionBuilder(BodyProjection):
         )
         return msgspec.json.encode(completion)
 
-    def _best(self, prompt: int) -> list[tuple[ChoiceResult[list[ShownToken]], int]]:
+    def _best(self, prompt: int) -> list[tuple[ChoiceResult[list[EncodedToken]], int]]:
         """The completions of a prompt that are shown, the most likely first if there was a choice."""
         best_of, n = self._layout.best_of, self._layout.n
         states = self._choices[prompt * best_of : (prompt + 1) * best_of]
@@ -89,7 +89,7 @@ class CompletionBuilder(BodyProjection):
             states.sort(key=_score, reverse=True)
         return [(state, prompt) for state in states[:n]]
 
-    def _choice(self, index: int, state: ChoiceResult[list[ShownToken]], number: int) -> CompletionChoice:
+    def _choice(self, index: int, state: ChoiceResult[list[EncodedToken]], number: int) -> CompletionChoice:
         presentation, output, prompt = self._presentation, state.output, self._envelope.prompts[number]
         choice = CompletionChoice(
             index,
@@ -108,13 +108,13 @@ class CompletionBuilder(BodyProjection):
         return choice
 
 
-def _score(choice: ChoiceResult[list[ShownToken]]) -> float:
+def _score(choice: ChoiceResult[list[EncodedToken]]) -> float:
     """How likely the text is, token by token."""
     scores = [LEAST_LOGPROB if token.logprob is None else token.logprob for token in choice.tokens]
     return fmean(scores) if scores else LEAST_LOGPROB
 
 
-def completion_logprobs(tokens: list[ShownToken], offset: int) -> CompletionLogprobs:
+def completion_logprobs(tokens: list[EncodedToken], offset: int) -> CompletionLogprobs:
     """The lists for these tokens, the first of which begins at `offset` characters."""
     ends = accumulate((token.characters for token in tokens), initial=offset)
     return CompletionLogprobs(
@@ -127,18 +127,18 @@ def completion_logprobs(tokens: list[ShownToken], offset: int) -> CompletionLogp
 
 def echoed(
     prompts: Iterable[RenderedPrompt], layout: ChoiceLayout, presentation: PresentationOptions
-) -> list[list[ShownToken]]:
+) -> list[list[EncodedToken]]:
     """The tokens of each prompt that an answer begins with, none where they are not shown."""
     shows = layout.echo and presentation.logprobs is not None
     return [[*shown_tokens(prompt.tokens if shows else (), presentation)] for prompt in prompts]
 
 
-def shown_tokens(tokens: Iterable[Token], presentation: PresentationOptions) -> Iterator[ShownToken]:
+def shown_tokens(tokens: Iterable[Token], presentation: PresentationOptions) -> Iterator[EncodedToken]:
     """The tokens as `completion_logprobs` takes them."""
     name = namer(presentation)
     for token in tokens:
         logprob = None if token.logprob is None else logprob_of(token)
-        yield ShownToken(name(token), logprob, _top(token, presentation), len(token.text))
+        yield EncodedToken(name(token), logprob, _top(token, presentation), len(token.text))
 
 
 def _top(token: Token, presentation: PresentationOptions) -> Raw | None:

@@ -26,7 +26,7 @@ _SNIPPET = "--- {} ---\n\n{}\n\n"
 _STOPS = {FinishReason.LENGTH: "limit", FinishReason.STOP: "eos"}
 
 
-class Extra(Struct):
+class InputExtra(Struct):
     """Text of another file."""
 
     text: str
@@ -43,7 +43,7 @@ class InfillRequest(Request, kw_only=True):
     input_prefix: str = ""
     input_suffix: str = ""
     prompt: str = ""
-    input_extra: list[Extra] | None = None
+    input_extra: list[InputExtra] | None = None
     response_fields: list[str] | None = None
     samplers: Any = None
     t_max_prompt_ms: int | None = None

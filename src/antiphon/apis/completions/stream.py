@@ -5,10 +5,10 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon.apis.chunks import DONE, Piece, PieceKind, Tokens, Usages, chunks_for
+from antiphon.apis.chunks import DONE, DeltaKind, Piece, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.completions.accept import ChoiceLayout
-from antiphon.apis.completions.answer import ShownToken, completion_logprobs, echoed, shown_tokens
+from antiphon.apis.completions.answer import EncodedToken, completion_logprobs, echoed, shown_tokens
 from antiphon.apis.completions.resource import Completion, CompletionChoice
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.projection import StreamProjection
@@ -50,7 +50,7 @@ class _CompletionChunkFactory:
     def add_logprobs(self, part: CompletionChoice, tokens: Tokens) -> None:
         self.add_shown(part, [*shown_tokens(tokens, self._presentation)])
 
-    def add_shown(self, part: CompletionChoice, tokens: list[ShownToken]) -> None:
+    def add_shown(self, part: CompletionChoice, tokens: list[EncodedToken]) -> None:
         """Add the log probabilities of tokens whose alternatives are encoded already."""
         offset = self._offsets.get(part.index, 0)
         part.logprobs = completion_logprobs(tokens, offset)
@@ -108,7 +108,7 @@ class CompletionStream(StreamProjection):
         return [*self._chunks.usage(state.usage for state in self._choices.values()), DONE]
 
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:
-        state = _ChoiceState(self._chunks.piece(PieceKind.TEXT, lambda text: CompletionChoice(choice, text)))
+        state = _ChoiceState(self._chunks.piece(DeltaKind.TEXT, lambda text: CompletionChoice(choice, text)))
         self._choices[choice] = state
         prompt = self._envelope.prompts[choice // self._layout.best_of]
         if self._presentation.token_ids:

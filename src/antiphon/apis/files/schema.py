@@ -95,7 +95,7 @@ class DeletedFile(Struct, tag_field="object", tag="file"):
     deleted: bool = True
 
 
-class Listed(Struct, tag_field="object", tag="list"):
+class FileList(Struct, tag_field="object", tag="list"):
     """Part of a list. Without entries it has no ids."""
 
     data: Sequence[Any]
@@ -107,4 +107,4 @@ class Listed(Struct, tag_field="object", tag="list"):
 def listed(entries: Sequence[Any], *, has_more: bool) -> bytes:
     """A page of these objects, each with an id."""
     first, last = (entries[0].id, entries[-1].id) if entries else (None, None)
-    return msgspec.json.encode(Listed(entries, first, last, has_more))
+    return msgspec.json.encode(FileList(entries, first, last, has_more))

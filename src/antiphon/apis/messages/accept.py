@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from antiphon.apis.formats import Named, answer_format
 from antiphon.apis.messages.citations import FileText
 from antiphon.apis.messages.errors import PARAMETERS
-from antiphon.apis.messages.history import History, Reading, Unseal, sealed_elsewhere
+from antiphon.apis.messages.history import History, HistoryOptions, Unseal, sealed_elsewhere
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.schema import CountTokens, CreateMessage, Thinking
 from antiphon.apis.messages.tools import Tools, tool_choice, tools_of
@@ -82,7 +82,7 @@ def _history(request: CountTokens, context: MessageContext, tools: Tools) -> His
         if getattr(request, name):
             raise RequestError(f"'{name}' is not supported. {remedy}", param=name, code=_CODES.get(name))
     check(request)
-    return History(request.system, request.messages, Reading(context.unseal, tools, context.files))
+    return History(request.system, request.messages, HistoryOptions(context.unseal, tools, context.files))
 
 
 def _turn(request: CountTokens, context: MessageContext, tools: Tools, items: Sequence[Item]) -> Turn:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.apis.envelope import Envelope
-from antiphon.apis.messages.citations import Cites
+from antiphon.apis.messages.citations import CitationFinder
 from antiphon.apis.messages.ids import MCP_TOOL_USE, SERVER_TOOL_USE, TOOL_USE, wire_id
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.resource import (
@@ -55,7 +55,7 @@ class Blocks:
         self._functions = {function.name: function for function in presentation.tools.functions}
         self._running: dict[str, Function] = {}  # id of a call → the function of the server
         self._web = ServerToolUsage()
-        self._cites = Cites(presentation.citable, seal)
+        self._cites = CitationFinder(presentation.citable, seal)
 
     def text(self, text: str) -> TextBlock:
         """The block of a text that is over, with what it cites."""

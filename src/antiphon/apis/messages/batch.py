@@ -7,8 +7,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from antiphon.apis.given import Object
 from antiphon.apis.messages.errors import encode_error
+from antiphon.apis.request_object import Object
 from antiphon.core.errors import AntiphonError, RequestError
 
 MAX_REQUESTS = 100_000
@@ -24,7 +24,7 @@ class BatchRequest(Struct):
     params: Object
 
 
-class CreateBatch(Struct):
+class CreateMessageBatch(Struct):
     """POST /v1/messages/batches."""
 
     requests: Annotated[list[BatchRequest], Meta(min_length=1, max_length=MAX_REQUESTS)]
@@ -76,7 +76,7 @@ class DeletedBatch(Struct, tag_field="type", tag="message_batch_deleted"):
     id: str
 
 
-class Result(NamedTuple):
+class BatchResult(NamedTuple):
     """What a request came to: the field of the counts, and the line of JSON."""
 
     kind: str
@@ -106,12 +106,12 @@ _BEGUN = b'{"calls_begun":'
 """What such a line begins with, and no result does."""
 
 
-def result_of(custom_id: str, kind: str, **fields: Any) -> Result:
+def result_of(custom_id: str, kind: str, **fields: Any) -> BatchResult:
     """The result of a request."""
-    return Result(kind, custom_id, msgspec.json.encode(_Line(custom_id, {"type": kind, **fields})))
+    return BatchResult(kind, custom_id, msgspec.json.encode(_Line(custom_id, {"type": kind, **fields})))
 
 
-def error_result(custom_id: str, error: AntiphonError) -> Result:
+def error_result(custom_id: str, error: AntiphonError) -> BatchResult:
     """The result of a request that failed."""
     return result_of(custom_id, "errored", error=Raw(encode_error(error)))
 
@@ -121,13 +121,13 @@ def calls_begun(custom_id: str, count: int) -> CallsBegun:
     return CallsBegun(custom_id, count, msgspec.json.encode(_BegunLine(count, custom_id)))
 
 
-def read_entry(line: bytes) -> Result | CallsBegun:
+def read_entry(line: bytes) -> BatchResult | CallsBegun:
     """A line that is stored."""
     if line.startswith(_BEGUN):
         begun = msgspec.json.decode(line, type=_BegunLine)
         return CallsBegun(begun.custom_id, begun.calls_begun, line)
     read = msgspec.json.decode(line, type=_Line)
-    return Result(read.result["type"], read.custom_id, line)
+    return BatchResult(read.result["type"], read.custom_id, line)
 
 
 def results_in(lines: bytes) -> bytes:
@@ -135,7 +135,7 @@ def results_in(lines: bytes) -> bytes:
     return b"".join(line + b"\n" for line in lines.split(b"\n") if not line.startswith(_BEGUN))
 
 
-def check_ids(batch: CreateBatch) -> None:
+def check_ids(batch: CreateMessageBatch) -> None:
     """Raise RequestError if two requests have the same id: their results could not be told apart."""
     seen: set[str] = set()
     for index, request in enumerate(batch.requests):
@@ -172,11 +172,11 @@ class BatchProjection:
         """There is nothing before the first result."""
         return []
 
-    def push(self, choice: int, entries: Sequence[Result | CallsBegun]) -> list[bytes]:
+    def push(self, choice: int, entries: Sequence[BatchResult | CallsBegun]) -> list[bytes]:
         """The lines of these results, and of calls that begin."""
         counts = self._counts
         for entry in entries:
-            if isinstance(entry, Result):
+            if isinstance(entry, BatchResult):
                 del self._left[entry.custom_id]
                 counts.processing -= 1
                 setattr(counts, entry.kind, getattr(counts, entry.kind) + 1)

@@ -88,7 +88,7 @@ class TextDocument(Struct, frozen=True):
         return CharLocation(quote, index, title, self.starts[first], self.starts[end], file_id)
 
 
-class SearchResult(Struct, frozen=True):
+class CitableSearchResult(Struct, frozen=True):
     """A search result that may be cited: `index` counts all of them."""
 
     index: int
@@ -101,7 +101,7 @@ class SearchResult(Struct, frozen=True):
         return SearchResultLocation(quote, self.source, self.title, self.index, first, end)
 
 
-Citable = TextDocument | PagedDocument | BlockDocument | SearchResult
+Citable = TextDocument | PagedDocument | BlockDocument | CitableSearchResult
 
 
 def text_document(heading: Heading, text: str) -> TextDocument:
@@ -117,7 +117,7 @@ def shown(pieces: Sequence[str], number: int) -> str:
     return "\n".join((how, *(f"L{line}: {piece.rstrip()}" for line, piece in enumerate(pieces))))
 
 
-class Cites:
+class CitationFinder:
     """Finds the citations of one answer: of what its request has, and of what is found meanwhile."""
 
     def __init__(self, given: Sequence[Citable], seal: Seal) -> None:

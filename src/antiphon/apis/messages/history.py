@@ -11,15 +11,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.apis.given import Given, given, json_text
 from antiphon.apis.media import at_url, in_base64, stored
 from antiphon.apis.messages.citations import (
     BlockDocument,
     Citable,
+    CitableSearchResult,
     FileText,
     Heading,
     PagedDocument,
-    SearchResult,
     shown,
     text_document,
 )
@@ -27,6 +26,7 @@ from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.server_tools import RESULTS, read_call, read_result
 from antiphon.apis.messages.tools import Tools
+from antiphon.apis.request_object import RequestObject, given, json_text
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
     Attachment,
@@ -52,7 +52,7 @@ def sealed_elsewhere(_: str) -> None:
     """Nothing was sealed by a server without keys."""
 
 
-class Reading(Struct, frozen=True):
+class HistoryOptions(Struct, frozen=True):
     """What messages are read with: `unseal` opens what this server has sealed for this client.
 
     `files` are the texts of `cited_files`, by the places of their documents.
@@ -70,7 +70,7 @@ class History:
     """
 
     def __init__(
-        self, system: str | Sequence[Any] | None, messages: Sequence[RequestMessage], reading: Reading
+        self, system: str | Sequence[Any] | None, messages: Sequence[RequestMessage], reading: HistoryOptions
     ) -> None:
         self.items: list[Item] = []
         self.citable: list[Citable] = []
@@ -83,12 +83,12 @@ class History:
             where = f"messages[{index}]"
             if message.role not in _READERS:
                 remedy = f"Use one of: {', '.join(_READERS)}."
-                raise Given({}, where).wrong("role", f"There is no role '{message.role}'. {remedy}")
+                raise RequestObject({}, where).wrong("role", f"There is no role '{message.role}'. {remedy}")
             self._read(Role(message.role), message.content, where, f"{where}.content")
 
     def _read(self, role: Role, content: str | Sequence[Any], message: str, where: str) -> None:
         if isinstance(content, str):
-            blocks = [Given({"type": "text", "text": content}, message)]
+            blocks = [RequestObject({"type": "text", "text": content}, message)]
         else:
             blocks = [given(block, f"{where}[{index}]") for index, block in enumerate(content)]
         said = False
@@ -118,19 +118,19 @@ class History:
 
     # Blocks
 
-    def _text(self, block: Given) -> Iterator[TextPart]:
+    def _text(self, block: RequestObject) -> Iterator[TextPart]:
         text = block.text("text")
         if text:
             yield TextPart(text)
 
-    def _instruction(self, block: Given) -> Iterator[TextPart]:
+    def _instruction(self, block: RequestObject) -> Iterator[TextPart]:
         text = block.text("text")
         if text.startswith(BILLING):
             text = text.partition("\n")[2]
         if text:
             yield TextPart(text)
 
-    def _document(self, block: Given) -> Iterator[Part]:
+    def _document(self, block: RequestObject) -> Iterator[Part]:
         index, self._documents = self._documents, self._documents + 1
         head = [block.text_or_none(name) for name in ("title", "context")]
         if _is_cited(block):
@@ -145,12 +145,12 @@ class History:
         yield from content
         yield TextPart("</document>")
 
-    def _search_result(self, block: Given) -> Iterator[TextPart]:
+    def _search_result(self, block: RequestObject) -> Iterator[TextPart]:
         index, self._search_results = self._search_results, self._search_results + 1
         title, source = block.text("title"), block.text("source")
         texts = [part.text("text") for part in block.objects("content")]
         if _is_cited(block):
-            texts = [self._cite(SearchResult(index, title, source, texts))]
+            texts = [self._cite(CitableSearchResult(index, title, source, texts))]
         yield TextPart(_tagged("search_result", title, source, *texts))
 
     def _cite(self, citable: Citable) -> str:
@@ -158,7 +158,7 @@ class History:
         self.citable.append(citable)
         return shown(citable.pieces, len(self.citable) - 1)
 
-    def _thinking(self, block: Given) -> Iterator[Reasoning]:
+    def _thinking(self, block: RequestObject) -> Iterator[Reasoning]:
         """Reasoning. A signature of this server's holds the text; others are taken for what they say."""
         text = block.text("thinking")
         sealed = self._reading.unseal(block.text_or_none("signature") or "")
@@ -168,19 +168,19 @@ class History:
         if sealed or text:
             yield Reasoning(sealed or text)
 
-    def _redacted(self, block: Given) -> Iterator[Reasoning]:
+    def _redacted(self, block: RequestObject) -> Iterator[Reasoning]:
         """Reasoning that this server has sealed. Nobody can read that of others."""
         text = self._reading.unseal(block.text("data"))
         if text:
             yield Reasoning(text)
 
-    def _call(self, block: Given) -> Iterator[FunctionCall]:
+    def _call(self, block: RequestObject) -> Iterator[FunctionCall]:
         call_id, name = core_id(block.named("id")), block.named("name")
         self._called[call_id] = name
         input_ = block.object_or_none("input")
         yield FunctionCall(call_id, name, json_text(input_.value if input_ else None))
 
-    def _result(self, block: Given) -> Iterator[FunctionOutput]:
+    def _result(self, block: RequestObject) -> Iterator[FunctionOutput]:
         call_id = core_id(block.text("tool_use_id"))
         if call_id not in self._called:
             message = f"No message before it has a call with the id '{block.text('tool_use_id')}'."
@@ -190,7 +190,7 @@ class History:
             parts = (TextPart("Error:"), *parts)
         yield FunctionOutput(call_id, parts, self._called[call_id])
 
-    def _result_parts(self, block: Given) -> Iterator[Part]:
+    def _result_parts(self, block: RequestObject) -> Iterator[Part]:
         content = block.value.get("content")
         if isinstance(content, str):
             yield TextPart(content)
@@ -201,24 +201,24 @@ class History:
                 raise part.wrong("type", f"Results have: {', '.join(_RESULT_PARTS)}.")
             yield from read(self, part)
 
-    def _image(self, block: Given) -> Iterator[Attachment]:
+    def _image(self, block: RequestObject) -> Iterator[Attachment]:
         yield _sourced(MediaKind.IMAGE, block)
 
-    def _tool_reference(self, block: Given) -> Iterator[TextPart]:
+    def _tool_reference(self, block: RequestObject) -> Iterator[TextPart]:
         yield TextPart(f"The tool '{block.text('tool_name')}' can be called now.")
 
-    def _server_call(self, block: Given) -> Iterator[FunctionCall]:
+    def _server_call(self, block: RequestObject) -> Iterator[FunctionCall]:
         call = read_call(block, core_id(block.named("id")), self._reading.tools.hosted)
         self._called[call.call_id] = call.name
         yield call
 
-    def _server_result(self, block: Given) -> Iterator[FunctionOutput]:
+    def _server_result(self, block: RequestObject) -> Iterator[FunctionOutput]:
         call_id = core_id(block.text("tool_use_id"))
         text = read_result(block, self._reading.unseal)
         yield FunctionOutput(call_id, (TextPart(text),), self._called.get(call_id))
 
 
-def _is_cited(block: Given) -> bool:
+def _is_cited(block: RequestObject) -> bool:
     """Whether it may be cited."""
     citations = block.object_or_none("citations")
     return citations is not None and bool(citations.flag_or_none("enabled"))
@@ -234,7 +234,7 @@ def cited_files(messages: Sequence[RequestMessage]) -> Iterator[Attachment]:
                         yield part
 
 
-def _documents(content: Sequence[Any], where: str) -> Iterator[Given]:
+def _documents(content: Sequence[Any], where: str) -> Iterator[RequestObject]:
     """The documents among blocks, and in results of tools."""
     for index, each in enumerate(content):
         block = given(each, f"{where}[{index}]")
@@ -245,7 +245,7 @@ def _documents(content: Sequence[Any], where: str) -> Iterator[Given]:
             yield from _documents(inner, block.place("content"))
 
 
-def _citable(block: Given, heading: Heading, files: Mapping[str, FileText]) -> Citable:
+def _citable(block: RequestObject, heading: Heading, files: Mapping[str, FileText]) -> Citable:
     """A document that may be cited. Raises RequestError."""
     source, file = block.object_or_none("source"), files.get(block.where)
     if file is not None:
@@ -261,12 +261,12 @@ def _citable(block: Given, heading: Heading, files: Mapping[str, FileText]) -> C
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     if len(texts) < len(parts):
         message = "Images cannot be cited. Leave them out of the document, or its citations."
-        raise Given(block.value["citations"], block.place("citations")).wrong("enabled", message)
+        raise RequestObject(block.value["citations"], block.place("citations")).wrong("enabled", message)
     blocks = source is not None and isinstance(source.value.get("content"), list)
     return BlockDocument(heading, texts) if blocks else text_document(heading, "".join(texts))
 
 
-def _document_parts(block: Given) -> Iterator[Part]:
+def _document_parts(block: RequestObject) -> Iterator[Part]:
     """What is in a document."""
     source = block.object_or_none("source")
     match source.value if source else {}:
@@ -284,7 +284,7 @@ def _document_parts(block: Given) -> Iterator[Part]:
             yield _sourced(MediaKind.FILE, block)
 
 
-def _sourced(kind: MediaKind, block: Given) -> Attachment:
+def _sourced(kind: MediaKind, block: RequestObject) -> Attachment:
     """What the source of a block has: base64, a URL or the id of a file."""
     source = block.object_or_none("source")
     if source is None:
@@ -305,7 +305,7 @@ def _tagged(tag: str, *texts: str | None) -> str:
     return "\n".join((f"<{tag}>", *filter(None, texts), f"</{tag}>"))
 
 
-Reader = Callable[[History, Given], Iterator[Any]]
+Reader = Callable[[History, RequestObject], Iterator[Any]]
 _CONTEXT: Mapping[str, Reader] = {
     "text": History._text,
     "image": History._image,

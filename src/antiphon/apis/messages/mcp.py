@@ -7,7 +7,7 @@ Nothing is approved in this API: whoever names a server allows its tools to be c
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.apis.given import Given, Object, given
+from antiphon.apis.request_object import Object, RequestObject, given
 from antiphon.core.errors import RequestError
 
 TOOLSET = "mcp_toolset"
@@ -28,7 +28,7 @@ def mcp_settings(tools: Sequence[Any] | None, servers: Sequence[Any] | None) -> 
         if place == where:
             settings[where] = {"type": "mcp", "server_label": toolset.named("mcp_server_name")}
         if not _flag(toolset.object_or_none("default_config")):
-            configs = toolset.object_or_none("configs") or Given({}, "")
+            configs = toolset.object_or_none("configs") or RequestObject({}, "")
             settings[place]["allowed_tools"] = [name for name in configs.value if is_enabled(toolset, name)]
     return settings
 
@@ -45,7 +45,7 @@ def toolset_places(tools: Sequence[Any] | None, servers: Sequence[Any] | None) -
     return found
 
 
-def is_enabled(toolset: Given, name: str) -> bool:
+def is_enabled(toolset: RequestObject, name: str) -> bool:
     """Whether the toolset lets a tool be called."""
     configs = toolset.object_or_none("configs")
     own = configs.object_or_none(name) if configs is not None else None
@@ -77,9 +77,9 @@ def _changed(server: Any, change: Callable[[str], str | None]) -> Any:
     return {**server, TOKEN: change(token)} if isinstance(token, str) else server
 
 
-def _servers(servers: Sequence[Any] | None) -> dict[str, Given]:
+def _servers(servers: Sequence[Any] | None) -> dict[str, RequestObject]:
     """The servers that the request names, by name."""
-    found: dict[str, Given] = {}
+    found: dict[str, RequestObject] = {}
     for index, each in enumerate(servers or ()):
         server = given(each, f"mcp_servers[{index}]")
         name = server.named("name")
@@ -91,13 +91,13 @@ def _servers(servers: Sequence[Any] | None) -> dict[str, Given]:
     return found
 
 
-def _toolsets(tools: Sequence[Any] | None) -> dict[str, Given]:
+def _toolsets(tools: Sequence[Any] | None) -> dict[str, RequestObject]:
     """The toolsets, by their places."""
     places = (given(tool, f"tools[{index}]") for index, tool in enumerate(tools or ()))
     return {tool.where: tool for tool in places if tool.text_or_none("type") == TOOLSET}
 
 
-def _settings(server: Given) -> Object:
+def _settings(server: RequestObject) -> Object:
     settings: Object = {
         "type": "mcp",
         "server_label": server.named("name"),
@@ -114,6 +114,6 @@ def _settings(server: Given) -> Object:
     return settings
 
 
-def _flag(config: Given | None, default: bool = True) -> bool:
+def _flag(config: RequestObject | None, default: bool = True) -> bool:
     enabled = config.flag_or_none("enabled") if config is not None else None
     return default if enabled is None else enabled

@@ -2,15 +2,15 @@
 
 Requests are read leniently: unknown fields are ignored, null means absent. Names and
 meanings are Anthropic's; beside them are the parameters that all APIs share
-(`SamplingParams`). Content blocks and tools stay JSON here: see `apis/given.py`.
+(`SamplingParams`). Content blocks and tools stay JSON here: see `apis/request_object.py`.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.apis.given import Object
 from antiphon.apis.request import AtLeastOne, MediaFallback, NonEmptyStr, SamplingParams, StopStrings
+from antiphon.apis.request_object import Object
 
 MAX_MESSAGES = 100_000
 """The most messages of one request, as Anthropic has it."""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from antiphon.apis.given import Given, Object, json_text
 from antiphon.apis.messages.resource import (
     Caller,
     McpToolResultBlock,
@@ -19,9 +18,17 @@ from antiphon.apis.messages.resource import (
     ServerToolUseBlock,
     TextBlock,
 )
+from antiphon.apis.request_object import Object, RequestObject, json_text
 from antiphon.apis.responses.presenters import code_interpreter, shell, web_search
 from antiphon.core.items import FunctionCall, object_in
-from antiphon.core.tool_result import Executed, Found, Opened, Printed, Searched, ToolResult
+from antiphon.core.tool_result import (
+    CommandDetails,
+    FindDetails,
+    OpenDetails,
+    ProgramDetails,
+    SearchDetails,
+    ToolResult,
+)
 from antiphon.core.turn import Function, Hosted
 
 Seal = Callable[[str], str]
@@ -30,7 +37,7 @@ Offered = Callable[[str, str | None], Function | None]
 """Type of a tool of the server, and what it does → what the model is offered of it."""
 
 
-class ServerTool(NamedTuple):
+class ToolMapping(NamedTuple):
     """Which tools of the server may stand for one of Anthropic's: the first that there is.
 
     `actions` are what is offered of it, None for all.
@@ -40,10 +47,10 @@ class ServerTool(NamedTuple):
     actions: frozenset[str] | None = None
 
 
-SERVER_TOOLS: Mapping[str, ServerTool] = {
-    "web_search": ServerTool((web_search.TOOL,)),
-    "web_fetch": ServerTool((web_search.TOOL,), frozenset({"open", "find"})),
-    "code_execution": ServerTool((code_interpreter.TOOL, shell.TOOL)),
+SERVER_TOOLS: Mapping[str, ToolMapping] = {
+    "web_search": ToolMapping((web_search.TOOL,)),
+    "web_fetch": ToolMapping((web_search.TOOL,), frozenset({"open", "find"})),
+    "code_execution": ToolMapping((code_interpreter.TOOL, shell.TOOL)),
 }
 """Type, without its date → what stands for it."""
 
@@ -60,7 +67,7 @@ RESULTS = tuple(f"{name}_tool_result" for name in _NAMES)
 _FAILED = "unavailable"
 
 
-def own_settings(tool: Given, kind: str, served: Container[str]) -> Object:
+def own_settings(tool: RequestObject, kind: str, served: Container[str]) -> Object:
     """The settings of the server's own tool that stands for one of Anthropic's. Raises RequestError."""
     types = SERVER_TOOLS[kind].types
     type_ = next((type_ for type_ in types if type_ in served), types[0])
@@ -112,7 +119,7 @@ def shown_result(
 
 
 def _searched(result: ToolResult, seal: Seal) -> Any:
-    if result.failed or not isinstance(result.details, Searched):
+    if result.failed or not isinstance(result.details, SearchDetails):
         return {"type": "web_search_tool_result_error", "error_code": _FAILED}
     # Each page is listed; what the model was shown of all of them is in the first.
     pages = zip_longest(result.details.sources, result.details.titles)
@@ -131,7 +138,7 @@ def _searched(result: ToolResult, seal: Seal) -> Any:
 def _fetched(result: ToolResult, seal: Seal) -> Any:
     if result.failed:
         return {"type": "web_fetch_tool_result_error", "error_code": _FAILED}
-    url = result.details.url if isinstance(result.details, Opened | Found) else None
+    url = result.details.url if isinstance(result.details, OpenDetails | FindDetails) else None
     source = {"type": "text", "media_type": "text/plain", "data": result.text}
     document = {"type": "document", "source": source, "title": None, "citations": None}
     return {"type": "web_fetch_result", "url": url or "", "content": document, "retrieved_at": None}
@@ -139,14 +146,14 @@ def _fetched(result: ToolResult, seal: Seal) -> Any:
 
 def _executed(result: ToolResult, seal: Seal) -> Any:
     match result.details:
-        case Printed(logs):
+        case ProgramDetails(logs):
             return _outcome("code_execution_result", logs, "", int(result.failed))
     return _outcome("code_execution_result", "", result.text, 1)
 
 
 def _ran(result: ToolResult, seal: Seal) -> Any:
     match result.details:
-        case Executed(stdout, stderr, code):
+        case CommandDetails(stdout, stderr, code):
             return _outcome("bash_code_execution_result", stdout, stderr, -1 if code is None else code)
     return _outcome("bash_code_execution_result", "", result.text, shell.NOT_RUN)
 
@@ -167,7 +174,7 @@ _CONTENT: Mapping[str, Callable[[ToolResult, Seal], Any]] = {
 
 
 def read_call(
-    block: Given, call_id: str, offered: Callable[[str, str | None], Function | None]
+    block: RequestObject, call_id: str, offered: Callable[[str, str | None], Function | None]
 ) -> FunctionCall:
     """A call, by the function that the model knows the tool by; without one, by the block's name."""
     name, input_ = block.named("name"), block.object_or_none("input")
@@ -187,7 +194,7 @@ def read_call(
     return FunctionCall(call_id, function.name if function else name, json_text(arguments))
 
 
-def read_result(block: Given, unseal: Unseal) -> str:
+def read_result(block: RequestObject, unseal: Unseal) -> str:
     """What the model is shown of a result, which came as a block of its tool."""
     content = block.value.get("content")
     if block.value["type"] == "web_search_tool_result" and isinstance(content, list):
@@ -204,7 +211,7 @@ def read_result(block: Given, unseal: Unseal) -> str:
     return content if isinstance(content, str) else msgspec.json.encode(content).decode()
 
 
-def _found(page: Given, unseal: Unseal) -> str:
+def _found(page: RequestObject, unseal: Unseal) -> str:
     """What the model was shown of a page that was found; its title and address, if that was elsewhere."""
     text = unseal(page.text_or_none("encrypted_content") or "")
     if text is not None:

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.apis.given import Given, Object, given
 from antiphon.apis.messages.client_tools import CLIENT_TOOLS, ClientTool
 from antiphon.apis.messages.mcp import TOOLSET, is_enabled, mcp_settings, toolset_places
 from antiphon.apis.messages.schema import ToolChoiceObject
 from antiphon.apis.messages.server_tools import SERVER_TOOLS, own_settings
+from antiphon.apis.request_object import Object, RequestObject, given
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note, unread
-from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.core.turn import CallMode, Function, ToolChoice
 
 CUSTOM = "custom"
 TOOL_SEARCH = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
@@ -40,7 +40,7 @@ _READ = {
 """Type → its members that are acted on, or need not be."""
 
 _DATE = re.compile(r"_\d{8}$")
-_CALLING = {"auto": Calling.AUTO, "any": Calling.REQUIRED, "tool": Calling.REQUIRED, "none": Calling.NONE}
+_CALLING = {"auto": CallMode.AUTO, "any": CallMode.REQUIRED, "tool": CallMode.REQUIRED, "none": CallMode.NONE}
 
 
 class Tools(Struct, frozen=True):
@@ -105,19 +105,19 @@ def tool_choice(wanted: ToolChoiceObject | None, tools: Tools) -> ToolChoice:
     if wanted is None:
         return ToolChoice()
     calling, parallel = _CALLING[wanted.type], not wanted.disable_parallel_tool_use
-    if calling is Calling.REQUIRED and not tools.functions:
+    if calling is CallMode.REQUIRED and not tools.functions:
         message = "'tool_choice' requires a call, but 'tools' has none that the model can call."
         raise RequestError(message, param="tool_choice")
     if wanted.type != "tool":
         return ToolChoice(calling, parallel=parallel)
-    choice = Given(msgspec.to_builtins(wanted), "tool_choice")
+    choice = RequestObject(msgspec.to_builtins(wanted), "tool_choice")
     only = tools.names.get(choice.text("name"))
     if only is None:
         raise choice.wrong("name", f"There is no tool with the name '{wanted.name}' in the request.")
     return ToolChoice(calling, only, parallel, named=True)
 
 
-def _kind(tool: Given) -> str:
+def _kind(tool: RequestObject) -> str:
     """The type, without its date."""
     return _DATE.sub("", tool.text_or_none("type") or CUSTOM)
 
@@ -127,7 +127,7 @@ def _in_toolset(function: Function, places: Mapping[str, str]) -> bool:
     return function.source in places.values()
 
 
-def _offered(tool: Given, places: Mapping[str, str], hosts: Hosts) -> Iterator[Function]:
+def _offered(tool: RequestObject, places: Mapping[str, str], hosts: Hosts) -> Iterator[Function]:
     """What the model is offered of a tool."""
     kind = _kind(tool)
     if kind == CUSTOM:
@@ -145,14 +145,14 @@ def _offered(tool: Given, places: Mapping[str, str], hosts: Hosts) -> Iterator[F
         )
 
 
-def _clients_own(tool: Given, known: ClientTool) -> Function:
+def _clients_own(tool: RequestObject, known: ClientTool) -> Function:
     """A tool that the client does not describe, with the size of its screen, if it has one."""
     width, height = (tool.value.get(name) for name in _DISPLAY)
     screen = "" if width is None or height is None else f" The screen has {width} by {height} pixels."
     return Function(tool.named("name"), known.description + screen, known.parameters, source=tool.where)
 
 
-def _custom(tool: Given) -> Function:
+def _custom(tool: RequestObject) -> Function:
     schema = tool.object_or_none("input_schema")
     if schema is None:
         raise tool.missing("input_schema")
@@ -176,10 +176,10 @@ def _limit(tools: Sequence[Object], hosts: Hosts) -> int | None:
     limited = [(index, most) for index, most in hosted if most is not None]
     for index, most in limited:
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise Given({}, f"tools[{index}]").wrong("max_uses", "Use a whole number from 1 on.")
+            raise RequestObject({}, f"tools[{index}]").wrong("max_uses", "Use a whole number from 1 on.")
         if len(limited) < len(hosted):
             message = (
                 "Calls are counted for all tools of the server together. Give it to each of them, or none."
             )
-            raise Given({}, f"tools[{index}]").wrong("max_uses", message)
+            raise RequestObject({}, f"tools[{index}]").wrong("max_uses", message)
     return sum(most for _, most in limited) if limited else None

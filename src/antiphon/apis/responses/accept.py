@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.apis.formats import answer_format
-from antiphon.apis.given import Given
-from antiphon.apis.responses.approvals import AnsweredApproval, Approvals, approvals
+from antiphon.apis.request_object import RequestObject
+from antiphon.apis.responses.approvals import AnsweredApproval, ConversationApprovals, approvals
 from antiphon.apis.responses.echo import settings, summary_of
 from antiphon.apis.responses.formats import text_format
 from antiphon.apis.responses.history import Unseal, check_outputs, to_core
@@ -19,7 +19,7 @@ from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Pres
 from antiphon.apis.responses.presenters.web_search import RESULTS, SOURCES
 from antiphon.apis.responses.previous import PARAMETER, previous_items
 from antiphon.apis.responses.resource import ResponseSettings
-from antiphon.apis.responses.schema import CreateResponse, Prompting
+from antiphon.apis.responses.schema import CreateResponse, PromptParams
 from antiphon.apis.responses.sealing import Signer
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
@@ -89,11 +89,11 @@ PARAMETERS = {
 """What this API calls what errors blame; see `Turn.parameters`."""
 
 
-class Conversation(NamedTuple):
+class ConversationItems(NamedTuple):
     """The items before a request, and those that it adds. `triggered`: it wants all of them compacted."""
 
-    history: list[Given]
-    items: list[Given]
+    history: list[RequestObject]
+    items: list[RequestObject]
     triggered: bool
 
 
@@ -157,7 +157,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
     )
 
 
-def prompting(request: Prompting, context: ResponseContext) -> Turn:
+def prompting(request: PromptParams, context: ResponseContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
     tools = toolbox(request.tools, context.hosts)
     conversation = parse_conversation(request, context)
@@ -165,11 +165,11 @@ def prompting(request: Prompting, context: ResponseContext) -> Turn:
     return _turn(request, context, conversation, tools, asked)
 
 
-def parse_conversation(request: Prompting, context: ResponseContext) -> Conversation:
+def parse_conversation(request: PromptParams, context: ResponseContext) -> ConversationItems:
     """All items that the request is about. Raises RequestError."""
     check_conflicts(request)
     source = "conversation" if request.conversation is not None else "previous_response_id"
-    history = [Given(msgspec.json.decode(payload), source) for payload in context.history]
+    history = [RequestObject(msgspec.json.decode(payload), source) for payload in context.history]
     readers = context.presenters.readers
     given = [
         *previous_items(request.previous_input_messages),
@@ -177,11 +177,15 @@ def parse_conversation(request: Prompting, context: ResponseContext) -> Conversa
     ]
     items = complete(given, context.id)
     check_outputs(history, items)
-    return Conversation(history, items, len(items) < len(given))
+    return ConversationItems(history, items, len(items) < len(given))
 
 
 def _turn(
-    request: Prompting, context: ResponseContext, conversation: Conversation, tools: Toolbox, asked: Approvals
+    request: PromptParams,
+    context: ResponseContext,
+    conversation: ConversationItems,
+    tools: Toolbox,
+    asked: ConversationApprovals,
 ) -> Turn:
     given = [*conversation.history, *conversation.items]
     shown = (
@@ -210,7 +214,7 @@ def _turn(
     )
 
 
-def _instructions(request: Prompting) -> tuple[Item, ...]:
+def _instructions(request: PromptParams) -> tuple[Item, ...]:
     """They come first, and are never those of an earlier response."""
     return (Message(Role.SYSTEM, (TextPart(request.instructions),)),) if request.instructions else ()
 
@@ -223,7 +227,7 @@ def _ending(items: Sequence[Item]) -> PromptEnding:
     return PromptEnding.ANSWER
 
 
-def _variables(request: Prompting) -> dict[str, Any]:
+def _variables(request: PromptParams) -> dict[str, Any]:
     """The variables of the template. The client's own win."""
     effort = request.reasoning.effort if request.reasoning else None
     verbosity = request.text.verbosity if request.text else None
@@ -250,7 +254,7 @@ def _refuse(request: CreateResponse) -> None:
         raise RequestError("'stream_options' is only allowed with 'stream': true.", param="stream_options")
 
 
-def check_conflicts(request: Prompting) -> None:
+def check_conflicts(request: PromptParams) -> None:
     """What contradicts itself, whatever the history. Raises RequestError."""
     earlier = request.previous_response_id is not None
     if earlier and request.conversation is not None:
@@ -261,7 +265,7 @@ def check_conflicts(request: Prompting) -> None:
         message = f"'{PARAMETER}' and '{other}' cannot both be used. Leave one of them out."
         raise RequestError(message, param=PARAMETER)
     if request.input is None and not earlier and request.conversation is None:
-        raise Given({}, "").missing("input")
+        raise RequestObject({}, "").missing("input")
 
 
 def _include(request: CreateResponse) -> frozenset[str]:

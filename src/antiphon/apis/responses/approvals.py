@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 from msgspec import Struct
 
-from antiphon.apis.given import Given
+from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.kinds import KINDS
 from antiphon.apis.responses.output.item import ItemPosition, OpenItem, SequenceNumbers
 from antiphon.apis.responses.presenters.presenter import output_item
@@ -42,7 +42,7 @@ class AnsweredApproval(Struct, frozen=True):
     until: float
 
 
-class Approvals(Struct, frozen=True):
+class ConversationApprovals(Struct, frozen=True):
     """What a conversation has of requests: id → what a model is shown; the calls to run; the new answers."""
 
     shown: Mapping[str, tuple[Item, ...]] = {}
@@ -99,7 +99,9 @@ def _signed_text(nonce: str, hosted: Hosted, arguments: str) -> str:
     return msgspec.json.encode([nonce, *server, hosted.action, arguments]).decode()
 
 
-def approvals(history: Iterable[Given], given: Iterable[Given], tools: Toolbox, signer: Signer) -> Approvals:
+def approvals(
+    history: Iterable[RequestObject], given: Iterable[RequestObject], tools: Toolbox, signer: Signer
+) -> ConversationApprovals:
     """What the conversation has of them. Raises RequestError for an answer that counts for nothing."""
     before, new = [*history], [*given]
     requests = {_id(item): item for item in (*before, *new) if item.value["type"] == REQUEST}
@@ -130,10 +132,10 @@ def approvals(history: Iterable[Given], given: Iterable[Given], tools: Toolbox, 
     for id_, request in requests.items():
         if id_ not in shown and id_ not in run:
             shown[id_] = tuple(_undone(request, decided.get(id_), tools))
-    return Approvals(shown, tuple(approved), tuple(answered))
+    return ConversationApprovals(shown, tuple(approved), tuple(answered))
 
 
-def _checked(request: Given, answer: Given, tools: Toolbox, signer: Signer) -> Function:
+def _checked(request: RequestObject, answer: RequestObject, tools: Toolbox, signer: Signer) -> Function:
     """The function that a request is about. Raises RequestError if this server did not make it so."""
     function = _function(request, tools)
     if function is None or function.hosted is None:
@@ -155,7 +157,7 @@ def _checked(request: Given, answer: Given, tools: Toolbox, signer: Signer) -> F
     return function
 
 
-def _undone(request: Given, answer: Given | None, tools: Toolbox) -> Iterator[Item]:
+def _undone(request: RequestObject, answer: RequestObject | None, tools: Toolbox) -> Iterator[Item]:
     """A call that was not run, and why."""
     function = _function(request, tools)
     yield _call(request, function.name if function else request.text("name"))
@@ -169,7 +171,7 @@ def _undone(request: Given, answer: Given | None, tools: Toolbox) -> Iterator[It
     yield output_item(_id(request), why)
 
 
-def _function(request: Given, tools: Toolbox) -> Function | None:
+def _function(request: RequestObject, tools: Toolbox) -> Function | None:
     label, name = request.text("server_label"), request.text("name")
     for function in tools.functions:
         hosted = function.hosted
@@ -178,7 +180,7 @@ def _function(request: Given, tools: Toolbox) -> Function | None:
     return None
 
 
-def _call(request: Given, name: str) -> FunctionCall:
+def _call(request: RequestObject, name: str) -> FunctionCall:
     return FunctionCall(_id(request), name, request.text("arguments"), hosted=True)
 
 
@@ -187,11 +189,11 @@ def _asked_at(id_: str) -> int:
     return int(id_.removeprefix(_PREFIX)[:_TIME], 16)
 
 
-def _id(item: Given) -> str:
+def _id(item: RequestObject) -> str:
     return item.text("id")
 
 
-def _answers(item: Given) -> str:
+def _answers(item: RequestObject) -> str:
     return item.text("approval_request_id")
 
 

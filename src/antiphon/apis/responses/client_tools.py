@@ -12,8 +12,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.apis.given import Given, json_text
 from antiphon.apis.media import at_url, stored
+from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.events import CommandAdded, CommandDelta, CommandDone
 from antiphon.apis.responses.output.item import (
     IN_PROGRESS,
@@ -124,7 +124,7 @@ class Command(Struct):
     working_directory: str | None = None
 
 
-class Commands(Struct):
+class CommandLines(Struct):
     """Lines for a shell."""
 
     commands: list[str]
@@ -132,21 +132,21 @@ class Commands(Struct):
     max_output_length: int | None = None
 
 
-class CreateFile(Struct, tag="create_file"):
+class CreateFileOperation(Struct, tag="create_file"):
     """A new file."""
 
     path: str
     diff: str
 
 
-class UpdateFile(Struct, tag="update_file"):
+class UpdateFileOperation(Struct, tag="update_file"):
     """A change of a file."""
 
     path: str
     diff: str
 
 
-class DeleteFile(Struct, tag="delete_file"):
+class DeleteFileOperation(Struct, tag="delete_file"):
     """The end of a file."""
 
     path: str
@@ -155,7 +155,7 @@ class DeleteFile(Struct, tag="delete_file"):
 class Patch(Struct):
     """What becomes of a file."""
 
-    operation: CreateFile | UpdateFile | DeleteFile
+    operation: CreateFileOperation | UpdateFileOperation | DeleteFileOperation
 
 
 # Items
@@ -195,7 +195,7 @@ class LocalShellItem(Struct, tag_field="type", tag="shell_call"):
     id: str
     status: str
     call_id: str
-    action: Commands
+    action: CommandLines
     environment: LocalEnvironment = LocalEnvironment()
 
 
@@ -205,7 +205,7 @@ class ApplyPatchItem(Struct, tag_field="type", tag="apply_patch_call"):
     id: str
     status: str
     call_id: str
-    operation: CreateFile | UpdateFile | DeleteFile
+    operation: CreateFileOperation | UpdateFileOperation | DeleteFileOperation
 
 
 # The tools
@@ -227,11 +227,11 @@ class ClientTool(Struct, frozen=True):
     read: tuple[str, ...] = ("type", "allowed_callers")
     incomplete: str = INCOMPLETE
 
-    def function(self, tool: Given) -> Function:
+    def function(self, tool: RequestObject) -> Function:
         """What the model is offered."""
         return Function(self.name, self._about(tool), _schema(self.arguments), source=tool.where)
 
-    def notes(self, tool: Given) -> Iterator[Note]:
+    def notes(self, tool: RequestObject) -> Iterator[Note]:
         """Notes on what has no effect."""
         yield from unread(tool.value, tool.where, self.read)
         environment = tool.value.get("environment")
@@ -245,7 +245,7 @@ class ClientTool(Struct, frozen=True):
         except msgspec.ValidationError:
             return None
 
-    def _about(self, tool: Given) -> str:
+    def _about(self, tool: RequestObject) -> str:
         width, height = tool.value.get("display_width"), tool.value.get("display_height")
         if width is None or height is None:
             return self.description
@@ -279,10 +279,10 @@ _LOCAL_SHELL = ClientTool(
 _SHELL = ClientTool(
     "shell",
     "Runs commands in a shell on the user's machine, and returns what each prints.",
-    Commands,
+    CommandLines,
     "shell_call",
     LocalShellItem,
-    Commands([]),
+    CommandLines([]),
     ("type", "environment", "allowed_callers"),
 )
 _APPLY_PATCH = ClientTool(
@@ -293,7 +293,7 @@ _APPLY_PATCH = ClientTool(
     Patch,
     "apply_patch_call",
     lambda id_, status, call_id, given: ApplyPatchItem(id_, status, call_id, given.operation),
-    Patch(UpdateFile("", "")),
+    Patch(UpdateFileOperation("", "")),
     incomplete=IN_PROGRESS,  # its specification has no other
 )
 CLIENT_TOOLS: Mapping[str, ClientTool] = {
@@ -355,7 +355,7 @@ class OpenClientCall(OpenItem):
         given = self._tool.parsed(self.text)
         if given is None:
             given, status = self._tool.none, INCOMPLETE
-        if status == IN_PROGRESS and isinstance(given, Commands):  # before they are streamed
+        if status == IN_PROGRESS and isinstance(given, CommandLines):  # before they are streamed
             given = msgspec.structs.replace(given, commands=[])
         shown = self._tool.incomplete if status == INCOMPLETE else status
         return self._tool.item(self.position.id, shown, self._call_id, given)
@@ -369,7 +369,7 @@ class OpenClientCall(OpenItem):
         assert isinstance(item, FunctionCall)
         self.text = item.arguments
         given = self._tool.parsed(self.text)
-        lines = given.commands if isinstance(given, Commands) else ()
+        lines = given.commands if isinstance(given, CommandLines) else ()
         return [self.added(), *command_events(self.numbers, self.position, lines)]
 
 
@@ -386,15 +386,15 @@ def command_events(
 # Read back
 
 
-def read_computer_call(item: Given) -> Iterator[Item]:
+def read_computer_call(item: RequestObject) -> Iterator[Item]:
     """A call of a computer."""
     given = {name: item.value[name] for name in _COMPUTER_FIELDS if item.value.get(name) is not None}
     yield FunctionCall(item.text("call_id"), _PREVIEW.name, json_text(given))
 
 
-def read_screenshot(item: Given) -> Iterator[Item]:
+def read_screenshot(item: RequestObject) -> Iterator[Item]:
     """What the screen showed, of which clients may send nothing any more."""
-    shown = item.object_or_none("output") or Given({}, item.place("output"))
+    shown = item.object_or_none("output") or RequestObject({}, item.place("output"))
     if shown.value.get("file_id") is not None:
         part: Any = stored(MediaKind.IMAGE, shown, shown.where)
     elif shown.value.get("image_url") is not None:
@@ -404,12 +404,12 @@ def read_screenshot(item: Given) -> Iterator[Item]:
     yield FunctionOutput(item.text("call_id"), (part,))
 
 
-def client_call(type_: str, field: str) -> Callable[[Given], Iterator[Item]]:
+def client_call(type_: str, field: str) -> Callable[[RequestObject], Iterator[Item]]:
     """Reads calls whose arguments are in a field, as this tool has them."""
     tool = CLIENT_TOOLS[type_]
     wrapped = field in {each.name for each in msgspec.structs.fields(tool.arguments)}
 
-    def read(item: Given) -> Iterator[Item]:
+    def read(item: RequestObject) -> Iterator[Item]:
         given = item.value.get(field)
         if wrapped and isinstance(given, dict):
             given = {field: given}

@@ -12,17 +12,17 @@ from antiphon.apis.responses.resource import (
     ResponseSettings,
     TextSettings,
 )
-from antiphon.apis.responses.schema import CreateResponse, Reasoning
+from antiphon.apis.responses.schema import CreateResponse, ReasoningOptions
 from antiphon.apis.responses.tools import echo
 from antiphon.apis.sampling import token_limit
-from antiphon.core.turn import Calling
+from antiphon.core.turn import CallMode
 
 T = TypeVar("T")
 
 
 def settings(request: CreateResponse, defaults: Mapping[str, float]) -> ResponseSettings:
     """The settings of the request's response. `defaults` are the model's own; see `ModelCard`."""
-    text, reasoning = request.text, request.reasoning or Reasoning()
+    text, reasoning = request.text, request.reasoning or ReasoningOptions()
     conversation = request.conversation_id
     choice = request.tool_choice
     return ResponseSettings(
@@ -31,7 +31,7 @@ def settings(request: CreateResponse, defaults: Mapping[str, float]) -> Response
         previous_response_id=request.previous_response_id,
         conversation=None if conversation is None else ConversationSettings(conversation),
         tools=echo(request.tools),
-        tool_choice=Calling.AUTO.value if choice is None else choice,
+        tool_choice=CallMode.AUTO.value if choice is None else choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         max_tool_calls=request.max_tool_calls,
         max_output_tokens=token_limit(request.max_output_tokens),
@@ -55,7 +55,7 @@ def settings(request: CreateResponse, defaults: Mapping[str, float]) -> Response
 
 def summary_of(request: CreateResponse) -> str | None:
     """The kind of reasoning summary that is requested, if any."""
-    reasoning = request.reasoning or Reasoning()
+    reasoning = request.reasoning or ReasoningOptions()
     return reasoning.summary or reasoning.generate_summary
 
 

@@ -1,22 +1,22 @@
 """What the text of an answer has to look like: `text.format`."""
 
 from antiphon.apis.formats import Named
-from antiphon.apis.given import Given, Object
-from antiphon.apis.responses.schema import Text
+from antiphon.apis.request_object import Object, RequestObject
+from antiphon.apis.responses.schema import TextOptions
 from antiphon.core.constraint import Format, JsonObject, JsonSchema
 
 PLAIN: Object = {"type": "text"}
 SOURCE = "text.format"
 
 
-def text_format(text: Text | None) -> tuple[Named, ...]:
+def text_format(text: TextOptions | None) -> tuple[Named, ...]:
     """The format that `text.format` requests, none for plain text. Raises RequestError."""
     given = text.format if text else None
-    wanted = _format(Given(given, SOURCE)) if given is not None else None
+    wanted = _format(RequestObject(given, SOURCE)) if given is not None else None
     return () if wanted is None else ((SOURCE, wanted),)
 
 
-def _format(wanted: Given) -> Format | None:
+def _format(wanted: RequestObject) -> Format | None:
     match wanted.text("type"):
         case "text":
             return None
@@ -32,7 +32,7 @@ def _format(wanted: Given) -> Format | None:
     raise wanted.wrong("type", "Use 'text', 'json_object' or 'json_schema'.")
 
 
-def echo_format(text: Text | None) -> Object:
+def echo_format(text: TextOptions | None) -> Object:
     """The format as the response returns it, with every field."""
     wanted = (text.format if text else None) or PLAIN
     if wanted["type"] != "json_schema":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from antiphon.apis.custom_tools import to_arguments
-from antiphon.apis.given import Given, json_text
+from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.client_tools import client_call, read_computer_call, read_screenshot
 from antiphon.apis.responses.parts import parse_parts
 from antiphon.apis.responses.presenters.presenter import output_item
@@ -30,15 +30,15 @@ _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _ROLES = {role.value: role for role in Role}
 
 
-Reader = Callable[[Given, Unseal], Iterator[Item]]
+Reader = Callable[[RequestObject, Unseal], Iterator[Item]]
 
 
-class Summary(Message, frozen=True):
+class SummaryMessage(Message, frozen=True):
     """What a compaction left of the conversation before it."""
 
 
 def to_core(
-    items: Iterable[Given],
+    items: Iterable[RequestObject],
     unseal: Unseal,
     tools: Toolbox = NO_TOOLS,
     presenters: Presenters = DEFAULT_PRESENTERS,
@@ -69,16 +69,18 @@ def summarized(items: Sequence[Item], summary: str) -> list[Item]:
     """
     stays = [_is_to_model(item) for item in items]
     place = len(items) if all(stays) else len(items) - stays[::-1].index(False)
-    summarizing = Summary(Role.USER, (TextPart(SUMMARY_INTRODUCTION + summary),))
+    summarizing = SummaryMessage(Role.USER, (TextPart(SUMMARY_INTRODUCTION + summary),))
     return [*(item for item in items[:place] if _is_to_model(item)), summarizing, *items[place:]]
 
 
 def _is_to_model(item: Item) -> bool:
     """A compaction keeps it word for word. An earlier summary is part of the new one."""
-    return isinstance(item, Message) and item.role is not Role.ASSISTANT and not isinstance(item, Summary)
+    return (
+        isinstance(item, Message) and item.role is not Role.ASSISTANT and not isinstance(item, SummaryMessage)
+    )
 
 
-def check_outputs(history: Iterable[Given], items: Iterable[Given]) -> None:
+def check_outputs(history: Iterable[RequestObject], items: Iterable[RequestObject]) -> None:
     """Every output among the items answers a call. Raises RequestError, naming the output that does not."""
     calls = {item.value["call_id"] for item in history if item.value["type"] in _CALLS}
     for item in items:
@@ -89,7 +91,7 @@ def check_outputs(history: Iterable[Given], items: Iterable[Given]) -> None:
             raise RequestError(message, param=item.place("call_id"))
 
 
-def _message(item: Given, _: Unseal) -> Iterator[Item]:
+def _message(item: RequestObject, _: Unseal) -> Iterator[Item]:
     role = item.text("role")
     if role not in _ROLES:
         raise item.wrong("role", f"Use one of: {', '.join(_ROLES)}.")
@@ -99,7 +101,7 @@ def _message(item: Given, _: Unseal) -> Iterator[Item]:
     yield Message(_ROLES[role], parse_parts(item, "content"), phase=phase, status=status)
 
 
-def _reasoning(item: Given, unseal: Unseal) -> Iterator[Item]:
+def _reasoning(item: RequestObject, unseal: Unseal) -> Iterator[Item]:
     """Reasoning: as it was shown, or else as it was sealed."""
     text = "".join(part.text("text") for part in item.objects("content"))
     sealed = item.text_or_none("encrypted_content")
@@ -111,7 +113,7 @@ def _reasoning(item: Given, unseal: Unseal) -> Iterator[Item]:
         yield Reasoning(text)
 
 
-def _opened(item: Given, sealed: str, unseal: Unseal) -> str:
+def _opened(item: RequestObject, sealed: str, unseal: Unseal) -> str:
     text = unseal(sealed)
     if text is None:
         message = "This server did not make it, or not for this API key. Leave the item out."
@@ -119,26 +121,26 @@ def _opened(item: Given, sealed: str, unseal: Unseal) -> str:
     return text
 
 
-def _function_call(item: Given, _: Unseal) -> Iterator[Item]:
+def _function_call(item: RequestObject, _: Unseal) -> Iterator[Item]:
     name = flat_name(item.text_or_none("namespace"), item.named("name"))
     yield FunctionCall(item.text("call_id"), name, item.text("arguments"))
 
 
-def _custom_call(item: Given, _: Unseal) -> Iterator[Item]:
+def _custom_call(item: RequestObject, _: Unseal) -> Iterator[Item]:
     name = flat_name(item.text_or_none("namespace"), item.named("name"))
     yield FunctionCall(item.text("call_id"), name, to_arguments(item.text("input")))
 
 
-def _output(item: Given, _: Unseal) -> Iterator[Item]:
+def _output(item: RequestObject, _: Unseal) -> Iterator[Item]:
     yield FunctionOutput(item.text("call_id"), parse_parts(item, "output"))
 
 
-def _client(read: Callable[[Given], Iterator[Item]]) -> Reader:
+def _client(read: Callable[[RequestObject], Iterator[Item]]) -> Reader:
     """A reader of an item of a client's tool that has a type of its own."""
     return lambda item, _: read(item)
 
 
-def _client_output(item: Given, _: Unseal) -> Iterator[Item]:
+def _client_output(item: RequestObject, _: Unseal) -> Iterator[Item]:
     call_id = item.text_or_none("call_id") or item.text("id")
     yield output_item(call_id, json_text(item.value.get("output") or ""))
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.apis.given import Given, Object, given, json_text
 from antiphon.apis.media import may_have_media, references_in
+from antiphon.apis.request_object import Object, RequestObject, given, json_text
 from antiphon.apis.responses.kinds import KINDS, REFERENCE, item_id, kind_of
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import NotFoundError
@@ -38,25 +38,25 @@ _NULLS_DROPPED = frozenset(
 """Types without fields that are required and may be null."""
 
 
-def parse_input(input_: str | list[Any] | None, own_types: Container[str] = ()) -> list[Given]:
+def parse_input(input_: str | list[Any] | None, own_types: Container[str] = ()) -> list[RequestObject]:
     """The items of an input; see `parse_items`."""
     if isinstance(input_, str):
-        return [Given({"type": "message", "role": "user", "content": input_}, "input")]
+        return [RequestObject({"type": "message", "role": "user", "content": input_}, "input")]
     return parse_items(input_ or (), "input", own_types)
 
 
-def parse_items(items: Sequence[Any], where: str, own_types: Container[str] = ()) -> list[Given]:
+def parse_items(items: Sequence[Any], where: str, own_types: Container[str] = ()) -> list[RequestObject]:
     """Items, each of a type that is in a specification, or one of the server's own. Raises RequestError."""
     return [_typed(given(item, f"{where}[{index}]"), own_types) for index, item in enumerate(items)]
 
 
-def _typed(item: Given, own_types: Container[str]) -> Given:
+def _typed(item: RequestObject, own_types: Container[str]) -> RequestObject:
     """The item with its type."""
     implied = item.value.keys() & {"role", "id"}
     type_ = item.text_or_none("type") or (_implied_type(item.value) if implied else item.text("type"))
     if type_ not in KINDS and type_ not in own_types and type_ != REFERENCE:
         raise item.wrong("type", f"There are no items of type '{type_}'.")
-    return Given({**item.value, "type": type_}, item.where)
+    return RequestObject({**item.value, "type": type_}, item.where)
 
 
 def _implied_type(item: Mapping[str, Any]) -> str:
@@ -72,7 +72,7 @@ def references(items: str | list[Any] | None) -> list[str]:
     return [id_ for id_ in named if isinstance(id_, str) and "\0" not in id_]
 
 
-def resolved(items: list[Given], referred: Mapping[str, bytes]) -> Iterator[Given]:
+def resolved(items: list[RequestObject], referred: Mapping[str, bytes]) -> Iterator[RequestObject]:
     """The items, those that are referred to in the place of their references. Raises NotFoundError."""
     for item in items:
         if item.value["type"] != REFERENCE:
@@ -82,7 +82,7 @@ def resolved(items: list[Given], referred: Mapping[str, bytes]) -> Iterator[Give
         if payload is None:
             message = f"Item with id '{item.text('id')}' not found. Send the item itself."
             raise NotFoundError(message, param=item.place("id"))
-        yield Given(msgspec.json.decode(payload), item.where)
+        yield RequestObject(msgspec.json.decode(payload), item.where)
 
 
 def known_listings(history: Sequence[bytes], given: str | list[Any] | None) -> Mapping[str, Listing]:
@@ -126,16 +126,16 @@ class _ListedItem(Struct):
     error: str | None = None
 
 
-def complete(items: list[Given], owner: str) -> list[Given]:
+def complete(items: list[RequestObject], owner: str) -> list[RequestObject]:
     """The items with all that a stored item needs; `owner` is the id of what they belong to."""
     return [
-        Given(_complete(item, item_id(item.value["type"], owner, f"input.{index}")), item.where)
+        RequestObject(_complete(item, item_id(item.value["type"], owner, f"input.{index}")), item.where)
         for index, item in enumerate(items)
         if item.value["type"] != TRIGGER
     ]
 
 
-def to_stored(items: list[Given]) -> tuple[StoredItem, ...]:
+def to_stored(items: list[RequestObject]) -> tuple[StoredItem, ...]:
     """Complete items as the store takes them."""
     return tuple(_stored(item.value, msgspec.json.encode(item.value)) for item in items)
 
@@ -145,7 +145,7 @@ def _stored(item: Mapping[str, Any], payload: bytes) -> StoredItem:
     return StoredItem(item["id"], item["type"], payload, blobs=tuple(each.digest for each in blobs))
 
 
-def _complete(item: Given, new_id: str) -> Object:
+def _complete(item: RequestObject, new_id: str) -> Object:
     type_ = item.value["type"]
     nulls = type_ not in _NULLS_DROPPED
     there = {name: value for name, value in item.value.items() if nulls or value is not None}
@@ -161,7 +161,7 @@ def _complete(item: Given, new_id: str) -> Object:
     return whole
 
 
-def _id(item: Given) -> str | None:
+def _id(item: RequestObject) -> str | None:
     """The id that a client gave to an item."""
     id_ = item.text_or_none("id")
     if id_ and (len(id_) > MAX_ID or "\0" in id_):
@@ -178,13 +178,13 @@ def _defaults(type_: str) -> Object:
     return {}
 
 
-def _content(message: Given) -> list[Object]:
+def _content(message: RequestObject) -> list[Object]:
     """The content of a message as parts, with what its parts need."""
     content = message.value.get("content")
     said_by_model = message.value.get("role") == "assistant"
     if isinstance(content, str):
         content = [{"type": "output_text" if said_by_model else "input_text", "text": content}]
-        message = Given({"content": content}, message.where)
+        message = RequestObject({"content": content}, message.where)
     return [_part(part.value) for part in message.objects("content")]
 
 

@@ -12,7 +12,7 @@ ID_DIGITS = 48
 """Hexadecimal digits in the id of an item, as many as OpenAI's ids have."""
 
 
-class Kind(Struct, frozen=True):
+class ItemKind(Struct, frozen=True):
     """A type of item: what its ids begin with, and whether its specification gives it a status."""
 
     prefix: str
@@ -20,35 +20,35 @@ class Kind(Struct, frozen=True):
 
 
 KINDS = {
-    "message": Kind("msg"),
-    "reasoning": Kind("rs"),
-    "function_call": Kind("fc"),
-    "function_call_output": Kind("fco"),
-    "custom_tool_call": Kind("ctc"),
-    "custom_tool_call_output": Kind("ctco"),
-    "file_search_call": Kind("fs"),
-    "web_search_call": Kind("ws"),
-    "code_interpreter_call": Kind("ci"),
-    "image_generation_call": Kind("ig"),
-    "computer_call": Kind("cu"),
-    "computer_call_output": Kind("cuo"),
-    "local_shell_call": Kind("lsh"),
-    "local_shell_call_output": Kind("lsho"),
-    "shell_call": Kind("sh"),
-    "shell_call_output": Kind("sho"),
-    "apply_patch_call": Kind("apc"),
-    "apply_patch_call_output": Kind("apco"),
-    "tool_search_call": Kind("tsc"),
-    "tool_search_output": Kind("tso"),
-    "mcp_call": Kind("mcp"),
-    "mcp_list_tools": Kind("mcpl", has_status=False),
-    "mcp_approval_request": Kind("mcpr", has_status=False),
-    "mcp_approval_response": Kind("mcpa", has_status=False),
-    "additional_tools": Kind("at", has_status=False),
-    "program": Kind("prg", has_status=False),
-    "program_output": Kind("prgo"),
-    "compaction": Kind("cmp", has_status=False),
-    "compaction_trigger": Kind("cmpt", has_status=False),
+    "message": ItemKind("msg"),
+    "reasoning": ItemKind("rs"),
+    "function_call": ItemKind("fc"),
+    "function_call_output": ItemKind("fco"),
+    "custom_tool_call": ItemKind("ctc"),
+    "custom_tool_call_output": ItemKind("ctco"),
+    "file_search_call": ItemKind("fs"),
+    "web_search_call": ItemKind("ws"),
+    "code_interpreter_call": ItemKind("ci"),
+    "image_generation_call": ItemKind("ig"),
+    "computer_call": ItemKind("cu"),
+    "computer_call_output": ItemKind("cuo"),
+    "local_shell_call": ItemKind("lsh"),
+    "local_shell_call_output": ItemKind("lsho"),
+    "shell_call": ItemKind("sh"),
+    "shell_call_output": ItemKind("sho"),
+    "apply_patch_call": ItemKind("apc"),
+    "apply_patch_call_output": ItemKind("apco"),
+    "tool_search_call": ItemKind("tsc"),
+    "tool_search_output": ItemKind("tso"),
+    "mcp_call": ItemKind("mcp"),
+    "mcp_list_tools": ItemKind("mcpl", has_status=False),
+    "mcp_approval_request": ItemKind("mcpr", has_status=False),
+    "mcp_approval_response": ItemKind("mcpa", has_status=False),
+    "additional_tools": ItemKind("at", has_status=False),
+    "program": ItemKind("prg", has_status=False),
+    "program_output": ItemKind("prgo"),
+    "compaction": ItemKind("cmp", has_status=False),
+    "compaction_trigger": ItemKind("cmpt", has_status=False),
 }
 
 CORE_TYPES = frozenset(
@@ -70,9 +70,9 @@ REFERENCE = "item_reference"
 """Stands for an item that is stored: never stored itself."""
 
 
-def kind_of(type_: str) -> Kind:
+def kind_of(type_: str) -> ItemKind:
     """The kind of items of this type. Ids of one that is in no specification begin with the type."""
-    return KINDS.get(type_) or Kind(type_)
+    return KINDS.get(type_) or ItemKind(type_)
 
 
 def item_id(type_: str, owner: str, place: str) -> str:

@@ -7,23 +7,23 @@ become items of the input, and are stored with it.
 from collections.abc import Iterator
 from typing import Any
 
-from antiphon.apis.given import Given, Object, given, json_text
+from antiphon.apis.request_object import Object, RequestObject, given, json_text
 
 PARAMETER = "previous_input_messages"
 _PEOPLE = (None, "all", "assistant", "user")  # recipients that are no tools
 _SPACE = "functions."
 
 
-def previous_items(messages: list[Any] | None) -> Iterator[Given]:
+def previous_items(messages: list[Any] | None) -> Iterator[RequestObject]:
     """The items that these messages stand for. Raises RequestError."""
     unanswered: list[str] = []  # ids of calls, oldest first
     for index, message in enumerate(messages or ()):
         where = given(message, f"{PARAMETER}[{index}]")
         for item in _items(where, f"call_previous_{index}", unanswered):
-            yield Given(item, where.where)
+            yield RequestObject(item, where.where)
 
 
-def _items(message: Given, new_id: str, unanswered: list[str]) -> Iterator[Object]:
+def _items(message: RequestObject, new_id: str, unanswered: list[str]) -> Iterator[Object]:
     role, text = message.text("role"), _text(message)
     recipient = message.text_or_none("recipient")
     if role == "tool":
@@ -59,7 +59,7 @@ def _call(call_id: str, name: str, arguments: str, unanswered: list[str]) -> Obj
     }
 
 
-def _text(message: Given) -> str:
+def _text(message: RequestObject) -> str:
     if isinstance(message.value.get("content"), list):
         return "".join(part.text("text") for part in message.objects("content"))
     return message.text_or_none("content") or ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from antiphon.apis.given import Object
+from antiphon.apis.request_object import Object
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core import events
 from antiphon.core.chunks import FinishReason

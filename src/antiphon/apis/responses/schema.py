@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.apis.given import Object
 from antiphon.apis.request import (
     Alternatives,
     AtLeastOne,
@@ -23,13 +22,14 @@ from antiphon.apis.request import (
     TokenLimit,
     Verbosity,
 )
+from antiphon.apis.request_object import Object
 
 Detail = Literal["auto", "concise", "detailed"]
 Id = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
 """What something that is stored is called. No database holds U+0000 in text."""
 
 
-class Reasoning(Struct):
+class ReasoningOptions(Struct):
     """How much to reason, and what to show of it. `generate_summary` is the old name of `summary`."""
 
     effort: Effort | None = None
@@ -37,7 +37,7 @@ class Reasoning(Struct):
     generate_summary: Detail | None = None
 
 
-class Text(Struct):
+class TextOptions(Struct):
     """What the text has to look like."""
 
     format: Object | None = None
@@ -63,7 +63,7 @@ class ContextManagement(Struct):
     compact_threshold: AtLeastOne | None = None
 
 
-class Prompting(SamplingParams, kw_only=True):
+class PromptParams(SamplingParams, kw_only=True):
     """What all requests about a conversation have in common.
 
     How tokens are drawn is part of it, so that a request for an answer can be measured as it is.
@@ -77,8 +77,8 @@ class Prompting(SamplingParams, kw_only=True):
     tools: list[Any] | None = None
     tool_choice: str | Object | None = None
     parallel_tool_calls: bool | None = None
-    reasoning: Reasoning | None = None
-    text: Text | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     chat_template: str | None = None
     chat_template_kwargs: Object | None = None
@@ -93,7 +93,7 @@ class Prompting(SamplingParams, kw_only=True):
         return named.id if isinstance(named, ConversationReference) else named
 
 
-class CreateResponse(Prompting, kw_only=True):
+class CreateResponse(PromptParams, kw_only=True):
     """POST /v1/responses."""
 
     # How the answer is made and kept

@@ -39,7 +39,7 @@ from antiphon.apis.responses.output.item import (
 )
 from antiphon.apis.responses.output.message import OpenMessage, OpenScoredMessage
 from antiphon.apis.responses.output.reasoning import OpenReasoning, Seal
-from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall
+from antiphon.apis.responses.presenters.presenter import PresentedCall, Presenter
 from antiphon.apis.responses.resource import (
     CANCELLED_DETAILS,
     INCOMPLETE_REASONS,
@@ -250,7 +250,7 @@ class ResponseProjection:
         if hosted is not None:
             presenter = accepted.presenters.of(tool.type)
             approved = is_approved(event.call_id)
-            call = ToolCall(event.call_id, hosted, accepted.id, accepted.include, approved)
+            call = PresentedCall(event.call_id, hosted, accepted.id, accepted.include, approved)
             return presenter(numbers, self._position(presenter.type), call)
         own = CLIENT_TOOLS.get(tool.type)
         if own is not None:

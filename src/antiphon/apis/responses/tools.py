@@ -16,13 +16,13 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import InputFormat, as_function
-from antiphon.apis.given import Given, Object, given
+from antiphon.apis.request_object import Object, RequestObject, given
 from antiphon.apis.responses.client_tools import client_tool
 from antiphon.apis.tool_schemas import check_schema
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Listing, Note, unread
-from antiphon.core.turn import Calling, Function, ToolChoice
+from antiphon.core.turn import CallMode, Function, ToolChoice
 
 SECRET = frozenset({"authorization", "headers"})
 """Members of a tool that only the server that it names may see."""
@@ -54,7 +54,7 @@ _READ = {
 }
 """Type of a tool of the client's → its members that are acted on."""
 
-_MODES = {calling.value: calling for calling in Calling}
+_MODES = {calling.value: calling for calling in CallMode}
 
 
 class Tool(Struct, frozen=True):
@@ -100,7 +100,7 @@ class Toolbox:
         """What the model is offered of a tool that the server runs."""
         return tuple(self._by_type.get(self._hosts.type_of(type_), ()))
 
-    def named_of(self, wanted: Given, type_: str) -> Iterator[str]:
+    def named_of(self, wanted: RequestObject, type_: str) -> Iterator[str]:
         """What the model knows a tool with a type of its own by: of a remote server all, or the one named."""
         label, name = wanted.text_or_none("server_label"), wanted.text_or_none("name")
         for function in self.hosted(type_):
@@ -112,7 +112,7 @@ class Toolbox:
         """The function that the model knows a tool of the server by; without one, what others call it."""
         return next(iter(self.hosted(type_)), Function(type_))
 
-    def named(self, choice: Given) -> str:
+    def named(self, choice: RequestObject) -> str:
         """The flat name of the tool that a tool choice names. Raises RequestError without exactly one."""
         name, space = choice.text("name"), choice.text_or_none("namespace")
         type_, wanted = choice.value["type"], flat_name(space, name)
@@ -166,7 +166,7 @@ def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
     }
 
 
-def _notes(tool: Given) -> Iterator[Note]:
+def _notes(tool: RequestObject) -> Iterator[Note]:
     """Notes on settings of the client's own tools that have no effect."""
     type_, own = tool.text("type"), client_tool(tool.value)
     if own is not None:
@@ -191,7 +191,7 @@ def _twins(first: Tool, second: Tool) -> str:
     return f"There are two tools of the type '{second.type}'. Leave one out."
 
 
-def _offered(tool: Given, hosts: Hosts) -> Iterator[Tool]:
+def _offered(tool: RequestObject, hosts: Hosts) -> Iterator[Tool]:
     """What the model is offered of a tool."""
     own = client_tool(tool.value)
     if own is not None:
@@ -209,7 +209,7 @@ def _offered(tool: Given, hosts: Hosts) -> Iterator[Tool]:
                 yield Tool(hosts.type_of(type_), function.name, UNSET, function)
 
 
-def _tool(tool: Given, namespace: str | None) -> Tool:
+def _tool(tool: RequestObject, namespace: str | None) -> Tool:
     type_, name = tool.text("type"), tool.named("name")
     flat, about = flat_name(namespace, name), tool.text_or_none("description")
     if type_ == CUSTOM:
@@ -225,7 +225,7 @@ def _tool(tool: Given, namespace: str | None) -> Tool:
     return Tool(type_, name, namespace or UNSET, function)
 
 
-def _text_form(tool: Given) -> InputFormat | None:
+def _text_form(tool: RequestObject) -> InputFormat | None:
     """What the text of a custom tool has to look like."""
     form = tool.object_or_none("format")
     if form is None or form.value.get("type", "text") == "text":
@@ -280,7 +280,7 @@ def _opened(tool: Object, unseal: Callable[[str], str | None]) -> Object:
 def tool_choice(choice: object, tools: Toolbox, parallel: bool | None) -> ToolChoice:
     """Which calls the answer may have, and whether it must have one. Raises RequestError."""
     wanted = _choice(choice, tools)
-    if wanted.calling is Calling.REQUIRED and not tools:
+    if wanted.calling is CallMode.REQUIRED and not tools:
         message = "'tool_choice' requires a call, but 'tools' has none that the model can call."
         raise RequestError(message, param="tool_choice")
     return replace(wanted, parallel=parallel is not False)
@@ -296,8 +296,8 @@ def _choice(choice: object, tools: Toolbox) -> ToolChoice:
         return ToolChoice(_MODES[choice])
     wanted = given(choice, "tool_choice")
     if wanted.text("type") != "allowed_tools":
-        return ToolChoice(Calling.REQUIRED, _allowed(wanted, tools), named=True)
-    mode = wanted.text_or_none("mode") or Calling.AUTO.value
+        return ToolChoice(CallMode.REQUIRED, _allowed(wanted, tools), named=True)
+    mode = wanted.text_or_none("mode") or CallMode.AUTO.value
     if mode not in _MODES:
         raise wanted.wrong("mode", "Use 'auto' or 'required'.")
     allowed = wanted.objects("tools")
@@ -306,7 +306,7 @@ def _choice(choice: object, tools: Toolbox) -> ToolChoice:
     return ToolChoice(_MODES[mode], frozenset[str]().union(*(_allowed(tool, tools) for tool in allowed)))
 
 
-def _allowed(wanted: Given, tools: Toolbox) -> frozenset[str]:
+def _allowed(wanted: RequestObject, tools: Toolbox) -> frozenset[str]:
     """The flat names of a tool that a choice allows: one that the server runs may have several."""
     type_ = wanted.text("type")
     if type_ in (FUNCTION, CUSTOM):

@@ -71,7 +71,7 @@ class UpdateVectorStoreFile(Struct):
     attributes: Attributes | None
 
 
-class CreateBatch(Struct):
+class CreateFileBatch(Struct):
     """POST /v1/vector_stores/{id}/file_batches: `file_ids`, or `files` with settings of their own."""
 
     file_ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_IN_BATCH)] | None = None
@@ -80,7 +80,7 @@ class CreateBatch(Struct):
     attributes: Attributes | None = None
 
 
-class Search(Struct):
+class SearchRequest(Struct):
     """POST /v1/vector_stores/{id}/search."""
 
     query: str | list[str]
@@ -166,7 +166,7 @@ class DeletedVectorStoreFile(Struct, tag_field="object", tag="vector_store.file.
     deleted: bool = True
 
 
-class Text(Struct, tag_field="type", tag="text"):
+class TextContent(Struct, tag_field="type", tag="text"):
     """Text of a file."""
 
     text: str
@@ -175,7 +175,7 @@ class Text(Struct, tag_field="type", tag="text"):
 class FileContent(Struct, tag_field="object", tag="vector_store.file_content.page"):
     """The chunks of a file."""
 
-    data: list[Text]
+    data: list[TextContent]
     has_more: bool = False
     next_page: None = None
 
@@ -187,7 +187,7 @@ class SearchResult(Struct):
     filename: str
     score: float
     attributes: dict[str, Any]
-    content: list[Text]
+    content: list[TextContent]
 
 
 class SearchResults(Struct, tag_field="object", tag="vector_store.search_results.page"):

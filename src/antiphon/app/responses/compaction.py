@@ -34,7 +34,7 @@ from antiphon.store.records import LogEntry
 _COMPACTION_DONE = b'{"type":"response.output_item.done"'
 
 
-class Summary(Struct, frozen=True):
+class ConversationSummary(Struct, frozen=True):
     """What a conversation comes to, and what it cost to find out."""
 
     text: str
@@ -46,7 +46,7 @@ class SummaryProjection(SilentProjection):
     """Keeps the answer to a turn that requests a summary. See `run.drive.Projection`."""
 
     def __init__(self) -> None:
-        self.summary = Summary("")
+        self.summary = ConversationSummary("")
         self._prompt_tokens = 0
         self._texts: list[Any] = []
 
@@ -61,7 +61,7 @@ class SummaryProjection(SilentProjection):
                 self._texts.append(event.item)
             elif isinstance(event, Finished):
                 answer = output_of(self._texts, event)
-                self.summary = Summary(answer.text, self._prompt_tokens, event.usage)
+                self.summary = ConversationSummary(answer.text, self._prompt_tokens, event.usage)
         return []
 
     def body(self) -> bytes:
@@ -81,7 +81,7 @@ class CompactedSource:
         projection: ResponseProjection,
         seal: Callable[[str], str],
         context: ReplayContext,
-        recorded: Summary | None = None,
+        recorded: ConversationSummary | None = None,
     ) -> None:
         self._accepted = request.accepted
         self._model = request.model
@@ -113,28 +113,30 @@ class CompactedSource:
         return () if self._source is None else self._source.abandon()
 
 
-async def summarise(turn: Turn, model: Model) -> Summary:
+async def summarise(turn: Turn, model: Model) -> ConversationSummary:
     """The summary that the model writes."""
     projection = SummaryProjection()
     await Driver(AnswerSource([turn], model), projection).run()
     return projection.summary
 
 
-def recorded_summary(entries: list[LogEntry], unseal: Callable[[str], str | None]) -> Summary | None:
+def recorded_summary(
+    entries: list[LogEntry], unseal: Callable[[str], str | None]
+) -> ConversationSummary | None:
     """The summary that the log of a response holds, if it does: then no other one is made."""
     for entry in entries:
         for line in entry.events.split(b"\n"):
             if line.startswith(_COMPACTION_DONE):
                 item = msgspec.json.decode(line)["item"]
                 if item["type"] == "compaction" and (text := unseal(item["encrypted_content"])) is not None:
-                    return Summary(text)
+                    return ConversationSummary(text)
     return None
 
 
 class CompactionProjection(SummaryProjection):
     """The answer to a request for a compaction: `make` makes the body of a summary."""
 
-    def __init__(self, make: Callable[[Summary], bytes]) -> None:
+    def __init__(self, make: Callable[[ConversationSummary], bytes]) -> None:
         super().__init__()
         self._make = make
 
@@ -149,7 +151,7 @@ async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
     context = await read_context(app, model, request, owner, random_id("cmp_", 48))
     accepted = await app.large.of_items(request.input, lambda: accept_compact(request, context))
 
-    def make(summary: Summary) -> bytes:
+    def make(summary: ConversationSummary) -> bytes:
         fields = compaction_fields(summary.text, app.seal(owner))
         return compaction_body(accepted, fields, int(time()), summary.prompt_tokens, summary.usage)
 

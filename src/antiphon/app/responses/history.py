@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.apis.responses.accept import Accepted, ResponseContext, accept, check_conflicts, prompting
 from antiphon.apis.responses.input import known_listings, last_container, references
-from antiphon.apis.responses.schema import CountTokens, CreateResponse, Prompting
+from antiphon.apis.responses.schema import CountTokens, CreateResponse, PromptParams
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
@@ -20,7 +20,7 @@ from antiphon.decode.ids import random_id
 from antiphon.run.model import Model, PromptSize
 from antiphon.store.records import ItemRecord
 from antiphon.store.store import Store
-from antiphon.tools.discovery import Asking, client_names
+from antiphon.tools.discovery import ToolRequester, client_names
 
 Earlier = Mapping[str, Sequence[bytes]]
 """Response id → the payloads of all items up to its end, for responses that are not stored."""
@@ -79,7 +79,7 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
 async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
     app: App,
     model: Model,
-    request: Prompting,
+    request: PromptParams,
     owner: str,
     response_id: str,
     earlier: Earlier = NO_EARLIER,
@@ -88,7 +88,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
     """What a request is read with: the items that it continues, and those that it refers to."""
     app.check_template(request.chat_template)
     history = await _history(app, request, owner, earlier) if _has_past(request) else ()
-    asking = Asking(
+    asking = ToolRequester(
         owner,
         ALWAYS_SENT,
         {**known_listings(history, request.input), **listed},
@@ -130,11 +130,11 @@ async def count_input_tokens(app: App, request: CountTokens, owner: str) -> Prom
     return await model.count(await app.attached(model, turn))
 
 
-def _has_past(request: Prompting) -> bool:
+def _has_past(request: PromptParams) -> bool:
     return request.previous_response_id is not None or request.conversation is not None
 
 
-async def _history(app: App, request: Prompting, owner: str, earlier: Earlier) -> Sequence[bytes]:
+async def _history(app: App, request: PromptParams, owner: str, earlier: Earlier) -> Sequence[bytes]:
     """The payloads of the items that come before those of the request."""
     store, limits = app.storage.store, app.options.limits
     previous, conversation = request.previous_response_id, request.conversation_id

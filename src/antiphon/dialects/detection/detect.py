@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.grammar import Kind, Span
+from antiphon.core.grammar import Span, SpanKind
 from antiphon.core.items import Reasoning
 from antiphon.dialects.detection import generic
 from antiphon.dialects.detection.samples import ProbeSamples, collect_samples
@@ -246,7 +246,7 @@ def _with_fitting_reasoning(dialect: Dialect, samples: ProbeSamples, dialects: S
 def _has_own_states(dialect: Dialect) -> bool:
     """Reasoning is part of the dialect's grammar, and not to be replaced."""
     states = dialect.calls.states.values()
-    return any(isinstance(state, Span) and state.kind is Kind.REASONING for state in states)
+    return any(isinstance(state, Span) and state.kind is SpanKind.REASONING for state in states)
 
 
 def _percent(share: float) -> str:

@@ -21,11 +21,11 @@ from antiphon.core.grammar import (
     Grammar,
     JsonArguments,
     JsonCalls,
-    Kind,
     Markers,
     Name,
     ReasoningMarkers,
     Span,
+    SpanKind,
     State,
 )
 from antiphon.core.items import FunctionCall
@@ -84,8 +84,8 @@ def _find_calls(samples: Sequence[ProbeSample]) -> Grammar | None:
 def _grammar(opening: str, closing: str, separator: str, keys: tuple[str, str] | None) -> Grammar:
     closes: Markers = {closing: "text"} if closing else {}
     states: dict[str, State] = {
-        "text": Span(Kind.TEXT, on={opening: "call"}),
-        "called": Span(Kind.MARKUP, on={opening: "call", **closes}),
+        "text": Span(SpanKind.TEXT, on={opening: "call"}),
+        "called": Span(SpanKind.MARKUP, on={opening: "call", **closes}),
     }
     if keys:
         states["call"] = JsonCalls(then="called", name=keys[:1], arguments=keys[1:])

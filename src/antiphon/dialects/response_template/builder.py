@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from antiphon.core.errors import EngineError
-from antiphon.core.grammar import Grammar, Kind, ReasoningMarkers, Span, State
+from antiphon.core.grammar import Grammar, ReasoningMarkers, Span, SpanKind, State
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.response_template.calls import Calls
 from antiphon.dialects.response_template.fields import Field, Markers, UnsupportedTemplateError
@@ -88,12 +88,12 @@ class _Template:
         opens, closes = self._opens(), Markers()
         if self._answer:
             closes.add(self._answer, self._answer.markers("close"), self._default_state)
-        states: dict[str, State] = {"text": Span(Kind.TEXT, on={**opens, **closes})}
+        states: dict[str, State] = {"text": Span(SpanKind.TEXT, on={**opens, **closes})}
         if self._drops_outside:
-            states["outside"] = Span(Kind.MARKUP, on=opens, otherwise="outside")
+            states["outside"] = Span(SpanKind.MARKUP, on=opens, otherwise="outside")
         if self._drops_outside and self._reasoning:
             ends = Markers(opens).add(self._reasoning, self._reasoning.markers("close"), self._default_state)
-            states["reasoning"] = Span(Kind.REASONING, on=ends)
+            states["reasoning"] = Span(SpanKind.REASONING, on=ends)
         if self._calls:
             states |= self._calls.states({**opens, **closes}, self._default_state)
         return states

@@ -23,10 +23,10 @@ from antiphon.core.grammar import (
     Key,
     KeyParser,
     KeySpelling,
-    Kind,
     Name,
     NameParser,
     Span,
+    SpanKind,
     SpelledParser,
     State,
     Trim,
@@ -36,13 +36,13 @@ from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.response_template.fields import Field, Markers
 from antiphon.dialects.response_template.patterns import (
     Alternative,
-    Part,
-    Piece,
+    PatternPart,
+    PatternPiece,
     UnsupportedPatternError,
     capture_between,
 )
 
-_INEXACT = (Part.CAPTURE, Part.OTHER)
+_INEXACT = (PatternPart.CAPTURE, PatternPart.OTHER)
 _PLACEHOLDER = re.compile(r"\{(\w+)(?:\.(\w+))?\}")
 _TAG = re.compile(r"<([\w:.-]+)[\s=>]?")
 _TYPES = {"text": None, "json": "guess", "int": "guess", "float": "guess", "bool": "guess"}
@@ -90,7 +90,7 @@ class Calls:
         self._inner = Markers()  # the second and later ones of several opening markers in a row
         self.opens = Markers()
         for alternative in field.opens:
-            self._open([piece for piece in alternative if piece.part is not Part.START])
+            self._open([piece for piece in alternative if piece.part is not PatternPart.START])
 
     def states(self, outside: Mapping[str, str], default_state: str) -> dict[str, State]:
         """All states of calls. `outside` are the markers of text outside, `default_state` its state."""
@@ -98,19 +98,19 @@ class Calls:
         states: dict[str, State] = {**self._call_states.states}
         for name, state in self._call_states.states.items():
             if isinstance(state, Span):
-                states[name] = Span(Kind.CALL, on={**self.opens, **ends, **state.on})
+                states[name] = Span(SpanKind.CALL, on={**self.opens, **ends, **state.on})
         if self._inner:
-            states["opening"] = Span(Kind.OPENING, on=self._inner)
+            states["opening"] = Span(SpanKind.OPENING, on=self._inner)
         if self._source.group:
             on, peek = (self._call_states.on, self._call_states.peek) if self._bare else ({}, {})
             states["name"] = Name(on={**self._name_ends, **on}, parse=_name_form(self._headers), peek=peek)
-        states["called"] = Span(Kind.MARKUP, on={**outside, **ends}, otherwise=default_state)
+        states["called"] = Span(SpanKind.MARKUP, on={**outside, **ends}, otherwise=default_state)
         return states
 
-    def _open(self, pieces: Sequence[Piece]) -> None:
+    def _open(self, pieces: Sequence[PatternPiece]) -> None:
         """Add one alternative of the opening pattern: markers in a row, then the name if it is there."""
         inexact = next((at for at, piece in enumerate(pieces) if piece.part in _INEXACT), len(pieces))
-        lead = [piece for piece in pieces[:inexact] if piece.part is Part.LITERAL]
+        lead = [piece for piece in pieces[:inexact] if piece.part is PatternPart.LITERAL]
         if not lead or bool(self._source.group) != (inexact < len(pieces)):
             self._field.reject("has an opening pattern that is not just markers and a name")
         if self._source.group:
@@ -121,11 +121,11 @@ class Calls:
         self._inner.add(self._field, before[1:], "opening")
         (self._inner if before else self.opens).add(self._field, [last], target)
 
-    def _add_name(self, pieces: Sequence[Piece]) -> None:
+    def _add_name(self, pieces: Sequence[PatternPiece]) -> None:
         """Add one way to write the name after a marker: up to another marker, or to the arguments."""
-        solid = [piece for piece in pieces if piece.part is not Part.SPACE]
+        solid = [piece for piece in pieces if piece.part is not PatternPart.SPACE]
         self._headers.append(_header_pattern(self._field, pieces, self._source.group, "NAME"))
-        if solid[-1].part is Part.LITERAL:
+        if solid[-1].part is PatternPart.LITERAL:
             self._name_ends.add(self._field, [self._field.marker(solid[-1])], self._call_states.then)
         elif self._call_states.on or self._call_states.peek:
             self._bare = True
@@ -183,7 +183,7 @@ def _call_states(field: Field, source: _CallSource) -> _CallStates:
     if field.content == "json" and source.group and not strings:
         return _CallStates({"arguments": JsonArguments("called")}, "arguments", peek={"{": "arguments"})
     if field.content == "json" and source.group:
-        begin = Span(Kind.CALL, on={"{": "braces"})
+        begin = Span(SpanKind.CALL, on={"{": "braces"})
         return _CallStates({"arguments": begin, "braces": _braces(field)}, "arguments", on={"{": "braces"})
     if field.content == "xml-inline" and source.group:
         return _CallStates(_elements(field), "arguments")
@@ -212,7 +212,7 @@ def _elements(field: Field) -> Mapping[str, State]:
         closes.add(field, [element.close], "arguments")
     trims = any(element.trims for element in elements) or _strips(parser)
     return {
-        "arguments": Span(Kind.CALL, on=tags),
+        "arguments": Span(SpanKind.CALL, on=tags),
         "key": Key(on=separators, parse=_key_form([each.head for each in elements], _TYPES[name])),
         "value": Value(on=closes, trim=Trim.NEWLINE if trims else Trim.NOTHING),
     }
@@ -230,17 +230,21 @@ class _Element(NamedTuple):
 
 def _element(field: Field, alternative: Alternative) -> _Element:
     """`<tag KEY>VALUE</tag>`, as the `tag_pattern` has it."""
-    pieces = [piece for piece in alternative if piece.part is not Part.START]
-    value = next((at for at, piece in enumerate(pieces) if piece[::2] == (Part.CAPTURE, "value")), None)
+    pieces = [piece for piece in alternative if piece.part is not PatternPart.START]
+    value = next(
+        (at for at, piece in enumerate(pieces) if piece[::2] == (PatternPart.CAPTURE, "value")), None
+    )
     head = pieces[:value]
-    while head and head[-1].part is Part.SPACE:
+    while head and head[-1].part is PatternPart.SPACE:
         head.pop()
-    close = [piece for piece in pieces[len(head) :] if piece.part not in (Part.SPACE, Part.CAPTURE)]
-    literals = bool(head and close) and {head[0].part, head[-1].part, close[0].part} == {Part.LITERAL}
+    close = [
+        piece for piece in pieces[len(head) :] if piece.part not in (PatternPart.SPACE, PatternPart.CAPTURE)
+    ]
+    literals = bool(head and close) and {head[0].part, head[-1].part, close[0].part} == {PatternPart.LITERAL}
     if value is None or not literals or len(close) != 1 or len(head) < 3:
         field.reject("has a `tag_pattern` that is not an element with a `key` and a `value`")
     touches = head[-1].text[-1].isspace() or close[0].text[0].isspace()
-    trims = touches or any(piece.part is Part.SPACE for piece in pieces[len(head) :])
+    trims = touches or any(piece.part is PatternPart.SPACE for piece in pieces[len(head) :])
     tag, separator, end = map(field.marker, (head[0], head[-1], close[0]))
     return _Element(tag, separator, end, _header_pattern(field, head, "key", "KEY"), trims)
 
@@ -250,19 +254,22 @@ def _strips(parser: Mapping[str, Any]) -> bool:
     return not isinstance(arguments, dict) or arguments.get("strip", True) is True
 
 
-def _header_pattern(field: Field, pieces: Sequence[Piece], group: str, placeholder: str) -> _HeaderPattern:
+def _header_pattern(
+    field: Field, pieces: Sequence[PatternPiece], group: str, placeholder: str
+) -> _HeaderPattern:
     """The pattern of the text between the first and the last piece, where these are markers."""
-    if not any(piece.part is Part.CAPTURE and piece.text == group for piece in pieces):
+    if not any(piece.part is PatternPart.CAPTURE and piece.text == group for piece in pieces):
         field.reject(f"has no group '{group}' in its pattern")
-    pieces = pieces[: len(pieces) - (pieces[-1].part is Part.SPACE)]
-    after = pieces[-1].text.lstrip() if pieces[-1].part is Part.LITERAL else ""
+    pieces = pieces[: len(pieces) - (pieces[-1].part is PatternPart.SPACE)]
+    after = pieces[-1].text.lstrip() if pieces[-1].part is PatternPart.LITERAL else ""
     try:
         find = capture_between(pieces, pieces[0].text.rstrip(), after, group)
     except UnsupportedPatternError as error:
         field.reject(f"has a pattern that is not supported: {error}")
     inner = pieces[1:-1] if after else pieces[1:]
     spelling = "".join(
-        {Part.LITERAL: piece.text, Part.CAPTURE: placeholder}.get(piece.part, "") for piece in inner
+        {PatternPart.LITERAL: piece.text, PatternPart.CAPTURE: placeholder}.get(piece.part, "")
+        for piece in inner
     )
     # A pattern may require a space before a word implicitly: `<call\b[^>]*?\bname=`.
     ways = (way for way in (spelling, f" {spelling}") if find(way.replace(placeholder, "f")) == "f")

@@ -5,8 +5,8 @@ from typing import Any, NoReturn, Self
 
 from antiphon.dialects.response_template.patterns import (
     Alternative,
-    Part,
-    Piece,
+    PatternPart,
+    PatternPiece,
     UnsupportedPatternError,
     literal,
     parse_pattern,
@@ -76,12 +76,12 @@ class Field:
         """The literals of each alternative, with nothing but space between them."""
         for alternative in alternatives:
             solid = _without_space(alternative)
-            if len(solid) > most or any(piece.part is not Part.LITERAL for piece in solid):
+            if len(solid) > most or any(piece.part is not PatternPart.LITERAL for piece in solid):
                 source = "".join(piece.source for piece in alternative)
                 self.reject(f"has the pattern {source!r}, which is not a fixed marker")
             yield [self.marker(piece) for piece in solid]
 
-    def marker(self, piece: Piece) -> str:
+    def marker(self, piece: PatternPiece) -> str:
         """A literal as a marker of a grammar, which includes the space around it in any case."""
         return piece.text.strip() or self.reject("has a marker of only whitespace")
 
@@ -97,10 +97,10 @@ class Markers(dict[str, str]):
         return self
 
 
-def _without_space(alternative: Alternative) -> list[Piece]:
+def _without_space(alternative: Alternative) -> list[PatternPiece]:
     """The pieces other than space and start of answer."""
-    return [piece for piece in alternative if piece.part not in (Part.SPACE, Part.START)]
+    return [piece for piece in alternative if piece.part not in (PatternPart.SPACE, PatternPart.START)]
 
 
 def _is_start(alternative: Alternative) -> bool:
-    return any(piece.part is Part.START for piece in alternative) and not _without_space(alternative)
+    return any(piece.part is PatternPart.START for piece in alternative) and not _without_space(alternative)

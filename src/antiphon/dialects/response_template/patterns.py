@@ -26,7 +26,7 @@ MAX_REPETITIONS = 3
 """Repetitions in one alternative: each one may multiply the time of a search by the text's length."""
 
 
-class Part(Enum):
+class PatternPart(Enum):
     """What a piece of a pattern matches."""
 
     LITERAL = auto()
@@ -39,15 +39,15 @@ class Part(Enum):
     """The start of the answer."""
 
 
-class Piece(NamedTuple):
+class PatternPiece(NamedTuple):
     """A piece of a pattern: its `source`, and `text`, which is the literal or the name of the capture."""
 
-    part: Part
+    part: PatternPart
     source: str
     text: str = ""
 
 
-Alternative = tuple[Piece, ...]
+Alternative = tuple[PatternPiece, ...]
 
 
 class UnsupportedPatternError(Exception):
@@ -69,17 +69,17 @@ def parse_pattern(pattern: str) -> list[Alternative]:
 
 def literal(text: str) -> list[Alternative]:
     """The alternatives of a pattern that matches just this text."""
-    return [(Piece(Part.LITERAL, re.escape(text), text),)]
+    return [(PatternPiece(PatternPart.LITERAL, re.escape(text), text),)]
 
 
 def capture_between(
-    pieces: Sequence[Piece], before: str, after: str, group: str
+    pieces: Sequence[PatternPiece], before: str, after: str, group: str
 ) -> Callable[[str], str | None]:
     """A function that finds what `group` captures in text between the literals `before` and `after`.
 
     `pieces` include both. Raises UnsupportedPatternError if a search could take long.
     """
-    inexact = "".join(piece.source for piece in pieces if piece.part is not Part.LITERAL)
+    inexact = "".join(piece.source for piece in pieces if piece.part is not PatternPart.LITERAL)
     if len(_REPEATS.findall(inexact)) > MAX_REPETITIONS:
         raise UnsupportedPatternError("it has too many repetitions")
     pattern = _compiled("".join(piece.source for piece in pieces))
@@ -133,10 +133,10 @@ class _PatternParser:
         if quantifier is None:
             return found
         self._at = quantifier.end()
-        if all(piece.part is Part.SPACE or piece.text.isspace() for way in found for piece in way):
+        if all(piece.part is PatternPart.SPACE or piece.text.isspace() for way in found for piece in way):
             return [(_SPACE,)]
-        if found[0] and found[0][0].part is Part.OTHER and atom[0] != "(":
-            return [(Piece(Part.OTHER, atom + quantifier[0]),)]
+        if found[0] and found[0][0].part is PatternPart.OTHER and atom[0] != "(":
+            return [(PatternPiece(PatternPart.OTHER, atom + quantifier[0]),)]
         if quantifier[1] == "?":
             return [*found, ()]
         raise UnsupportedPatternError(f"{atom + quantifier[0]!r} repeats what must occur once")
@@ -148,10 +148,12 @@ class _PatternParser:
             name, _, _ = self._pattern[self._at :].partition(">")
             self._at += len(name) + 1
             inner = self.alternatives()
-            if len(inner) != 1 or any(piece.part in (Part.CAPTURE, Part.START) for piece in inner[0]):
+            if len(inner) != 1 or any(
+                piece.part in (PatternPart.CAPTURE, PatternPart.START) for piece in inner[0]
+            ):
                 raise UnsupportedPatternError(f"the group {name!r} has alternatives, or captures inside")
             self._close()
-            return [(Piece(Part.CAPTURE, f"({self._pattern[start : self._at]}", name),)]
+            return [(PatternPiece(PatternPart.CAPTURE, f"({self._pattern[start : self._at]}", name),)]
         if self._take("?="):
             self.alternatives()  # a lookahead consumes nothing
             self._close()
@@ -166,7 +168,7 @@ class _PatternParser:
         if not self._take(")"):
             raise UnsupportedPatternError("a group is not closed")
 
-    def _single(self) -> Piece:
+    def _single(self) -> PatternPiece:
         """One character, class or anchor."""
         found = _SINGLE.match(self._pattern, self._at)
         if found is None:
@@ -174,15 +176,15 @@ class _PatternParser:
         self._at = found.end()
         source = found[0]
         if source in ("^", r"\A"):
-            return Piece(Part.START, source)
+            return PatternPiece(PatternPart.START, source)
         if source in _SPACES or _SPACE_SET.fullmatch(source):
             return _SPACE
         if source[0] == "[" or source in _CLASSES:
-            return Piece(Part.OTHER, source)
+            return PatternPiece(PatternPart.OTHER, source)
         text = _CONTROLS.get(source, source.removeprefix("\\"))
         if source[0] == "\\" and text.isalnum():
             raise UnsupportedPatternError(f"{source!r} is not supported")
-        return Piece(Part.LITERAL, source, text)
+        return PatternPiece(PatternPart.LITERAL, source, text)
 
     def _take(self, text: str) -> bool:
         """Skip this text if it comes next."""
@@ -193,11 +195,13 @@ class _PatternParser:
 
 def _joined(alternative: Alternative) -> Alternative:
     """The same with adjacent literals joined."""
-    out: list[Piece] = []
+    out: list[PatternPiece] = []
     for piece in alternative:
-        if out and piece.part is out[-1].part is Part.LITERAL:
-            out[-1] = Piece(Part.LITERAL, out[-1].source + piece.source, out[-1].text + piece.text)
-        elif not out or piece.part is not out[-1].part or piece.part is not Part.SPACE:
+        if out and piece.part is out[-1].part is PatternPart.LITERAL:
+            out[-1] = PatternPiece(
+                PatternPart.LITERAL, out[-1].source + piece.source, out[-1].text + piece.text
+            )
+        elif not out or piece.part is not out[-1].part or piece.part is not PatternPart.SPACE:
             out.append(piece)
     return tuple(out)
 
@@ -205,7 +209,7 @@ def _joined(alternative: Alternative) -> Alternative:
 _QUANTIFIER = re.compile(r"([?*+]|\{\d*,?\d*\})\??")
 _SINGLE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[\]{}?*+()|]", re.DOTALL)
 _REPEATS = re.compile(r"[*+{]")
-_SPACE = Piece(Part.SPACE, r"\s*")
+_SPACE = PatternPiece(PatternPart.SPACE, r"\s*")
 _SPACES = (r"\s", "$", r"\Z")
 """Space, and the end of the answer, which ends every field in any case."""
 _SPACE_SET = re.compile(r"\[(?:\\[snrt]|\s)+\]")

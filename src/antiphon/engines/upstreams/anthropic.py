@@ -19,15 +19,15 @@ from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, Piece, 
 from antiphon.core.constraint import JsonSchema
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart, object_in
-from antiphon.core.turn import Calling, Turn
+from antiphon.core.turn import CallMode, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.upstreams.chat import DEFAULT_SLOTS, chosen, listed
 from antiphon.engines.upstreams.kind import (
     SIGNATURES,
     Answers,
+    BoundedDict,
     ChatServer,
-    Remembered,
     WantedUpstream,
     refusal,
 )
@@ -83,10 +83,10 @@ class MessagesServer(ChatServer):
     def __init__(self, card: ModelCard, slots: int, most: int) -> None:
         super().__init__(NAME, card, slots, _PASSED)
         self._most = most
-        self._signatures: Signatures = Remembered(SIGNATURES)
+        self._signatures: Signatures = BoundedDict(SIGNATURES)
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`. Stop strings are not sent: the decoder above looks for them."""
+        """See `UpstreamServer`. Stop strings are not sent: the decoder above looks for them."""
         conversation, sampling = request.conversation, request.sampling
         assert conversation is not None
         turn = conversation.turn
@@ -109,7 +109,7 @@ class MessagesServer(ChatServer):
         return self.path, msgspec.json.encode(body)
 
     def reader(self, request: GenerationRequest) -> "MessagesReader":
-        """See `Server`."""
+        """See `UpstreamServer`."""
         return MessagesReader(self._signatures)
 
 
@@ -201,9 +201,9 @@ def _tools(turn: Turn) -> dict[str, Any]:
         for tool in tools
     ]
     how: dict[str, Any] = {"type": "auto"}
-    if choice.calling is Calling.NONE:
+    if choice.calling is CallMode.NONE:
         return {"tools": sent, "tool_choice": {"type": "none"}}
-    if choice.calling is Calling.REQUIRED:
+    if choice.calling is CallMode.REQUIRED:
         one = choice.named and len(tools) == 1
         how = {"type": "tool", "name": tools[0].name} if one else {"type": "any"}
     if not choice.parallel:
@@ -295,7 +295,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 Signature = tuple[int | None, str]
 """Of a block of thinking: how many characters it has, None if they are hidden, and what signs it."""
 
-Signatures = Remembered[bytes, tuple[Signature, ...]]
+Signatures = BoundedDict[bytes, tuple[Signature, ...]]
 """What signs a piece of reasoning, block by block, by its hash."""
 
 
@@ -313,7 +313,7 @@ class MessagesReader:
         self._usage: dict[str, int] = {}  # the latest number of each kind
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         if not line.startswith(b"data:"):
             return None  # empty, or the name of an event, which the event has, too
         event = _decode(line[5:])
@@ -368,7 +368,7 @@ class MessagesReader:
         return ChatChunk(finish=Finish(self._reason, None, output, reasoning, prompt), cached_tokens=cached)
 
     def end(self) -> Chunk | None:
-        """See `Reader`: there is an event for the end."""
+        """See `LineReader`: there is an event for the end."""
         return None
 
 

@@ -18,16 +18,16 @@ from antiphon.core.chunks import Candidate, ChatChunk, Chunk, Finish, FinishReas
 from antiphon.core.constraint import JsonObject, JsonSchema
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
-from antiphon.core.turn import Calling, Sampling, Turn
+from antiphon.core.turn import CallMode, Sampling, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.upstreams.kind import (
     SIGNATURES,
     Answers,
+    BoundedDict,
     ChatServer,
     OpenAIReader,
     Recognise,
-    Remembered,
     WantedUpstream,
     error_status,
     refusal,
@@ -181,10 +181,10 @@ class ProviderServer(ChatServer):
     def __init__(self, provider: Provider, card: ModelCard, slots: int) -> None:
         super().__init__(provider.name, card, slots, _passed(provider))
         self._provider = provider
-        self._signatures: Remembered[str, Any] = Remembered(SIGNATURES)  # by the ids of calls
+        self._signatures: BoundedDict[str, Any] = BoundedDict(SIGNATURES)  # by the ids of calls
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`. Stop strings are not sent: the decoder above has to say which one it was."""
+        """See `UpstreamServer`. Stop strings are not sent: the decoder above has to say which one it was."""
         conversation, provider = request.conversation, self._provider
         assert conversation is not None
         turn, media = conversation.turn, iter(request.prompt.media)
@@ -258,9 +258,9 @@ class ProviderServer(ChatServer):
                 for tool in tools
             ]
         }
-        if choice.calling is Calling.NONE:
+        if choice.calling is CallMode.NONE:
             sent["tool_choice"] = "none"
-        elif choice.calling is Calling.REQUIRED:
+        elif choice.calling is CallMode.REQUIRED:
             one = {"type": "function", "function": {"name": tools[0].name}}
             sent["tool_choice"] = one if choice.named and len(tools) == 1 else self._provider.required
         if not choice.parallel:
@@ -313,7 +313,7 @@ class ProviderServer(ChatServer):
         return sent
 
     def reader(self, request: GenerationRequest) -> "ChatReader":
-        """See `Server`."""
+        """See `UpstreamServer`."""
         return ChatReader(self._signatures.put)
 
 
@@ -470,7 +470,7 @@ class ChatReader(OpenAIReader):
         return Piece(PieceKind.CALL, arguments, (), str(self._last_call), call.id or "", function.name or "")
 
     def end(self) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         reason, self._reason = self._reason, None
         if reason is None:
             return None

@@ -24,7 +24,7 @@ from antiphon.engines.upstreams.kind import (
     MEDIA_REMEDY,
     Answers,
     Lookups,
-    Missing,
+    NotFetched,
     OpenAIReader,
     Post,
     Recognise,
@@ -166,7 +166,7 @@ _STATUSES = {"validation": 422, "overloaded": 429, "generation": 424}
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class _InPlace(Struct, frozen=True, gc=False):
+class _PromptLogprob(Struct, frozen=True, gc=False):
     """A token that may stand in a place of the prompt; the likeliest has the rank 1."""
 
     logprob: float
@@ -189,7 +189,7 @@ class _SearchedAnswer(Struct, frozen=True, gc=False):
 
 
 _read_choice = msgspec.json.Decoder(_Choice, strict=False).decode
-_read_row = msgspec.json.Decoder(dict[int, _InPlace] | None, strict=False).decode
+_read_row = msgspec.json.Decoder(dict[int, _PromptLogprob] | None, strict=False).decode
 
 
 def _read_scored(answer: _ScoredAnswer, ids: Sequence[int], most: int) -> list[Token]:
@@ -199,7 +199,7 @@ def _read_scored(answer: _ScoredAnswer, ids: Sequence[int], most: int) -> list[T
     return [_scored_token(token, _read_row(row), most) for token, row in zip(ids, rows, strict=True)]
 
 
-def _scored_token(token: int, row: dict[int, _InPlace] | None, most: int) -> Token:
+def _scored_token(token: int, row: dict[int, _PromptLogprob] | None, most: int) -> Token:
     """A token of a prompt, with so many of the likeliest in its place. Raises KeyError if it is not there."""
     row = row or {}
     likeliest = sorted((place.rank, each) for each, place in row.items() if place.rank <= most)
@@ -239,7 +239,7 @@ class CompletionsServer:
             return ""
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`. Stop strings are not sent: the decoder above has to see them."""
+        """See `UpstreamServer`. Stop strings are not sent: the decoder above has to see them."""
         prompt = request.prompt.ids if self._flavour.tokens else request.prompt.text
         body = {**self._fixed, "prompt": prompt, **self._wanted(request)}
         if _decodes_elsewhere(request.sampling):
@@ -325,11 +325,11 @@ class CompletionsServer:
         while True:
             try:
                 return reader.whole(choice)
-            except Missing as missing:
+            except NotFetched as missing:
                 await missing.fetch()
 
     def reader(self, request: GenerationRequest) -> "CompletionsReader":
-        """See `Server`."""
+        """See `UpstreamServer`."""
         kind = FullAnswerReader if _decodes_elsewhere(request.sampling) else CompletionsReader
         return kind(request.sampling, self._text, counted=not self._flavour.tokens)
 
@@ -431,7 +431,7 @@ class CompletionsReader(OpenAIReader):
         return Finish(reason, stop)
 
     def end(self) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         last, self._last = self._last, None
         if last is None or last.finish is None:
             return None
@@ -452,13 +452,13 @@ class FullAnswerReader(CompletionsReader):
     _kv_transfer: Mapping[str, Any] | None = None
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`: the answer is one line."""
+        """See `LineReader`: the answer is one line."""
         answer = self._decode(line)
         self._usage, self._kv_transfer = answer.usage, answer.kv_transfer_params
         return self._chosen(answer.choices[0])
 
     def end(self) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         last = super().end()
         if last is None or last.finish is None:
             return last

@@ -1,9 +1,9 @@
 """The protocols that every kind of upstream server implements, and the parts that they share.
 
 A module of a kind has a function `recognise`: by what a server answers to `PROBES` it says whether it
-is of that kind, and then what it serves, as a `Server`. Readers turn the lines of a response into
+is of that kind, and then what it serves, as a `UpstreamServer`. Readers turn the lines of a response into
 chunks. A reader that needs to know more, such as the text of a token that is only named, raises
-`Missing`: the engine asks the server, and has the line read again.
+`NotFetched`: the engine asks the server, and has the line read again.
 """
 
 import re
@@ -83,14 +83,14 @@ class WantedUpstream(Struct, frozen=True):
     tokenizer: str | None = None
 
 
-class Missing(Exception):
+class NotFetched(Exception):
     """`fetch` has to be awaited before this can be read."""
 
     def __init__(self, fetch: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.fetch = fetch
 
 
-class Remembered(dict[Key, Value]):
+class BoundedDict(dict[Key, Value]):
     """The last of what is put here."""
 
     def __init__(self, most: int) -> None:
@@ -104,8 +104,8 @@ class Remembered(dict[Key, Value]):
         self[key] = value
 
 
-class Lookups(Remembered[Key, Value]):
-    """Answers that are remembered; what is not among them is `Missing` until it was asked for."""
+class Lookups(BoundedDict[Key, Value]):
+    """Answers that are remembered; what is not among them is `NotFetched` until it was asked for."""
 
     def __init__(self, ask: Callable[[Key], Awaitable[Value]]) -> None:
         super().__init__(REMEMBERED)
@@ -115,10 +115,10 @@ class Lookups(Remembered[Key, Value]):
         async def fetch() -> None:
             self.put(key, await self._ask(key))
 
-        raise Missing(fetch)
+        raise NotFetched(fetch)
 
 
-class Reader(Protocol):
+class LineReader(Protocol):
     """Reads the lines of one response. `complete`: the server has said all that it will say."""
 
     complete: bool
@@ -145,7 +145,7 @@ class OpenAIReader:
         self._usage: Any = None
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         if not line.startswith(b"data:"):
             return None  # empty, a comment, or the name of an event
         data = line[5:].strip()
@@ -167,11 +167,11 @@ class OpenAIReader:
         raise NotImplementedError
 
     def end(self) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         raise NotImplementedError
 
 
-class Server(Protocol):
+class UpstreamServer(Protocol):
     """A server of some kind, and the model of it that is asked.
 
     It works on `slots` requests at a time. `kind` is its name.
@@ -201,7 +201,7 @@ class Server(Protocol):
         """
         ...
 
-    def reader(self, request: GenerationRequest) -> Reader:
+    def reader(self, request: GenerationRequest) -> LineReader:
         """What reads the response."""
         ...
 
@@ -254,7 +254,7 @@ class BeamSearchingServer(Protocol):
         ...
 
 
-Recognise = Callable[[HttpClient, Answers, WantedUpstream], Awaitable[Server | None]]
+Recognise = Callable[[HttpClient, Answers, WantedUpstream], Awaitable[UpstreamServer | None]]
 
 
 def parted(prompt: Prompt, card: ModelCard) -> list[str]:

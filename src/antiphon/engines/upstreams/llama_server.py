@@ -60,7 +60,7 @@ class LlamaServer:
         self._tokenizer = _Tokens(pieces.__getitem__, texts.__getitem__)
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """See `Server`."""
+        """See `UpstreamServer`."""
         return await _tokenize(self._client, {"content": pieces})
 
     async def _pieces(self, text: str) -> list[TokenPiece]:
@@ -73,13 +73,13 @@ class LlamaServer:
         ]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Server`."""
+        """See `UpstreamServer`."""
         check_ids(ids, self._vocabulary, "tokens")
         text: str = (await ask(self._client, "/detokenize", {"tokens": ids}))["content"]
         return text
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`."""
+        """See `UpstreamServer`."""
         check(request, self._vocabulary)
         body = request_of(request)
         if request.prompt.media:
@@ -95,7 +95,7 @@ class LlamaServer:
         return {"prompt_string": self._marker.join(texts), "multimodal_data": data}
 
     def reader(self, request: GenerationRequest) -> "_Reader":
-        """See `Server`."""
+        """See `UpstreamServer`."""
         messages = reader_of(request.sampling, self._tokenizer)
         return _MediaReader(messages, request.prompt) if request.prompt.media else _Reader(messages)
 
@@ -109,7 +109,7 @@ class _Reader:
         self._messages = messages
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         if not line.startswith(b"data:"):
             return None
         chunk = self._messages.read(line[5:])
@@ -118,7 +118,7 @@ class _Reader:
         return chunk
 
     def end(self) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         return None
 
 
@@ -139,7 +139,7 @@ class _MediaReader(_Reader):
         self._tokens = 0  # not yet reported
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         if line.startswith(b"data:") and b'"prompt_progress"' in line:
             progress = msgspec.json.decode(line[5:], type=_Progress).prompt_progress
             if progress is not None:

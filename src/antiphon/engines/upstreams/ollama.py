@@ -70,15 +70,15 @@ class OllamaServer:
         self._tokenizer = tokenizer
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """See `Server`."""
+        """See `UpstreamServer`."""
         return await self._tokenizer.tokenize(pieces)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Server`."""
+        """See `UpstreamServer`."""
         return await self._tokenizer.detokenize(ids)
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`. The size of the context is sent, because Ollama's default is small."""
+        """See `UpstreamServer`. The size of the context is sent, because Ollama's default is small."""
         options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
         for name, wire in _OPTIONS.items():
             value = getattr(request.sampling, name)
@@ -88,7 +88,7 @@ class OllamaServer:
         return self.path, msgspec.json.encode(body | {"options": options})
 
     def reader(self, request: GenerationRequest) -> "_Reader":
-        """See `Server`."""
+        """See `UpstreamServer`."""
         return _Reader()
 
 
@@ -98,7 +98,7 @@ class _Reader:
     complete = False
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         if not line:
             return None
         piece = _decode(line)
@@ -111,7 +111,7 @@ class _Reader:
         return Chunk(piece.response, finish=Finish(reason, completion_tokens=piece.eval_count))
 
     def end(self) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         return None
 
 

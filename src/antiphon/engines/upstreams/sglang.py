@@ -139,12 +139,12 @@ class SglangServer:
         self._text = texts.__getitem__
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Server`."""
+        """See `UpstreamServer`."""
         check_ids(ids, self._vocabulary, "tokens")
         return await self._tokenizer.detokenize(ids)
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`."""
+        """See `UpstreamServer`."""
         sampling = request.sampling
         check_ids(request.prompt.ids, self._vocabulary, "prompt")
         check_ids(sampling.logit_bias, self._vocabulary, "logit_bias")
@@ -200,7 +200,7 @@ class SglangServer:
             raise unexpected() from error
 
     def reader(self, request: GenerationRequest) -> "SglangReader":
-        """See `Server`."""
+        """See `UpstreamServer`."""
         prompt = request.prompt
         return SglangReader(request.sampling, self._text, len(prompt.ids) if prompt.media else 0)
 
@@ -219,7 +219,7 @@ class SglangReader:
         self._written = 0  # characters
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         data = line.removeprefix(b"data:").strip()
         if data in (line, b"[DONE]"):
             return None
@@ -261,7 +261,7 @@ class SglangReader:
         return tuple(Candidate(token, self._text(token), logprob or 0.0) for logprob, token, _ in top or ())
 
     def end(self) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         return None
 
 

@@ -161,7 +161,7 @@ def _no_token(token: int) -> RequestError:
     return RequestError(f"There is no token {token}.", param="tokens")
 
 
-class Described(Struct, frozen=True):
+class ModelMetadata(Struct, frozen=True):
     """What is known of a model beside its tokens: the fields of `ModelCard` with these names."""
 
     chat_template: str | None = None
@@ -170,7 +170,7 @@ class Described(Struct, frozen=True):
     response_template: str | None = None
 
 
-def described(answers: Answers, names: Iterable[str], folder: Path | None) -> Described:
+def described(answers: Answers, names: Iterable[str], folder: Path | None) -> ModelMetadata:
     """What is in the folder, else what the server says, else what is here of a model of such a name."""
     if folder is not None:
         return _in_folder(folder)
@@ -180,10 +180,10 @@ def described(answers: Answers, names: Iterable[str], folder: Path | None) -> De
         found = tokenizer_folder(name, download=False)
         if found is not None:
             return _in_folder(found)
-    return Described()
+    return ModelMetadata()
 
 
-def _in_folder(folder: Path) -> Described:
+def _in_folder(folder: Path) -> ModelMetadata:
     try:
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -192,14 +192,14 @@ def _in_folder(folder: Path) -> Described:
     if path.is_file():
         config["chat_template"] = path.read_text(encoding="utf-8")
     found = _of_config(config)
-    return Described(found.chat_template, found.bos, found.eos, response_template(path))
+    return ModelMetadata(found.chat_template, found.bos, found.eos, response_template(path))
 
 
-def _of_config(config: Mapping[str, Any]) -> Described:
+def _of_config(config: Mapping[str, Any]) -> ModelMetadata:
     template = config.get("chat_template")
     if isinstance(template, list):  # of several, one is meant for everything
         template = next((each["template"] for each in template if each.get("name") == "default"), None)
-    return Described(template, _text_of(config.get("bos_token")), _text_of(config.get("eos_token")))
+    return ModelMetadata(template, _text_of(config.get("bos_token")), _text_of(config.get("eos_token")))
 
 
 def _text_of(token: Any) -> str:

@@ -61,7 +61,7 @@ class VllmServer(CompletionsServer):
         self._defaults = defaults
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `Server`."""
+        """See `UpstreamServer`."""
         if not request.prompt.media:
             return super().asked(request)
         if request.sampling.kv_transfer_params:
@@ -90,7 +90,7 @@ class VllmServer(CompletionsServer):
         return GENERATE, msgspec.json.encode(body)
 
     def reader(self, request: GenerationRequest) -> CompletionsReader:
-        """See `Server`."""
+        """See `UpstreamServer`."""
         if not request.prompt.media:
             return super().reader(request)
         return _ImageReader(request.sampling, self._text, len(request.prompt.ids))
@@ -149,11 +149,11 @@ class _ImageReader(CompletionsReader):
         return event
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         return self._with_media_tokens(super().read(line))
 
     def end(self) -> Chunk | None:
-        """See `Reader`."""
+        """See `LineReader`."""
         return self._with_media_tokens(super().end())
 
     def _with_media_tokens(self, chunk: Chunk | None) -> Chunk | None:

@@ -6,7 +6,7 @@ import httpx2
 
 from antiphon.core.limits import Limits
 from antiphon.tools.mcp.connection import Network, Target
-from antiphon.tools.mcp.servers import Server
+from antiphon.tools.mcp.servers import OperatorServer
 from antiphon.tools.mcp.settings import ApprovalFilter, Policy, ToolFilter
 from antiphon.tools.mcp.tables import McpServer, ToolNames, expanded
 from antiphon.tools.mcp.tool import Mcp
@@ -24,7 +24,7 @@ def open_mcp(
     return Mcp(network, [_server(table, owner_of) for table in tables], hosts, limits)
 
 
-def _server(table: McpServer, owner_of: Callable[[str], str]) -> Server:
+def _server(table: McpServer, owner_of: Callable[[str], str]) -> OperatorServer:
     target = Target(
         table.label,
         table.url,
@@ -44,4 +44,4 @@ def _server(table: McpServer, owner_of: Callable[[str], str]) -> Server:
     if table.allowed_tools is not None:
         policy = Policy(ToolFilter(table.allowed_tools), policy.approval)
     owners = frozenset(map(owner_of, table.keys))
-    return Server(target, policy, owners, table.stateful, table.default, table.description)
+    return OperatorServer(target, policy, owners, table.stateful, table.default, table.description)

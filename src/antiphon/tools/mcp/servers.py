@@ -34,7 +34,7 @@ FIRST_DELAY, LAST_DELAY = 1.0, 60.0
 log = structlog.get_logger(__name__)
 
 
-class Server(Struct, frozen=True):
+class OperatorServer(Struct, frozen=True):
     """An MCP server of the operator's. Only the owners in `owners` may use it, if there are any.
 
     A `stateful` one has a connection for each owner. A `default` one is offered to every request.
@@ -57,7 +57,7 @@ class Server(Struct, frozen=True):
         return not self.owners or owner in self.owners
 
 
-class _Kept(Struct):
+class _KeptConnection(Struct):
     """A connection of the operator's, or when to try again. `lock`: one at a time opens it."""
 
     lock: asyncio.Lock
@@ -70,11 +70,11 @@ class _Kept(Struct):
 class McpConnections:
     """All connections. `servers` are the operator's, by label."""
 
-    def __init__(self, servers: Mapping[str, Server], network: Network, limits: Limits) -> None:
+    def __init__(self, servers: Mapping[str, OperatorServer], network: Network, limits: Limits) -> None:
         self._servers = servers
         self._network = network
         self._limits = limits
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: dict[tuple[str, str], _KeptConnection] = {}
         self._listings: dict[str, tuple[float, Listing]] = {}
         self._changed_at: dict[str, float] = {}  # by key, as the listings
         self._minding: asyncio.Task[None] | None = None
@@ -145,7 +145,7 @@ class McpConnections:
 
         return forget
 
-    def _operators(self, target: Target) -> Server | None:
+    def _operators(self, target: Target) -> OperatorServer | None:
         server = self._servers.get(target.label)
         return server if server is not None and server.target is target else None
 
@@ -157,8 +157,8 @@ class McpConnections:
 
     # The operator's
 
-    async def _shared(self, server: Server, owner: str) -> Connection:
-        kept = self._kept.setdefault((server.label, owner), _Kept(asyncio.Lock()))
+    async def _shared(self, server: OperatorServer, owner: str) -> Connection:
+        kept = self._kept.setdefault((server.label, owner), _KeptConnection(asyncio.Lock()))
         kept.used_at = time.monotonic()
         async with kept.lock:
             if kept.connection is not None and kept.connection.alive:
@@ -171,7 +171,7 @@ class McpConnections:
             assert kept.connection is not None
             return kept.connection
 
-    async def _open(self, server: Server, owner: str, kept: _Kept) -> None:
+    async def _open(self, server: OperatorServer, owner: str, kept: _KeptConnection) -> None:
         """Open a connection, or remember when to try again. Raises FailureError."""
         if kept.connection is not None:
             await kept.connection.close()
@@ -203,11 +203,11 @@ class McpConnections:
             await self._close_unused()
             await asyncio.sleep(FIRST_DELAY)
 
-    async def _start_one(self, server: Server) -> None:
+    async def _start_one(self, server: OperatorServer) -> None:
         if not server.stateful:
             await self._shared(server, "")
 
-    async def _check(self, kept: _Kept) -> None:
+    async def _check(self, kept: _KeptConnection) -> None:
         """Close a connection that does not answer: it is opened again."""
         connection = kept.connection
         if connection is not None and connection.alive:
@@ -252,6 +252,6 @@ class ConnectionLease:
             await self._connections.give(taken)
 
 
-def labels(servers: Mapping[str, Server], owner: str) -> Sequence[str]:
+def labels(servers: Mapping[str, OperatorServer], owner: str) -> Sequence[str]:
     """What an owner may name."""
     return [label for label, server in servers.items() if server.admits(owner)]

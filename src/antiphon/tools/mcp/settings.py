@@ -89,7 +89,7 @@ class Policy(Struct, frozen=True):
         return self.approval == "always"
 
 
-class _Given(Struct, frozen=True):
+class _RequestSettings(Struct, frozen=True):
     server_label: str
     server_url: str | None = None
     connector_id: str | None = None
@@ -102,7 +102,7 @@ class _Given(Struct, frozen=True):
     allowed_callers: list[str] | None = None
 
 
-class Asked(Struct, frozen=True):
+class RequestedServer(Struct, frozen=True):
     """A server as a request asks for it: at a `target`, or one of the operator's, by `name`."""
 
     label: str
@@ -113,9 +113,9 @@ class Asked(Struct, frozen=True):
     description: str = ""
 
 
-def parse(settings: Mapping[str, Any], where: str, hosts: Sequence[str]) -> Asked:
+def parse(settings: Mapping[str, Any], where: str, hosts: Sequence[str]) -> RequestedServer:
     """The tool at `where` in a request, which may name servers on these hosts. Raises RequestError."""
-    given = parse_settings(settings, _Given, where)
+    given = parse_settings(settings, _RequestSettings, where)
     if not _LABEL.match(given.server_label):
         raise invalid_setting(f"{where}.server_label", "Use 1 to 64 of: letters, digits, '_', '-'.")
     if given.tunnel_id is not None:
@@ -135,7 +135,7 @@ def parse(settings: Mapping[str, Any], where: str, hosts: Sequence[str]) -> Aske
         name = "authorization" if given.authorization else "headers"
         raise invalid_setting(f"{where}.{name}", "The operator's servers have their own. Leave it out.")
     allowed = given.allowed_tools
-    return Asked(
+    return RequestedServer(
         given.server_label,
         "" if target else given.connector_id or given.server_label,
         target,
@@ -145,7 +145,7 @@ def parse(settings: Mapping[str, Any], where: str, hosts: Sequence[str]) -> Aske
     )
 
 
-def _headers(given: _Given, where: str) -> dict[str, str]:
+def _headers(given: _RequestSettings, where: str) -> dict[str, str]:
     headers = {}
     for name, value in (given.headers or {}).items():
         place = f"{where}.headers.{name[:128]}"
@@ -190,7 +190,7 @@ def _check_url(text: str, where: str, hosts: Sequence[str]) -> bool:
     return False
 
 
-def missing(asked: Asked, where: str, known: Sequence[str]) -> RequestError:
+def missing(asked: RequestedServer, where: str, known: Sequence[str]) -> RequestError:
     """The error of a server that the operator has not named, or not for this key."""
     names = f"There are: {', '.join(known)}." if known else "Give it a 'server_url'."
     message = (

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import TRAINED_LABELS, ListedTool, Note, unread
 from antiphon.core.limits import DEFAULTS, Limits, check_body
-from antiphon.core.tool_result import Tell, ToolResult, unheard
+from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.mcp.connection import FailureError, Network, Target
 from antiphon.tools.mcp.content import result_of
-from antiphon.tools.mcp.servers import ConnectionLease, McpConnections, Server, labels
-from antiphon.tools.mcp.settings import READ, Asked, Policy, missing, parse
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.mcp.servers import ConnectionLease, McpConnections, OperatorServer, labels
+from antiphon.tools.mcp.settings import READ, Policy, RequestedServer, missing, parse
+from antiphon.tools.tool import ToolOffer, WantedTool
 
 TYPE = "mcp"
 MAX_NAME = 64
@@ -41,7 +41,7 @@ class Mcp:
     def __init__(
         self,
         network: Network,
-        servers: Sequence[Server] = (),
+        servers: Sequence[OperatorServer] = (),
         hosts: Sequence[str] = (),
         limits: Limits = DEFAULTS,
     ) -> None:
@@ -61,14 +61,14 @@ class Mcp:
 
     @property
     def labels(self) -> Container[str]:
-        """See `Labelled`."""
+        """See `LabelledTool`."""
         return self._servers.keys()
 
     async def start(self) -> None:
         """Connect to the operator's servers."""
         await self._connections.start()
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         """See `ServerTool`. What a server lists and cannot be offered is left out, with a note."""
         asked = parse(wanted.settings, wanted.where, self._hosts)
         target, policies, description = self._resolved(asked, wanted)
@@ -86,7 +86,7 @@ class Mcp:
                 notes.append(Note(wanted.where, message))
                 continue
             functions.append(_function(tool, asked.label, policies, description))
-        return Offer(tuple(functions), tuple(notes), replace(listing, label=asked.label, tools=allowed))
+        return ToolOffer(tuple(functions), tuple(notes), replace(listing, label=asked.label, tools=allowed))
 
     def open(self, wanted: WantedTool) -> "McpSession":
         """See `ServerTool`."""
@@ -101,7 +101,7 @@ class Mcp:
         """See `ServerTool`."""
         await self._connections.close()
 
-    def _resolved(self, asked: Asked, wanted: WantedTool) -> tuple[Target, tuple[Policy, ...], str]:
+    def _resolved(self, asked: RequestedServer, wanted: WantedTool) -> tuple[Target, tuple[Policy, ...], str]:
         """Where the server is, what holds for its tools, and what it is for. Raises RequestError."""
         if asked.target is not None:
             return asked.target, (Policy(asked.allowed, asked.approval or "always"),), asked.description
@@ -119,7 +119,9 @@ class McpSession:
         self._lease = lease
         self._limits = limits
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         """See `Session`."""
         try:
             connection = await self._lease.connection()

@@ -45,7 +45,7 @@ class FileRoom(Struct, frozen=True):
     bytes: int
 
 
-class Ran(Struct, frozen=True):
+class RunResult(Struct, frozen=True):
     """The result of a call, beside its files: those that are gone, were left out, or are figures, by name."""
 
     gone: tuple[str, ...] = ()
@@ -117,7 +117,9 @@ class Interpreter:
         """Delete a file. Raises LostError."""
         await self._send({"drop": name})
 
-    async def run(self, code: str, seconds: float, room: FileRoom, printed: Excerpt, receive: Receive) -> Ran:
+    async def run(
+        self, code: str, seconds: float, room: FileRoom, printed: Excerpt, receive: Receive
+    ) -> RunResult:
         """Run code. What it prints is written to `printed`, and files that have changed go to `receive`.
 
         Raises LostError, and whatever `receive` raises.
@@ -144,7 +146,7 @@ class Interpreter:
             self._output = -1
         await end(self._process)
 
-    async def _files(self, room: FileRoom, receive: Receive) -> Ran:
+    async def _files(self, room: FileRoom, receive: Receive) -> RunResult:
         count, left = 0, room.bytes
         while not (answer := await self._answer()).done:
             name = answer.file
@@ -156,7 +158,7 @@ class Interpreter:
             async for _ in content:  # what was not taken
                 pass
         self._take()  # all that it printed is there by now
-        return Ran(answer.gone, answer.left_out, answer.figures)
+        return RunResult(answer.gone, answer.left_out, answer.figures)
 
     async def _pieces(self, size: int) -> AsyncIterator[bytes]:
         assert self._process.stdout is not None

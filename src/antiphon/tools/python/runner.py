@@ -165,13 +165,13 @@ class Cells:
         except BaseException as error:
             if os.getpid() != self.process:
                 os._exit(1)
-            self.tell(error)
+            self.print_error(error)
             return True
         if os.getpid() != self.process:
             os._exit(0)  # it was forked, and has come to the end of the cell
         return False
 
-    def tell(self, error: BaseException) -> None:
+    def print_error(self, error: BaseException) -> None:
         """Print what a cell raised, without the frames of this file, and what can be done about it."""
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == "<string>":
@@ -221,7 +221,7 @@ class Cells:
                 names.append(name)
             pyplot.close("all")
         except Exception as error:
-            self.tell(error)
+            self.print_error(error)
         return names
 
     def files(self) -> tuple[dict[str, Look], bool]:

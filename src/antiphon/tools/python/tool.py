@@ -23,14 +23,14 @@ from antiphon.core.containers import WORKSPACE, container_id
 from antiphon.core.errors import AntiphonError, NotFoundError, ToolError
 from antiphon.core.hosts import unread
 from antiphon.core.limits import Limits
-from antiphon.core.tool_result import Printed, Tell, ToolResult, WrittenFile, unheard
+from antiphon.core.tool_result import OutputCallback, ProgramDetails, ToolResult, WrittenFile, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.process import all_ended
-from antiphon.tools.python.interpreter import Content, FileRoom, Interpreter, InterpreterLostError, Ran
+from antiphon.tools.python.interpreter import Content, FileRoom, Interpreter, InterpreterLostError, RunResult
 from antiphon.tools.python.sandbox import Sandbox
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
-from antiphon.tools.tool import Offer, WantedTool
+from antiphon.tools.tool import ToolOffer, WantedTool
 
 TYPE = "code_interpreter"
 ACTION = "python"
@@ -246,7 +246,7 @@ class PythonInterpreter:
         self._interpreters = interpreters
         self._function = _function(interpreters.sandbox, interpreters.limits)
 
-    async def offer(self, wanted: WantedTool) -> Offer:
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
         """See `ServerTool`."""
         notes = unread(wanted.settings, wanted.where, ("type", "container"))
         container, where = wanted.settings.get("container"), f"{wanted.where}.container"
@@ -265,18 +265,18 @@ class PythonInterpreter:
         settings, last = None, wanted.container
         if container is None and last is not None and await keeper.has(wanted.owner, last, file_ids):
             settings = {**wanted.settings, "container": last}
-        return Offer((self._function,), notes, settings=settings)
+        return ToolOffer((self._function,), notes, settings=settings)
 
-    def open(self, wanted: WantedTool) -> "Notebook":
+    def open(self, wanted: WantedTool) -> "ContainerSession":
         """See `ServerTool`."""
-        return Notebook(self._interpreters, wanted)
+        return ContainerSession(self._interpreters, wanted)
 
     async def close(self) -> None:
         """See `ServerTool`."""
         await self._interpreters.close()
 
 
-class Notebook:
+class ContainerSession:
     """A container as one answer has it: a `Session`."""
 
     def __init__(self, interpreters: Interpreters, wanted: WantedTool) -> None:
@@ -292,7 +292,9 @@ class Notebook:
         self._kept = isinstance(given, str) or bool(wanted.answer)
         self._used = False
 
-    async def run(self, action: str, arguments: Mapping[str, Any], tell: Tell = unheard) -> ToolResult:
+    async def run(
+        self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
+    ) -> ToolResult:
         """See `Session`. An exception in the program is no failure: the model can correct it."""
         code = arguments.get("code")
         if action != ACTION:
@@ -300,13 +302,13 @@ class Notebook:
         if not isinstance(code, str):
             return ToolResult(_NO_CODE, failed=True)
         self._used = True
-        printed = Excerpt(self._limits.python_characters, tell)
+        printed = Excerpt(self._limits.python_characters, on_output)
         try:
             async with self._interpreters.working(self._container) as worker:
                 return await self._run(worker, code, printed)
         except InterpreterLostError as error:
             printed.write_line(f"[{error.message} {_NEXT}]")
-            return ToolResult(str(printed), Printed(str(printed), self._container.id), failed=True)
+            return ToolResult(str(printed), ProgramDetails(str(printed), self._container.id), failed=True)
         except NotFoundError:
             return ToolResult(_EXPIRED, failed=True)
         except AntiphonError as error:
@@ -333,11 +335,11 @@ class Notebook:
         for path in ran.gone:
             await files.remove(path)
         logs = str(printed)
-        details = Printed(logs, self._container.id, tuple(files.written))
+        details = ProgramDetails(logs, self._container.id, tuple(files.written))
         pictures = tuple(files.pictures[path] for path in ran.figures if path in files.pictures)
         return ToolResult(_lines(logs, *self._file_notes(files, ran)) or _SILENT, details, media=pictures)
 
-    def _file_notes(self, files: "_WrittenFiles", ran: Ran) -> list[str]:
+    def _file_notes(self, files: "_WrittenFiles", ran: RunResult) -> list[str]:
         """What the model is shown about files, after what was printed."""
         written = [f"{WORKSPACE}/{file.path}" for file in files.written]
         notes = []

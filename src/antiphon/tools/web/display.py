@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from antiphon.core.errors import ToolError
-from antiphon.tools.web.page import Page, clean
+from antiphon.tools.web.page import WebPage, clean
 
 VIEW_CHARS = 10_000
 """How much of a page is shown at a time."""
@@ -14,7 +14,7 @@ _URL_CHARS = 1000
 _LINE = re.compile(r"^L\d+: (.*)$", re.MULTILINE)
 
 
-def display(page: Page, cursor: int, first: int = 0, count: int | None = None) -> str:
+def display(page: WebPage, cursor: int, first: int = 0, count: int | None = None) -> str:
     """The lines of a page from `first` on, `count` of them or as many as there is room for.
 
     Raises ToolError if the page does not go so far.

@@ -40,7 +40,7 @@ T = TypeVar("T")
 Read = Callable[[httpx2.Response], Awaitable[T]]
 
 
-class Document(Struct, frozen=True):
+class FetchedDocument(Struct, frozen=True):
     """What was found at `url`, where the last redirect led. `cut`: there was more of it than is read."""
 
     url: str
@@ -52,7 +52,7 @@ class Document(Struct, frozen=True):
 class PageSource(Protocol):
     """Where pages come from."""
 
-    async def fetch(self, url: str, domains: Domains) -> Document:
+    async def fetch(self, url: str, domains: Domains) -> FetchedDocument:
         """The document at `url`, of these domains only.
 
         Raises ToolError, which says to the model what is wrong.
@@ -74,7 +74,7 @@ class Fetcher:
         self._guard = guard
         self._look_up = look_up
 
-    async def fetch(self, url: str, domains: Domains) -> Document:
+    async def fetch(self, url: str, domains: Domains) -> FetchedDocument:
         """The document at `url`. Raises ToolError, which says to the model what is wrong."""
         return await self._get(url, domains, _HEADERS["Accept"], _read)
 
@@ -171,7 +171,7 @@ async def _read_file(response: httpx2.Response, most: int) -> bytes:
     return body
 
 
-async def _read(response: httpx2.Response) -> Document:
+async def _read(response: httpx2.Response) -> FetchedDocument:
     url = str(response.url)
     _check_status(response)
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -180,7 +180,7 @@ async def _read(response: httpx2.Response) -> Document:
             f"{_short(url)} is {kind}, which cannot be read: only HTML and text can. Try another page."
         )
     body, cut = await read_body(response)
-    return Document(url, decode(body, response.charset_encoding), kind in _HTML, cut)
+    return FetchedDocument(url, decode(body, response.charset_encoding), kind in _HTML, cut)
 
 
 def _readable(kind: str) -> bool:

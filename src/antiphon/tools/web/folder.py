@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from antiphon.core.errors import ToolError
 from antiphon.tools.web.charset import decode
-from antiphon.tools.web.fetch import BODY_BYTES, Document, parse
+from antiphon.tools.web.fetch import BODY_BYTES, FetchedDocument, parse
 from antiphon.tools.web.markup import html_page
-from antiphon.tools.web.page import Page, Result, heading, text_page
+from antiphon.tools.web.page import SearchHit, WebPage, heading, text_page
 from antiphon.tools.web.settings import Domains
 
 PAGES = 10_000
@@ -56,14 +56,14 @@ class FolderPages:
         self._index: Mapping[str, _Indexed] = {}
         self._reading = asyncio.Lock()
 
-    async def search(self, query: str, count: int, domains: Domains) -> Sequence[Result]:
+    async def search(self, query: str, count: int, domains: Domains) -> Sequence[SearchHit]:
         """See `SearchProvider`."""
         async with self._reading:
             if not self._index:
                 self._index = await asyncio.to_thread(self._read)
         return await asyncio.to_thread(self._best, query, count, domains)
 
-    async def fetch(self, url: str, domains: Domains) -> Document:
+    async def fetch(self, url: str, domains: Domains) -> FetchedDocument:
         """The page at `url`. Raises ToolError."""
         address = parse(url)
         if not domains.admits(str(address)):
@@ -79,7 +79,7 @@ class FolderPages:
     def _read(self) -> Mapping[str, _Indexed]:
         return {url: _indexed(_document(url, file)) for url, file in self._files.items()}
 
-    def _best(self, query: str, count: int, domains: Domains) -> list[Result]:
+    def _best(self, query: str, count: int, domains: Domains) -> list[SearchHit]:
         wanted = set(_WORD.findall(query.casefold()))
         pages = {url: page for url, page in self._index.items() if domains.admits(url)}
         weights = {
@@ -95,7 +95,9 @@ class FolderPages:
             for url, page in pages.items()
         }
         ranked = sorted((url for url in scores if scores[url]), key=lambda url: (-scores[url], url))
-        return [Result(pages[url].title, url, _snippet(pages[url].text, weights)) for url in ranked[:count]]
+        return [
+            SearchHit(pages[url].title, url, _snippet(pages[url].text, weights)) for url in ranked[:count]
+        ]
 
 
 def _pages(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -117,15 +119,15 @@ def _key(url: httpx2.URL) -> str:
     return f"https://{quote(host + path)}".removesuffix(_INDEX)
 
 
-def _document(url: str, file: Path) -> Document:
+def _document(url: str, file: Path) -> FetchedDocument:
     with file.open("rb") as opened:
         body = opened.read(BODY_BYTES + 1)
     html = file.suffix.lower() in _HTML
-    return Document(url, decode(body[:BODY_BYTES], None), html, cut=len(body) > BODY_BYTES)
+    return FetchedDocument(url, decode(body[:BODY_BYTES], None), html, cut=len(body) > BODY_BYTES)
 
 
-def _indexed(document: Document) -> _Indexed:
-    page: Page = (html_page if document.html else text_page)(document.url, document.text)
+def _indexed(document: FetchedDocument) -> _Indexed:
+    page: WebPage = (html_page if document.html else text_page)(document.url, document.text)
     text = " ".join(" ".join(page.lines[len(heading(document.url)) :]).split())
     words = Counter(_WORD.findall(text.casefold()))
     for word in _WORD.findall(page.title.casefold()):

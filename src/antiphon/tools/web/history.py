@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 
 from antiphon.core.errors import ToolError
-from antiphon.tools.web.page import Page
+from antiphon.tools.web.page import WebPage
 
 PAGES_KEPT = 32
 """Pages that are remembered, the newest ones. The cursors of those before stay theirs."""
 
-Visit = Page | Callable[[], Awaitable[Page]]
+Visit = WebPage | Callable[[], Awaitable[WebPage]]
 """A page, or how to get one that was seen on another server."""
 
 
@@ -42,18 +42,18 @@ class PageHistory:
             )
         return visit
 
-    async def page(self, cursor: int | None) -> Page:
+    async def page(self, cursor: int | None) -> WebPage:
         """The page at a cursor. Raises ToolError if there is none, or it cannot be had again."""
         visit = self.visit(cursor)
-        if isinstance(visit, Page):
+        if isinstance(visit, WebPage):
             return visit
         page = await visit()
         self._visits[self._next - 1 if cursor is None else cursor] = page
         return page
 
-    def seen(self, url: str) -> Page | None:
+    def seen(self, url: str) -> WebPage | None:
         """The page of a URL, if it was seen already: the newest one."""
-        pages = (visit for visit in reversed(self._visits.values()) if isinstance(visit, Page))
+        pages = (visit for visit in reversed(self._visits.values()) if isinstance(visit, WebPage))
         return next((page for page in pages if page.url == url), None)
 
     def clear(self) -> None:

@@ -15,7 +15,7 @@ from antiphon.tools.web.page import (
     PAGE_CHARS,
     UNREAD,
     Link,
-    Page,
+    WebPage,
     clean,
     domain_of,
     heading,
@@ -48,7 +48,7 @@ _RAISED = {"sup": "^", "sub": "_"}
 _WORD = re.compile(r"[\w.,+\u2212-]+")
 
 
-def html_page(url: str, html: str) -> Page:
+def html_page(url: str, html: str) -> WebPage:
     """The page that some HTML shows; `url` is where it lies. Anything can be read, not always to its end."""
     reader = _Reader(url)
     parser = etree.HTMLParser(target=reader, encoding="utf-8")
@@ -89,7 +89,7 @@ class _Reader:
         """Whether nothing more is read."""
         return self._too_deep or self._chars > PAGE_CHARS
 
-    def page(self) -> Page:
+    def page(self) -> WebPage:
         """What was read."""
         self._end_link()
         self._end_line()
@@ -98,7 +98,7 @@ class _Reader:
         if self.full:
             self._lines += ["", UNREAD]
         links = [Link(url) for url in self._numbers]
-        return Page(squeeze(self._title) or domain_of(self._url), self._lines, links, self._url)
+        return WebPage(squeeze(self._title) or domain_of(self._url), self._lines, links, self._url)
 
     # What the parser calls
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from antiphon.core.tool_result import Source
+from antiphon.core.tool_result import CitablePage
 
 WIDTH = 80
 """Characters in a line, at most."""
@@ -44,7 +44,7 @@ class Link(Struct, frozen=True):
     line: int = 0
 
 
-class Page(Struct, frozen=True):
+class WebPage(Struct, frozen=True):
     """What is shown. `url` is None for a page that is made here: results of a search, matches of a text.
 
     Such a page is `about` others: each from one of its lines on.
@@ -54,15 +54,15 @@ class Page(Struct, frozen=True):
     lines: Sequence[str]
     links: Sequence[Link] = ()
     url: str | None = None
-    about: tuple[Source, ...] = ()
+    about: tuple[CitablePage, ...] = ()
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[CitablePage, ...]:
         """What is cited where this page is."""
-        return self.about if self.url is None else (Source(clean(self.url), clean(self.title)),)
+        return self.about if self.url is None else (CitablePage(clean(self.url), clean(self.title)),)
 
 
-class Result(Struct, frozen=True):
+class SearchHit(Struct, frozen=True):
     """A page that a search found, and the part of its text that says why."""
 
     title: str
@@ -90,11 +90,11 @@ def wrap(line: str) -> Iterable[str]:
     return [piece.rstrip() for piece in _PIECE.findall(line)] or [""]
 
 
-def text_page(url: str, text: str) -> Page:
+def text_page(url: str, text: str) -> WebPage:
     """A plain text, line by line."""
     lines = clean(text[:PAGE_CHARS]).expandtabs(4).splitlines()
     unread = ["", UNREAD] if len(text) > PAGE_CHARS else []
-    return Page(domain_of(url), [*heading(url), *_wrapped(lines), *unread], url=url)
+    return WebPage(domain_of(url), [*heading(url), *_wrapped(lines), *unread], url=url)
 
 
 def heading(url: str) -> list[str]:
@@ -102,20 +102,20 @@ def heading(url: str) -> list[str]:
     return ["", *wrap(f"URL: {clean(url)}")]
 
 
-def results_page(query: str, results: Sequence[Result], remark: str) -> Page:
+def results_page(query: str, results: Sequence[SearchHit], remark: str) -> WebPage:
     """What a search found: result 0 is link 0, and so on. The `remark` stands below."""
     links = [Link(result.url) for result in results]
     lines = [*heading(""), "# Search Results", ""]
     sources = []
     for number, result in enumerate(results):
-        sources.append(Source(result.url, squeeze(result.title) or squeeze(result.url), len(lines)))
+        sources.append(CitablePage(result.url, squeeze(result.title) or squeeze(result.url), len(lines)))
         lines += wrap(_listed(number, result))
     lines += [] if results else ["Nothing was found."]
     lines += _wrapped(["", remark] if remark else [])
-    return Page(squeeze(query), lines, links, about=tuple(sources))
+    return WebPage(squeeze(query), lines, links, about=tuple(sources))
 
 
-def _listed(number: int, result: Result) -> str:
+def _listed(number: int, result: SearchHit) -> str:
     title = (squeeze(result.title) or squeeze(result.url))[:_TITLE_CHARS]
     return f"  * {mark(number, title, domain_of(result.url))} {squeeze(result.snippet)}".rstrip()
 
@@ -125,7 +125,7 @@ def domain_of(url: str) -> str:
     return squeeze(re.split(r"[/?#\\]", url.partition("://")[2], maxsplit=1)[0])[:_DOMAIN_CHARS]
 
 
-def matches_page(page: Page, pattern: str) -> Page:
+def matches_page(page: WebPage, pattern: str) -> WebPage:
     """The places of a page where `pattern` stands, in whatever case: links to them. The page has a URL."""
     lines = _MARKS.sub("", "\n".join(page.lines)).split("\n")
     places = list(_places(lines, " ".join(pattern.split()).casefold()))
@@ -137,7 +137,7 @@ def matches_page(page: Page, pattern: str) -> Page:
     title = f"Find results for text: `{squeeze(pattern)}` in `{page.title}`"
     lines = shown[:-1] or list(wrap(f"No `find` results for pattern: `{squeeze(pattern)}`"))
     assert page.url is not None
-    return Page(title, lines, [Link(page.url, place) for place in places], about=page.sources)
+    return WebPage(title, lines, [Link(page.url, place) for place in places], about=page.sources)
 
 
 def _places(lines: Sequence[str], pattern: str) -> Iterator[int]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.core.errors import ToolError
 from antiphon.tools.web.fetch import read_body
-from antiphon.tools.web.page import Result
+from antiphon.tools.web.page import SearchHit
 from antiphon.tools.web.settings import Domains, host_of
 
 SEARCH_SECONDS = 20.0
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 class SearchProvider(Protocol):
     """A search engine."""
 
-    async def search(self, query: str, count: int, domains: Domains) -> Sequence[Result]:
+    async def search(self, query: str, count: int, domains: Domains) -> Sequence[SearchHit]:
         """The best results, `count` at most, no URL twice, of these domains only. Raises ToolError."""
         ...
 
@@ -63,7 +63,7 @@ class HttpSearch:
                 return
         log.warning("--web-search does not work yet", hint=self.hint)
 
-    async def search(self, query: str, count: int, domains: Domains) -> Sequence[Result]:
+    async def search(self, query: str, count: int, domains: Domains) -> Sequence[SearchHit]:
         """See `SearchProvider`."""
         try:
             async with asyncio.timeout(SEARCH_SECONDS):
@@ -81,7 +81,7 @@ class HttpSearch:
         """The request for a search."""
         raise NotImplementedError
 
-    def results(self, body: bytes) -> Sequence[Result]:
+    def results(self, body: bytes) -> Sequence[SearchHit]:
         """What an answer lists. Raises MsgspecError."""
         raise NotImplementedError
 
@@ -129,7 +129,7 @@ class SearxngSearch(HttpSearch):
         parameters = {"q": _narrowed(query, domains), "format": "json"}
         return client.build_request("GET", self._url, params=parameters)
 
-    def results(self, body: bytes) -> Sequence[Result]:
+    def results(self, body: bytes) -> Sequence[SearchHit]:
         """See `HttpSearch`."""
         listed = msgspec.json.decode(body, type=_Listed).results
         return [_result(each, "content") for each in listed]
@@ -152,11 +152,11 @@ class BraveSearch(HttpSearch):
         headers = {"X-Subscription-Token": self._key, "Accept": "application/json"}
         return client.build_request("GET", self._url, params=parameters, headers=headers)
 
-    def results(self, body: bytes) -> Sequence[Result]:
+    def results(self, body: bytes) -> Sequence[SearchHit]:
         """See `HttpSearch`. Its texts are HTML."""
         listed = msgspec.json.decode(body, type=_BraveAnswer).web.results
         found = (_result(each, "description") for each in listed)
-        return [Result(_plain(each.title), each.url, _plain(each.snippet)) for each in found]
+        return [SearchHit(_plain(each.title), each.url, _plain(each.snippet)) for each in found]
 
 
 class TavilySearch(HttpSearch):
@@ -174,7 +174,7 @@ class TavilySearch(HttpSearch):
         body = given | {name: [*named] for name, named in lists.items() if named}
         return client.build_request("POST", self._url, json=body, headers=headers)
 
-    def results(self, body: bytes) -> Sequence[Result]:
+    def results(self, body: bytes) -> Sequence[SearchHit]:
         """See `HttpSearch`."""
         listed = msgspec.json.decode(body, type=_Listed).results
         return [_result(each, "content") for each in listed]
@@ -198,9 +198,9 @@ def _narrowed(query: str, domains: Domains) -> str:
     return " ".join([query, *wanted, *(f"-site:{domain}" for domain in domains.blocked[:_SITES])])
 
 
-def _result(given: dict[str, Any], text: str) -> Result:
+def _result(given: dict[str, Any], text: str) -> SearchHit:
     title, url, snippet = (str(given.get(name) or "") for name in ("title", "url", text))
-    return Result(title, url, snippet)
+    return SearchHit(title, url, snippet)
 
 
 def _plain(html: str) -> str:

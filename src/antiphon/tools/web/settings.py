@@ -9,7 +9,7 @@ from msgspec import Struct
 from antiphon.tools.settings import invalid_setting, parse_settings
 
 
-class Extent(Struct, frozen=True):
+class ResultSize(Struct, frozen=True):
     """The size of the results of a search.
 
     At most so many `results`, and so many characters of each `snippet`.
@@ -19,7 +19,11 @@ class Extent(Struct, frozen=True):
     snippet: int
 
 
-EXTENTS: Mapping[str, Extent] = {"low": Extent(5, 200), "medium": Extent(10, 300), "high": Extent(20, 400)}
+EXTENTS: Mapping[str, ResultSize] = {
+    "low": ResultSize(5, 200),
+    "medium": ResultSize(10, 300),
+    "high": ResultSize(20, 400),
+}
 """`search_context_size` → how much is shown."""
 
 
@@ -43,7 +47,7 @@ class SearchSettings(Struct, frozen=True):
     """A tool as the request gave it. `user_location` is text for the model."""
 
     domains: Domains = Domains()
-    extent: Extent = EXTENTS["medium"]
+    extent: ResultSize = EXTENTS["medium"]
     user_location: str = ""
 
 
@@ -59,7 +63,7 @@ class _Location(Struct, frozen=True):
     timezone: str | None = None
 
 
-class _Given(Struct, frozen=True):
+class _RequestSettings(Struct, frozen=True):
     """The fields of OpenAI's `web_search` and `web_search_preview` tools that are acted on.
 
     One whose `external_web_access` is false is not offered, and never comes here.
@@ -71,13 +75,13 @@ class _Given(Struct, frozen=True):
     external_web_access: bool | None = None
 
 
-READ = ("type", *_Given.__struct_fields__)
+READ = ("type", *_RequestSettings.__struct_fields__)
 """The members of the tool that are acted on."""
 
 
 def parse_web_settings(settings: Mapping[str, Any], where: str) -> SearchSettings:
     """The settings at `where` in a request. Raises RequestError."""
-    given = parse_settings(settings, _Given, where)
+    given = parse_settings(settings, _RequestSettings, where)
     filters = given.filters or _Filters()
     size = given.search_context_size or "medium"
     if size not in EXTENTS:

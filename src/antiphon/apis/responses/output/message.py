@@ -23,11 +23,11 @@ from antiphon.apis.responses.output.item import (
 )
 from antiphon.apis.responses.resource import LogProb, OutputMessage, OutputText, TopLogProb
 from antiphon.core.chunks import Token
-from antiphon.core.citations import Cited
+from antiphon.core.citations import CitationMark
 from antiphon.core.events import Delta
 from antiphon.core.items import Item, Message
 
-Cite = Callable[[str], Sequence[Cited]]
+Cite = Callable[[str], Sequence[CitationMark]]
 """The citations in a text."""
 
 
@@ -58,7 +58,7 @@ class ContainerFileCitation(Struct, tag_field="type", tag="container_file_citati
     end_index: int
 
 
-def annotation_of(cited: Cited) -> FileCitation | UrlCitation | ContainerFileCitation:
+def annotation_of(cited: CitationMark) -> FileCitation | UrlCitation | ContainerFileCitation:
     """The annotation of a citation."""
     if cited.written is not None:
         name = cited.written.path.rpartition("/")[2]
@@ -68,7 +68,7 @@ def annotation_of(cited: Cited) -> FileCitation | UrlCitation | ContainerFileCit
     return UrlCitation(cited.url, cited.title, cited.start, cited.end)
 
 
-def _no_citations(text: str) -> Sequence[Cited]:
+def _no_citations(text: str) -> Sequence[CitationMark]:
     return ()
 
 

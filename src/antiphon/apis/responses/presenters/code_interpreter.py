@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from antiphon.apis.custom_tools import InputReader, to_input
-from antiphon.apis.given import Given, json_text
+from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.events import CALL, event
 from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
-from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item, rest
+from antiphon.apis.responses.presenters.presenter import PresentedCall, Presenter, output_item, rest
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.containers import container_id
 from antiphon.core.events import Delta
 from antiphon.core.items import FunctionCall, Item
-from antiphon.core.tool_result import Printed, ToolResult
+from antiphon.core.tool_result import ProgramDetails, ToolResult
 
 TOOL = "code_interpreter"
 ARGUMENT = "code"
@@ -33,13 +33,13 @@ LogsDelta = event("response.code_interpreter_call_logs.delta", *CALL, "delta")
 LogsDone = event("response.code_interpreter_call_logs.done", *CALL, "logs")
 
 
-class Logs(Struct, tag_field="type", tag="logs"):
+class LogsOutput(Struct, tag_field="type", tag="logs"):
     """All that a program printed."""
 
     logs: str
 
 
-class Image(Struct, tag_field="type", tag="image"):
+class ImageOutput(Struct, tag_field="type", tag="image"):
     """A picture that a program has drawn, as a data URL."""
 
     url: str
@@ -52,7 +52,7 @@ class CodeCallItem(Struct, tag_field="type", tag="code_interpreter_call"):
     status: str
     container_id: str
     code: str
-    outputs: tuple[Logs | Image, ...] = ()
+    outputs: tuple[LogsOutput | ImageOutput, ...] = ()
 
 
 class CodePresenter(Presenter):
@@ -60,7 +60,7 @@ class CodePresenter(Presenter):
 
     type = "code_interpreter_call"
 
-    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: ToolCall) -> None:
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: PresentedCall) -> None:
         super().__init__(numbers, position, call)
         self._frame = frame(CodeDelta, *position)
         given = call.hosted.settings.get("container")
@@ -70,7 +70,7 @@ class CodePresenter(Presenter):
         self._shows_logs = LOGS in call.include
 
     @classmethod
-    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+    def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
         """A call of the function that the model knows the tool by, and what was printed."""
         call_id, name = item.text("id"), tools.offered(TOOL).name
         yield FunctionCall(call_id, name, json_text({ARGUMENT: item.text_or_none("code") or ""}))
@@ -79,9 +79,9 @@ class CodePresenter(Presenter):
 
     def item(self, status: str) -> CodeCallItem:
         """The program, with what it printed."""
-        outputs: tuple[Logs | Image, ...] = (Logs(self._logs),) if self._logs else ()
+        outputs: tuple[LogsOutput | ImageOutput, ...] = (LogsOutput(self._logs),) if self._logs else ()
         if self.result is not None:
-            outputs = (Logs(self._logs), *_pictures(self.result))
+            outputs = (LogsOutput(self._logs), *_pictures(self.result))
         return CodeCallItem(self.position.id, self.status_of(status), self._container, self.text, outputs)
 
     def start(self) -> list[bytes]:
@@ -128,12 +128,12 @@ class CodePresenter(Presenter):
 def _logs(result: ToolResult) -> str:
     """What a program printed, or why it was not run."""
     match result:
-        case ToolResult(details=Printed(logs), failed=False):
+        case ToolResult(details=ProgramDetails(logs), failed=False):
             return logs
     return result.text
 
 
-def _pictures(result: ToolResult) -> Iterator[Image]:
-    if isinstance(result.details, Printed):
+def _pictures(result: ToolResult) -> Iterator[ImageOutput]:
+    if isinstance(result.details, ProgramDetails):
         for picture in result.media:
-            yield Image(f"data:image/png;base64,{b64encode(picture).decode()}")
+            yield ImageOutput(f"data:image/png;base64,{b64encode(picture).decode()}")

@@ -5,20 +5,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.apis.given import Given, json_text
+from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.output.item import IN_PROGRESS
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.file_search import FileResult
 from antiphon.core.items import FunctionCall, Item, object_in
-from antiphon.core.tool_result import FilesSearched
+from antiphon.core.tool_result import FileSearchDetails
 
 TOOL = "file_search"
 RESULTS = "file_search_call.results"
 """The value of `include` that adds what was found."""
 
 
-class Result(Struct, frozen=True):
+class FileSearchResult(Struct, frozen=True):
     """A part of a file that was found."""
 
     file_id: str
@@ -34,7 +34,7 @@ class FileSearchItem(Struct, tag_field="type", tag="file_search_call"):
     id: str
     status: str
     queries: tuple[str, ...]
-    results: tuple[Result, ...] | None = None
+    results: tuple[FileSearchResult, ...] | None = None
 
 
 class FileSearchPresenter(Presenter):
@@ -43,7 +43,7 @@ class FileSearchPresenter(Presenter):
     type = "file_search_call"
 
     @classmethod
-    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+    def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
         """The search, and what was found, where the item holds it: else nothing can be shown of it."""
         results = item.value.get("results")
         if not isinstance(results, list) or not results:
@@ -60,7 +60,7 @@ class FileSearchPresenter(Presenter):
     def item(self, status: str) -> FileSearchItem:
         """The search, with what was found once that is known."""
         details = self.result.details if self.result else None
-        found = details if isinstance(details, FilesSearched) else None
+        found = details if isinstance(details, FileSearchDetails) else None
         results = None
         if found is not None and RESULTS in self.call.include:
             results = tuple(map(_shown, found.results))
@@ -76,8 +76,8 @@ class FileSearchPresenter(Presenter):
         return [] if self.failed else [self.stage("completed")]
 
 
-def _shown(found: FileResult) -> Result:
-    return Result(found.file_id, found.filename, found.score, found.attributes, found.text)
+def _shown(found: FileResult) -> FileSearchResult:
+    return FileSearchResult(found.file_id, found.filename, found.score, found.attributes, found.text)
 
 
 def _queries(arguments: str) -> tuple[str, ...]:

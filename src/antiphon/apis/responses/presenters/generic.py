@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.apis.given import Given, json_text
+from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.events import CALL, event
 from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
-from antiphon.apis.responses.presenters.presenter import Presenter, ToolCall, output_item
+from antiphon.apis.responses.presenters.presenter import PresentedCall, Presenter, output_item
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.items import FunctionCall, Item
 from antiphon.core.tool_result import RemoteFailure
@@ -64,12 +64,12 @@ class GenericPresenter(Presenter):
 
     type = "mcp_call"
 
-    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: ToolCall) -> None:
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: PresentedCall) -> None:
         super().__init__(numbers, position, call)
         self.frame = frame(McpArgumentsDelta, *position)
 
     @classmethod
-    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+    def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
         """A call, under the name that the model knows its function by if it is offered, and its result."""
         call_id, name = item.text("id"), item.named("name")
         for function in tools.functions:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from antiphon.apis.given import Given
+from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.events import StageEvent
 from antiphon.apis.responses.output.item import ItemPosition, OpenItem, SequenceNumbers
 from antiphon.apis.responses.stored import StoredItem
@@ -26,7 +26,7 @@ from antiphon.core.turn import Hosted
 FAILED = "failed"
 
 
-class ToolCall(Struct, frozen=True):
+class PresentedCall(Struct, frozen=True):
     """A call, as its presenter needs to know it. `include` is what the request wants included.
 
     One that the client has `approved` has the id of the request for it.
@@ -50,7 +50,7 @@ class Presenter(OpenItem):
     type: ClassVar[str]
     result_type: ClassVar[str | None] = None
 
-    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: ToolCall) -> None:
+    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: PresentedCall) -> None:
         super().__init__(numbers, position)
         self.call = call
         self.result: ToolResult | None = None
@@ -64,7 +64,7 @@ class Presenter(OpenItem):
         return (cls.type,) if cls.result_type is None else (cls.type, cls.result_type)
 
     @classmethod
-    def read(cls, item: Given, tools: Toolbox) -> Iterator[items.Item]:
+    def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[items.Item]:
         """What a model with these tools is shown of an item in a conversation: nothing, unless overridden.
 
         Raises RequestError, naming the item.

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.apis.given import Given, json_text
+from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.client_tools import command_events
 from antiphon.apis.responses.events import CALL, event
 from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers
@@ -17,7 +17,7 @@ from antiphon.apis.responses.tools import Toolbox
 from antiphon.core import shell_commands
 from antiphon.core.containers import container_id
 from antiphon.core.items import FunctionCall, Item, object_in
-from antiphon.core.tool_result import Executed, ToolResult
+from antiphon.core.tool_result import CommandDetails, ToolResult
 
 TOOL = "shell"
 NOT_RUN, KILLED = 126, 137
@@ -48,7 +48,7 @@ class ShellAction(Struct):
     max_output_length: int | None
 
 
-class Container(Struct, tag_field="type", tag="container_reference"):
+class ContainerReference(Struct, tag_field="type", tag="container_reference"):
     """Where commands are run."""
 
     container_id: str
@@ -61,7 +61,7 @@ class ShellCallItem(Struct, tag_field="type", tag="shell_call"):
     status: str
     call_id: str
     action: ShellAction
-    environment: Container
+    environment: ContainerReference
 
 
 class Exit(Struct, tag_field="type", tag="exit"):
@@ -99,7 +99,7 @@ class ShellPresenter(Presenter):
     result_type = "shell_call_output"
 
     @classmethod
-    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+    def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
         """A call of the function that the model knows the tool by, and its result."""
         if item.value["type"] == cls.result_type:
             call_id = item.text_or_none("call_id") or item.text("id")
@@ -114,7 +114,7 @@ class ShellPresenter(Presenter):
         """The commands; none before they have been streamed."""
         action = self._action
         shown = replace(action, commands=()) if status == IN_PROGRESS else action
-        container = Container(container_id(TOOL, self.call.response_id))
+        container = ContainerReference(container_id(TOOL, self.call.response_id))
         return ShellCallItem(self.position.id, status, self.call.id, shown, container)
 
     def end(self, item: Item) -> list[bytes]:
@@ -198,8 +198,8 @@ def _command_line(words: tuple[str, ...]) -> str:
 def _output(result: ToolResult) -> ShellOutput:
     """What a command printed; why it was not run, if it was not."""
     match result.details:
-        case Executed(stdout, stderr, None):
+        case CommandDetails(stdout, stderr, None):
             return ShellOutput(stdout, stderr, Timeout())
-        case Executed(stdout, stderr, int(code)):
+        case CommandDetails(stdout, stderr, int(code)):
             return ShellOutput(stdout, stderr, Exit(code))
     return ShellOutput("", result.text, Exit(NOT_RUN))

@@ -12,13 +12,13 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.apis.given import Given, json_text
+from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.output.item import INCOMPLETE
 from antiphon.apis.responses.presenters.presenter import FAILED, Presenter, output_item
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core import tool_result as cited
 from antiphon.core.items import FunctionCall, Item, object_in
-from antiphon.core.tool_result import Found, Opened, Searched, ToolResultDetails
+from antiphon.core.tool_result import FindDetails, OpenDetails, SearchDetails, ToolResultDetails
 
 TOOL = "web_search"
 SOURCES = "web_search_call.action.sources"
@@ -29,7 +29,7 @@ RESULTS = "web_search_call.results"
 _LINE = re.compile(r"^L(\d{1,9}): (.*)$", re.MULTILINE)
 
 
-class Source(Struct, tag_field="type", tag="url"):
+class WebSearchSource(Struct, tag_field="type", tag="url"):
     """A page that a search found."""
 
     url: str
@@ -40,7 +40,7 @@ class SearchAction(Struct, tag_field="type", tag="search"):
 
     query: str
     queries: tuple[str, ...]
-    sources: tuple[Source, ...] | UnsetType = UNSET
+    sources: tuple[WebSearchSource, ...] | UnsetType = UNSET
 
 
 class OpenPageAction(Struct, tag_field="type", tag="open_page"):
@@ -59,7 +59,7 @@ class FindAction(Struct, tag_field="type", tag="find_in_page"):
 WebAction = SearchAction | OpenPageAction | FindAction
 
 
-class Result(Struct):
+class WebSearchResult(Struct):
     """What the model was shown of a page."""
 
     url: str
@@ -73,7 +73,7 @@ class WebCallItem(Struct, tag_field="type", tag="web_search_call"):
     id: str
     status: str
     action: WebAction
-    results: tuple[Result, ...] | UnsetType = UNSET
+    results: tuple[WebSearchResult, ...] | UnsetType = UNSET
 
 
 class WebPresenter(Presenter):
@@ -82,7 +82,7 @@ class WebPresenter(Presenter):
     type = "web_search_call"
 
     @classmethod
-    def read(cls, item: Given, tools: Toolbox) -> Iterator[Item]:
+    def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
         """The call, and what the item holds of what was found: without that nothing is shown of it."""
         action = item.object_or_none("action")
         found = [] if action is None else [*_found_pages(item, action)]
@@ -98,7 +98,7 @@ class WebPresenter(Presenter):
     def item(self, status: str) -> WebCallItem:
         """What is done, or was done, once that is known. No status says that it was cut: it failed."""
         status = FAILED if status == INCOMPLETE else self.status_of(status)
-        results: tuple[Result, ...] | UnsetType = UNSET
+        results: tuple[WebSearchResult, ...] | UnsetType = UNSET
         if RESULTS in self.call.include and self.result is not None and self.result.shown is not None:
             results = tuple(_results(self.result.text, self.result.shown.sources))
         return WebCallItem(self.position.id, status, self._action(), results)
@@ -114,22 +114,22 @@ class WebPresenter(Presenter):
     def _action(self) -> WebAction:
         details = self.result.details if self.result else None
         action = done_action(details) or requested_action(self.call.hosted.action, self.text)
-        if SOURCES in self.call.include and isinstance(details, Searched):
+        if SOURCES in self.call.include and isinstance(details, SearchDetails):
             assert isinstance(action, SearchAction)
-            action.sources = tuple(map(Source, details.sources))
+            action.sources = tuple(map(WebSearchSource, details.sources))
         return action
 
 
-def _results(text: str, sources: Sequence[cited.Source]) -> Iterator[Result]:
+def _results(text: str, sources: Sequence[cited.CitablePage]) -> Iterator[WebSearchResult]:
     """The numbered lines that were shown, each of them with the page that it is about."""
     lines = [(int(line[1]), line[2]) for line in _LINE.finditer(text)]
     ends = (*(source.line for source in sources[1:]), sys.maxsize)
     for source, end in zip(sources, ends, strict=True):
         about = "\n".join(line for number, line in lines if source.line <= number < end)
-        yield Result(source.url, source.title, about)
+        yield WebSearchResult(source.url, source.title, about)
 
 
-def _found_pages(item: Given, action: Given) -> Iterator[str]:
+def _found_pages(item: RequestObject, action: RequestObject) -> Iterator[str]:
     """What an item holds of what was found."""
     for holder, name in ((item, "results"), (action, "sources")):
         if isinstance(holder.value.get(name), list):
@@ -165,11 +165,11 @@ def requested_action(action: str, arguments: str) -> WebAction:
 def done_action(details: ToolResultDetails | None) -> WebAction | None:
     """What was done, None if that is unknown."""
     match details:
-        case Searched():
+        case SearchDetails():
             return SearchAction(details.query, (details.query,))
-        case Opened():
+        case OpenDetails():
             return OpenPageAction(details.url)
-        case Found():
+        case FindDetails():
             return FindAction(details.url or "", details.pattern)
     return None
 

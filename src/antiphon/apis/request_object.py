@@ -17,7 +17,7 @@ Object = dict[str, Any]
 """A JSON object."""
 
 
-class Given(NamedTuple):
+class RequestObject(NamedTuple):
     """A JSON object, and where in the request it stands."""
 
     value: Mapping[str, Any]
@@ -51,12 +51,12 @@ class Given(NamedTuple):
             return value
         raise self.wrong(name, "Expected true or false.")
 
-    def object_or_none(self, name: str) -> "Given | None":
+    def object_or_none(self, name: str) -> "RequestObject | None":
         """The object of this name, None if it is absent or null."""
         value = self.value.get(name)
         return None if value is None else given(value, self.place(name))
 
-    def objects(self, name: str) -> "list[Given]":
+    def objects(self, name: str) -> "list[RequestObject]":
         """The objects in the array of this name, none if it is absent or null."""
         value = self.value.get(name)
         if not isinstance(value, list | None):
@@ -80,11 +80,11 @@ class Given(NamedTuple):
         return RequestError(f"Invalid value for '{param}': {remedy}", param=param)
 
 
-def given(value: object, where: str) -> Given:
+def given(value: object, where: str) -> RequestObject:
     """A value that has to be an object. Raises RequestError."""
     if not isinstance(value, dict):
         raise RequestError(f"Invalid value for '{where}': Expected an object.", param=where)
-    return Given(value, where)
+    return RequestObject(value, where)
 
 
 def json_text(value: object) -> str:
