@@ -41,8 +41,8 @@ class Fault(NamedTuple):
 FAULTS = {
     "an event is dropped at a takeover": Fault(
         "app/journal.py",
-        "new = lines[known:] if known > 0 else lines",
-        "new = lines[known + 1 :] if known > 0 else lines",
+        "            lines = lines[known:]\n",
+        "            lines = lines[known + 1 :]\n",
         "a reader gets event|has another number|never end|follows",
     ),
     "a lease is taken that has not run out": Fault(

@@ -28,7 +28,7 @@ from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
-from antiphon.run.drive import Client, Driver, Journal, Projection
+from antiphon.run.drive import Client, DeltaEncoder, Driver, Journal, Projection
 from antiphon.run.endings import Ending
 from antiphon.run.generation import GenerationRun, Interceptors
 from tests.run.support import PROMPT, STOP, Speaker, request
@@ -130,7 +130,7 @@ class Records(Journal):
     """A journal that opens late, and keeps what it records."""
 
     def __init__(self, *, needs_events: bool) -> None:
-        self.needs_events = needs_events
+        self._needs_events = needs_events
         self.lines: list[bytes] = []
         self.events: list[Event] = []
 
@@ -141,6 +141,13 @@ class Records(Journal):
         self.events += events
         self.lines += lines
         return lines
+
+    def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
+        def encode_delta(text: str, tokens: tuple[Token, ...]) -> bytes:
+            self.lines.append(encode(text, tokens))
+            return self.lines[-1]
+
+        return None if self._needs_events else encode_delta
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         self.lines += lines

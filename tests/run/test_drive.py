@@ -22,7 +22,7 @@ from antiphon.core.errors import (
 from antiphon.core.events import Event, Finished, TextDelta
 from antiphon.core.turn import Sampling
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import CLIENT, LARGE, Client, Driver, in_turn, own_turn, pieces
+from antiphon.run.drive import CLIENT, LARGE, Client, DeltaEncoder, Driver, in_turn, own_turn, pieces
 from antiphon.run.endings import (
     ENDINGS,
     CancelRequestedError,
@@ -108,8 +108,6 @@ class Words:
 class Notes:
     """A journal that keeps what it is given; `opening` is what has to be awaited before the first line."""
 
-    needs_events = False
-
     def __init__(
         self,
         opening: Awaitable[None] | None = None,
@@ -137,6 +135,8 @@ class Notes:
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         self.lines += lines
         return lines
+
+    def delta_encoder(self, encode: DeltaEncoder) -> None: ...
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         self.closing.set()

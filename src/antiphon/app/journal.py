@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.record import finish_from_record
+from antiphon.core.chunks import Token
 from antiphon.core.errors import StoreError
 from antiphon.engines.engine import Prompt
-from antiphon.run.drive import Journal, Projection, pieces
+from antiphon.run.drive import DeltaEncoder, Journal, Projection, pieces
 from antiphon.run.endings import Ending, LostError, Stored
 from antiphon.run.replay import ReplayLog
 from antiphon.store.records import (
@@ -116,9 +117,9 @@ class StreamJournal(ResponseJournal):
         self.stored: Sequence[LogEntry] = ()
         self._stop: Stop | None = None
         self._unwritten: StoreError | None = None  # why some of the log is not
-        self._made = 0  # sequence number of the next wire event
-        self._logged = self.last + 1  # that of the next one for the log
-        self._lines: list[bytes] = []
+        self._known = self.last + 1  # so many of the next wire events are in the log already
+        self._logged = self.last + 1  # sequence number of the first of `_lines`
+        self._lines: list[bytes] = []  # for the log; always the same list
 
     def stop(self, reason: Exception) -> None:
         """See `Writable`."""
@@ -140,16 +141,30 @@ class StreamJournal(ResponseJournal):
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         """Have these wire events written soon; those of them that are new."""
-        # A projection counts from 0, also that of a response which is continued: it makes again what the log
-        # has. `_logged` with `_lines` is the first number that neither the log nor the writer has yet.
-        known = self._logged + len(self._lines) - self._made
-        self._made += len(lines)
-        new = lines[known:] if known > 0 else lines
-        if new:
+        # A projection counts from 0, also that of a response that is continued: it makes all again.
+        if self._known:
+            known, self._known = self._known, max(0, self._known - len(lines))
+            lines = lines[known:]
+        if lines:
             if not self._lines:
                 self._writer.notify(self)
-            self._lines += new
-        return new
+            self._lines += lines
+        return lines
+
+    def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
+        """See `Journal`."""
+        if self.behind:
+            return None
+        lines, notify = self._lines, self._writer.notify
+
+        def encode_delta(text: str, tokens: tuple[Token, ...]) -> bytes:
+            line = encode(text, tokens)
+            if not lines:
+                notify(self)
+            lines.append(line)
+            return line
+
+        return encode_delta
 
     def take(self) -> Append | None:
         """See `Writable`."""
@@ -177,8 +192,9 @@ class StreamJournal(ResponseJournal):
             return ()
         chunks = self.replay.new() if self.replay else b""
         first, self._logged = self._logged, self._logged + len(self._lines)
-        lines, self._lines = self._lines, []
-        return entries_of(first, lines, chunks)
+        entries = entries_of(first, self._lines, chunks)
+        self._lines.clear()
+        return entries
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         """Write the end: these last wire events, the response, its items.
@@ -248,7 +264,7 @@ class BackgroundJournal(StreamJournal):
     @property
     def behind(self) -> bool:
         """See `Journal`."""
-        return self._made < self._logged
+        return self._known > 0
 
     async def calls_begin(self, count: int) -> None:
         """Who continues the answer runs none of them again that may have been run."""
@@ -295,8 +311,6 @@ class CompletionJournal(Journal):
 class StreamedCompletionJournal(CompletionJournal):
     """The same for an answer that is streamed: the full answer is built beside the stream."""
 
-    needs_events = True
-
     def prompted(self, prompts: Sequence[Prompt]) -> None:
         """See `Journal`."""
         self._builder.prompted(prompts)
@@ -305,6 +319,9 @@ class StreamedCompletionJournal(CompletionJournal):
         """Build the answer."""
         self._builder.push(choice, events)
         return lines
+
+    def delta_encoder(self, encode: DeltaEncoder) -> None:
+        """See `Journal`: the answer is built of events."""
 
 
 class CallJournal(Journal):

@@ -86,8 +86,11 @@ def _take_turn(loop: asyncio.AbstractEventLoop, turns: deque[Callable[[], None]]
             loop.call_soon(_take_turn, loop, turns)
 
 
-def pieces(values: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def pieces(values: list[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """These values in pieces of at most `LARGE` bytes, or of one value."""
+    if values and sum(map(size, values)) <= LARGE:  # nearly always
+        yield values
+        return
     piece: list[T] = []
     total = 0
     for value in values:
@@ -156,8 +159,6 @@ class Journal:
 
     background = False
     """No client waits for the answer: another server may go on with it."""
-    needs_events = False
-    """What it stores is made of events, and not of their wire events alone."""
 
     @property
     def behind(self) -> bool:
@@ -177,6 +178,10 @@ class Journal:
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         """Store these wire events soon; those of them that are new to the client."""
         return lines
+
+    def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
+        """`encode`, and what `record` does with the wire event; None if that is not all, or needs events."""
+        return encode
 
     async def calls_begin(self, count: int) -> None:
         """Store that so many calls of the server's tools are begun in all, before the last of them are."""
@@ -280,20 +285,10 @@ class Driver:
 
         Most of an answer is such deltas. With it, each takes half the calls, and no event is made of it.
         """
-        encode, journal, client = self._projection.delta_encoder(choice, delta), self._journal, self._client
-        if encode is None:
-            return None
-        if journal is None:
-            return client.delta_writer(encode)
-        if journal.needs_events:
-            return None
-        record = journal.record
-
-        def write(text: str, tokens: tuple[Token, ...]) -> None:
-            if lines := record(choice, (), [encode(text, tokens)]):
-                client.write(lines)
-
-        return write
+        encode = self._projection.delta_encoder(choice, delta)
+        if encode is not None and self._journal is not None:
+            encode = self._journal.delta_encoder(encode)
+        return None if encode is None else self._client.delta_writer(encode)
 
     @property
     def begun(self) -> bool:
