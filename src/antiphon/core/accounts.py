@@ -1,11 +1,12 @@
 """Accounts: what the holder of an API key may do on this server, and how much of the limits is left.
 
-Each key has one `Account`, as long as the server runs. It is found in the `Observation` of a request:
-`Models` asks it for models, `AnswerSource` for a place and for tokens, and when the request is over, what it
-really used is settled. A request that no key stands behind has `ANYONE`, who may do everything.
+Each key has one `Account` as long as the server runs. It is found in the `Observation` of a request: `Models`
+checks there which models the key may use, `AnswerSource` reserves a place and tokens, and when the request is
+over, the reservation is replaced by the tokens really used. A request without a key has the account `ANYONE`,
+which has no restrictions.
 
-What is allowed per minute is a `Bucket`: it fills evenly, so that there is no border of a minute to wait
-for. It may be overdrawn by answers that said nothing of their length; then the next ones wait.
+A limit per minute is a `Bucket`. It fills continuously, so nobody has to wait for the start of a minute.
+Answers whose length was not known beforehand may overdraw it; later answers then wait.
 """
 
 from collections.abc import Iterator, Set
@@ -21,10 +22,10 @@ from antiphon.core.errors import RateLimitError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 
 AccountScope = Literal["inference", "stored", "metrics", "admin"]
-"""What a key may be for: answers; what is stored; `/metrics`; changes of the server itself."""
+"""What a key may be used for: answers, stored objects, `/metrics`, changes of the server itself."""
 CLIENT_SCOPES: frozenset[AccountScope] = frozenset({"inference", "stored"})
 LIMIT_HEADERS = ("limit", "remaining", "reset")
-"""What the headers say of each limit."""
+"""The names that the headers have for each limit."""
 MINUTE = 60
 LONGEST_WAIT = 60
 """The longest `Retry-After`, in seconds: OpenAI's give up above 120, Anthropic's wait for as long."""
@@ -33,7 +34,10 @@ _PerMinute = Annotated[int, Meta(ge=1)]
 
 
 class Rules(Struct, frozen=True):
-    """What one key may do. `models` are names and patterns, none for all; `expires` is in UNIX seconds."""
+    """The permissions and limits of a key.
+
+    `models` are names and patterns, none for all; `expires` is in UNIX seconds.
+    """
 
     models: tuple[str, ...] = ()
     scopes: Set[AccountScope] = CLIENT_SCOPES
@@ -44,7 +48,7 @@ class Rules(Struct, frozen=True):
 
 
 class Bucket:
-    """So many of something per minute. Times are those of `monotonic`."""
+    """A limit per minute. Times are those of `monotonic`."""
 
     __slots__ = ("_at", "_left", "limit")
 
@@ -55,18 +59,18 @@ class Bucket:
 
     @property
     def left(self) -> float:
-        """How many there are now; less than none if it is overdrawn."""
+        """How much is left now; negative if it is overdrawn."""
         now = monotonic()
         self._left = min(self.limit, self._left + (now - self._at) * self.limit / MINUTE)
         self._at = now
         return self._left
 
     def take(self, amount: float) -> None:
-        """Take so many, whether they are there or not; less than none are given back."""
+        """Take an amount, available or not; a negative one is given back."""
         self._left = min(self.limit, self.left - amount)
 
     def seconds(self, amount: float) -> float:
-        """How long it takes until there are so many; 0 if they are there."""
+        """The seconds until the amount is available; 0 if it is."""
         return max(0.0, (amount - self.left) * MINUTE / self.limit)
 
 
@@ -82,7 +86,7 @@ class Account:
         self.change(rules)
 
     def change(self, rules: Rules) -> None:
-        """Go by these rules from now on. What was used stays used where a limit is the same."""
+        """Apply these rules from now on. The use of a limit that stays the same is kept."""
         self.rules = rules
         self.requests = _changed(self.requests, rules.requests_per_minute)
         self.tokens = _changed(self.tokens, rules.tokens_per_minute)
@@ -93,11 +97,11 @@ class Account:
         return self.rules.expires is not None and time() >= self.rules.expires
 
     def may_use(self, *names: str) -> bool:
-        """Whether the key is for a model with one of these names."""
+        """Whether the key may use a model with one of these names."""
         patterns = self.rules.models
         return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
-    # How much: each raises RateLimitError where there is none left
+    # Limits: each method raises RateLimitError if nothing is left
 
     def admit(self) -> None:
         """Count a request."""
@@ -106,7 +110,7 @@ class Account:
             self.requests.take(1)
 
     def answering(self) -> "_RunningAnswer":
-        """Have a place for one answer while the block runs."""
+        """Hold a place for one answer while the block runs."""
         return _RunningAnswer(self)
 
     def begin_answer(self) -> None:
@@ -122,7 +126,10 @@ class Account:
         self._running -= 1
 
     def reserve(self, tokens: int) -> int:
-        """Take what an answer may need; how many were taken. Raises RequestError for what never can be."""
+        """Reserve the tokens that an answer may need; returns how many.
+
+        Raises RequestError if it can never have them.
+        """
         if self.tokens is None:
             return 0
         if tokens > self.tokens.limit:
@@ -149,13 +156,13 @@ class Account:
 
     @property
     def in_background(self) -> "Account":
-        """The same for work that nobody waits for: it is not refused, but uses up tokens all the same."""
+        """The account for background work: it is not refused, but its tokens are counted."""
         return _Background(self)
 
     # Headers
 
     def openai_headers(self) -> Iterator[tuple[str, str]]:
-        """What is left, as OpenAI's clients look for it."""
+        """What is left, in the headers that OpenAI's clients read."""
         for what, bucket in self._buckets():
             yield f"x-ratelimit-limit-{what}", str(bucket.limit)
             yield f"x-ratelimit-remaining-{what}", str(max(0, int(bucket.left)))
@@ -210,7 +217,7 @@ def _changed(bucket: Bucket | None, limit: int | None) -> Bucket | None:
 
 
 def _duration(seconds: float) -> str:
-    """As OpenAI writes one: `12ms`, `1s`, `6m0s`."""
+    """A duration as OpenAI writes it: `12ms`, `1s`, `6m0s`."""
     if seconds < 1:
         return f"{ceil(seconds * 1000)}ms"
     minutes, rest = divmod(ceil(seconds), 60)
@@ -218,4 +225,4 @@ def _duration(seconds: float) -> str:
 
 
 ANYONE = Account("", "anyone", Rules())
-"""Whoever sends a request to a server without keys."""
+"""The account of all requests to a server without keys."""

@@ -1,10 +1,9 @@
-"""Builds the items of an answer from its events: the only place where text is put together.
+"""Builds the items of an answer from its events: the only place where their text is joined.
 
-The events of one choice pass through one `Accumulator`, over all generations of its
-answer. What starts or ends an item leaves it with the item's number, and the end
-with the item itself. So whoever needs whole items (a full answer, a response
-object, the tool loop, the checks) takes them from the events, and no two can
-disagree.
+The events of one choice pass through one `Accumulator`, over all generations of its answer. It adds the
+item's number to the events that start or end an item, and the item itself to its end. Everything that needs
+whole items (a full answer, a response object, the tool loop, the checks) takes them from these events, so all
+of them get the same items.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +32,7 @@ from antiphon.core.events import (
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
 
 PARAGRAPH = "\n\n"
-"""What stands between two messages, or two reasonings, where a client knows only one text."""
+"""The separator of two messages, or two reasonings, for clients that know only one text."""
 
 DELTAS = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta})
 """The types of the frequent events: one or more for each token."""
@@ -63,16 +62,15 @@ class Output(Struct, frozen=True):
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """The client's functions that were called, in order, incomplete ones included."""
+        """The calls of the client's functions, in order, incomplete ones included."""
         return tuple([item for item in self.items if isinstance(item, FunctionCall) and not item.hosted])
 
 
 class Accumulator:
     """Numbers the items of one choice, and builds them.
 
-    `items` are those that are done. `pieces` is the text of the item that is open:
-    whoever handles deltas on the hot path may append their text here instead of
-    calling `push` for them.
+    `items` are the complete ones. `pieces` is the text of the open item: code on the hot path may append the
+    text of deltas to it instead of calling `push` for them.
     """
 
     __slots__ = ("_finished", "_opened", "items", "pieces")
@@ -84,7 +82,7 @@ class Accumulator:
         self._finished: Finished | None = None
 
     def push(self, event: Event) -> Event:
-        """Take the next event; the same event, with what is known of its item."""
+        """Process the next event; returns it with the item's number, and with the item at its end."""
         kind = type(event)
         if kind in DELTAS:
             self.pieces.append(event.text)  # type: ignore[union-attr]
@@ -105,7 +103,7 @@ class Accumulator:
 
     def _start(self, event: TextStarted | ReasoningStarted | CallStarted) -> Event:
         self._opened = None if isinstance(event, ReasoningStarted) else event
-        # Most answers have one item, whose number is 0, as in an event without one: no copy for that.
+        # Most answers have one item, with number 0, which is also the default of events: no copy is needed.
         return replace(event, index=len(self.items)) if self.items else event
 
     def _end_text(self, event: TextEnded) -> Event:
@@ -149,7 +147,7 @@ _BUILDERS: dict[type[Event], Callable[[Accumulator, Any], Event]] = {
     ToolResultReceived: Accumulator._add_result,
     Finished: Accumulator._finish,
 }
-"""What becomes of each rare event. Those that are missing concern no item."""
+"""The handler of each rare event. The types that are not here concern no item."""
 
 
 def output_of(items: Iterable[Item], end: Finished) -> Output:

@@ -1,7 +1,7 @@
-"""Which of the model's calls a client sees: those that its tool choice allows.
+"""Filters the model's calls: a client gets only those that its tool choice allows.
 
-What else the model called becomes markup: nothing is lost, and nothing of it
-shows. Engines that are held to the tool choice never get that far.
+Other calls become markup, so no raw text is lost, and the client does not see them. With an engine that
+enforces the tool choice they do not occur.
 """
 
 from antiphon.core.events import ArgumentsDelta, CallEnded, CallStarted, Event, Finished, Markup
@@ -9,7 +9,7 @@ from antiphon.core.turn import CallMode, ToolChoice
 
 
 class CallFilter:
-    """Filters the events of one generation. `over`: as many calls as may be are made."""
+    """Filters the events of one generation. `over`: the allowed number of calls is reached."""
 
     def __init__(self, choice: ToolChoice) -> None:
         self._names = frozenset() if choice.calling is CallMode.NONE else choice.names
@@ -18,11 +18,11 @@ class CallFilter:
         self.over = False
 
     def filter(self, events: list[Event]) -> list[Event]:
-        """The events that are left. Behind the last call that may be, only the end is."""
+        """The remaining events. After the last call that is allowed, this is only the end."""
         return [self._filtered(event) for event in events]
 
     def _filtered(self, event: Event) -> Event:
-        # Markup, rather than nothing: the raw text and the tokens of all events stay what the model wrote.
+        # Markup instead of nothing: the raw text and the tokens of all events must stay those of the model.
         if self.over and not isinstance(event, Finished):
             return Markup(event.raw, event.tokens)
         if isinstance(event, CallStarted):

@@ -1,13 +1,11 @@
-"""What an engine yields: chunks of raw model text, with the tokens behind them.
+"""What an engine yields: chunks of raw model text, with their tokens.
 
-A chunk is the unit in which text leaves an engine: one token, several, or a
-character that took several tokens to complete. Its text is the truth; its
-tokens say where that text came from, for counting, log probabilities and
-replay. Chunks are stored as arrays, so that they can be played again: a field
-more goes to the end.
+A chunk is the unit in which an engine returns text: one token, several, or a character that took several
+tokens to complete. The text is authoritative; the tokens are for counts, log probabilities and replay. Chunks
+are stored as arrays, and decoded again for a replay: append new fields at the end.
 
-A server that only takes conversations does not give raw text, but parts of the answer:
-its chunks are `ChatChunk`s.
+A server that takes conversations only does not return raw text, but parts of the answer: its chunks are
+`ChatChunk`s.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +27,7 @@ class FinishReason(StrEnum):
     CONTENT_FILTER = "content_filter"
     """The server of the model did not let it go on."""
     TOOL_LIMIT = "tool_limit"
-    """What the server's tools may take in an answer was spent, and the model said nothing. No engine's."""
+    """The budget of the server's tools was used up, and the model wrote no text. Not a reason of engines."""
 
 
 class Candidate(Struct, frozen=True, gc=False, array_like=True):
@@ -63,11 +61,11 @@ class Token(Struct, frozen=True, gc=False, array_like=True):
 class Finish(Struct, frozen=True, gc=False, array_like=True):
     """The end of one generation.
 
-    `stop` is the stop string or token id that matched, None for the model's
-    own end of turn. `completion_tokens` is the engine's own count, for engines
-    that give no ids; None means "count the tokens you saw". `reasoning_tokens`, which
-    are among them, and `prompt_tokens` are counts of an engine that is asked with conversations.
-    `kv_transfer_params` is what a vLLM that computed the prompt says for the one that goes on with it.
+    `stop` is the stop string or token id that matched, None for the model's own end of turn.
+    `completion_tokens` is the engine's own count, for engines that give no ids; None means "count the tokens
+    of the chunks". `reasoning_tokens`, which are among them, and `prompt_tokens` are counts of an engine that
+    takes conversations. `kv_transfer_params` is what a vLLM that computed the prompt returns for the vLLM
+    that continues.
     """
 
     reason: FinishReason
@@ -81,9 +79,8 @@ class Finish(Struct, frozen=True, gc=False, array_like=True):
 class Chunk(Struct, frozen=True, gc=False, array_like=True):
     """A piece of model text. The last chunk of a generation has `finish`.
 
-    The first chunk has in `cached_tokens` how many tokens of the prompt the
-    engine did not have to compute, and in `media_tokens` how many its media took, beside
-    the tokens of its text.
+    In the first chunk, `cached_tokens` is the number of the prompt's tokens that the engine did not have to
+    compute, and `media_tokens` the number of tokens of its media, which are not among those of its text.
     """
 
     text: str
@@ -94,7 +91,7 @@ class Chunk(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PieceKind(StrEnum):
-    """What a piece of an answer is."""
+    """The kind of a piece of an answer."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -102,10 +99,10 @@ class PieceKind(StrEnum):
 
 
 class Piece(Struct, frozen=True, gc=False, array_like=True):
-    """A piece of an answer whose parts the server tells apart.
+    """A piece of an answer whose parts the server separates.
 
-    `text` is visible, or reasoning, or more of the arguments of a call. `call` tells the calls of an
-    answer apart; `id` and `name` are the call's, as soon as the server names them.
+    `text` is visible text, reasoning, or a fragment of the arguments of a call. `call` identifies the call
+    within the answer; `id` and `name` are the call's, as soon as the server names them.
     """
 
     kind: PieceKind
@@ -117,14 +114,14 @@ class Piece(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ChatChunk(Chunk, frozen=True, gc=False, array_like=False, tag="chat"):
-    """A chunk of an answer whose parts the server tells apart: `pieces`, and no text."""
+    """A chunk of an answer whose parts the server separates: `pieces`, and no text."""
 
     text: str = ""
     pieces: tuple[Piece, ...] = ()
 
 
 def merge_chunks(chunks: Sequence[Chunk]) -> Chunk:
-    """One chunk with the text and the tokens of several, of which only the last may have the end."""
+    """One chunk with the text and the tokens of several. Only the last of these may have `finish`."""
     if len(chunks) == 1:
         return chunks[0]
     merged = Chunk(

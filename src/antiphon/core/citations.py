@@ -1,8 +1,9 @@
-"""What an answer may cite, and the marks by which models do: shared by all tools that find something.
+"""What an answer may cite, and the marks with which models cite: shared by all tools that find something.
 
-A mark is text of the model's, and stays there: `【1†L8-L11】` cites lines of a page by its cursor, in the way
-that some models were trained with, `【0:2†manual.pdf】` a part of a file (`core/file_search.py`). A mark of
-nothing that was shown is text. Of a file that a program of the answer has written, its path is the mark.
+A mark is part of the model's text, and stays there: `【1†L8-L11】` cites lines of a page by its cursor, in
+the notation that some models were trained with, `【0:2†manual.pdf】` a part of a file (`core/file_search.py`). A
+mark that refers to nothing that was shown is plain text. A file that a program of the answer has written is
+cited by its path.
 """
 
 import re
@@ -24,7 +25,7 @@ _LINE = re.compile(r"^L(\d{1,7}): (.*)$", re.MULTILINE)
 class CitationMark(Struct, frozen=True):
     """A mark, from `start` to `end` of a text in characters, and the page or part of a file that it cites.
 
-    A file that was `written` is in a container. `quote` is what was shown of the lines of a page.
+    A file that was `written` is in a container. `quote` is the text of the cited lines, as it was shown.
     """
 
     start: int
@@ -38,7 +39,7 @@ class CitationMark(Struct, frozen=True):
 
 
 class Citations:
-    """What the answer has found and written so far, and may cite."""
+    """The pages and files that the answer has found or written so far, and may cite."""
 
     def __init__(self) -> None:
         self._pages: dict[int, tuple[ShownPages, list[tuple[int, str]]]] = {}  # and lines, with their numbers
@@ -46,7 +47,7 @@ class Citations:
         self._written: dict[str, tuple[str, WrittenFile]] = {}  # by path: its container, and the file
 
     def add(self, result: ToolResult) -> None:
-        """A call was run: what it has shown can be cited from now on."""
+        """Add the results of a call: they can be cited from now on."""
         if result.shown is not None:
             lines = [(int(number), line) for number, line in _LINE.findall(result.text)]
             self._pages[result.shown.cursor] = result.shown, lines
@@ -74,7 +75,7 @@ class Citations:
             at = bisect_right(begins, first) - 1
             if at >= 0:
                 source, end = shown.sources[at], [*begins[at + 1 :], _END][0]
-                # Without lines that say something, it is all of the source that is cited.
+                # A mark without lines, or with empty ones, cites the whole source.
                 named = _quote(lines, first, int(mark[3] or first)) if mark[2] else ""
                 quote = named or _quote(lines, source.line, end - 1)
                 yield CitationMark(*mark.span(), source.url, source.title, quote=quote)
@@ -93,5 +94,5 @@ class Citations:
 
 
 def _quote(lines: list[tuple[int, str]], first: int, last: int) -> str:
-    """What stands in these lines."""
+    """The text of these lines."""
     return " ".join(line for number, line in lines if first <= number <= last).strip()

@@ -1,8 +1,7 @@
-"""What an answer has to look like, as a client requests it, and as an engine can enforce it.
+"""The required form of an answer: as a client requests it, and as an engine can enforce it.
 
-`Format` is the client's side: the form of the visible text. `Constraint` is the
-engine's side: tool choice, tool schemas and format compiled into one thing
-that holds the model while it decodes. `constrain/` makes the one of the other.
+`Format` is the client's side: the form of the visible text. `Constraint` is the engine's side: tool choice,
+tool schemas and format, compiled into one constraint on generation. `constrain/` compiles it.
 """
 
 from collections.abc import Mapping
@@ -55,8 +54,8 @@ Format = JsonSchema | JsonObject | Regex | OneOf | GrammarFormat | TagFormat
 class Gbnf(Struct, frozen=True):
     """A grammar in llama.cpp's notation, whose start is `root`.
 
-    It holds from the first token on; with `triggers`, from the first of these
-    texts on, which are part of what it describes.
+    It applies from the first token on; with `triggers`, from the first of these texts on, which the grammar
+    includes.
     """
 
     text: str
@@ -64,7 +63,7 @@ class Gbnf(Struct, frozen=True):
 
 
 class StructuralTag(Struct, frozen=True):
-    """xgrammar's structural tag, as JSON text: what vLLM and SGLang enforce."""
+    """xgrammar's structural tag, as JSON text: the notation of vLLM and SGLang."""
 
     text: str
 

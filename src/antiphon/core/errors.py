@@ -48,12 +48,12 @@ class AntiphonError(Exception):
 
 
 def missing_extra(what: str, extra: str) -> str:
-    """The message for clients where `what` needs an extra that is not installed: it names no place."""
+    """The message for clients if `what` needs an extra that is not installed. It names no paths."""
     return f"{what} cannot be used here: the server is installed without the extra `{extra}`."
 
 
 def install_extra(what: str, extra: str) -> str:
-    """The message for whoever starts the server, with the command that installs the extra."""
+    """The message for the operator, with the command that installs the extra."""
     return f"{what} cannot be used without an extra: `{installing(extra)}`."
 
 
@@ -165,7 +165,7 @@ class EngineBusyError(EngineError):
 class ReplicaLostError(EngineError):
     """The server of the model stopped in the middle of the answer. Try again.
 
-    Another replica can continue it: who began a generation asks for the rest.
+    Another replica can continue it: the caller of `generate` starts a generation for the rest.
     """
 
 
@@ -177,7 +177,7 @@ class StoreError(AntiphonError):
 
     @property
     def why(self) -> str:
-        """What the database said, for the log and for whoever starts the server: not what its driver adds."""
+        """The database's own message, for the log and the operator, without what its driver adds."""
         cause = self.__cause__ or self
         original = getattr(cause, "orig", None)
         return str((original.__cause__ or original) if original else cause)
@@ -200,14 +200,14 @@ class ToolError(AntiphonError):
 
 
 def public_error(error: BaseException | None) -> AntiphonError:
-    """The error that a client may see of a failure: one of ours as it is, no details of any other."""
+    """The error that a client may see: an AntiphonError as it is; other failures without details."""
     return error if isinstance(error, AntiphonError) else EngineError()
 
 
 class naming:  # noqa: N801 - it is used as a function
-    """Have errors blame the parameters of a request by its own names, while a block runs.
+    """While a block runs, make errors name parameters as the request does.
 
-    What is below the APIs knows neutral names only; `Turn.parameters` holds those of the request.
+    Code below the APIs uses neutral names; `Turn.parameters` maps them to those of the request.
     """
 
     __slots__ = ("_parameters",)

@@ -1,23 +1,21 @@
-"""What a model writes, as it writes it: the events that a decoder makes of chunks.
+"""What a model writes, while it writes it: the events that a decoder makes from chunks.
 
-Every event knows the raw model text that it stands for. Three laws hold for
-the events of one generation, whatever the chunking, and tests hold them:
+Every event has the raw model text that it was made from. Three laws hold for the events of one generation,
+for any chunking. Tests check them:
 
 * conservation: the `raw` of all events, joined, is the model's text, and their
   `tokens`, joined, are the model's tokens;
 * split invariance: once neighbouring deltas of one kind are joined, and neighbouring
-  markup, the events do not depend on how the text was cut into chunks;
-* the full answer is a fold of these events (see `accumulator.py`), nothing else.
+  markup, the events do not depend on how the text was split into chunks;
+* the full answer is computed from these events alone (see `accumulator.py`).
 
-Items never interleave: a text, a reasoning or a call starts, gets its deltas
-and ends before the next starts. So deltas carry no index. The events that start
-and end an item carry its number in the answer, and the end carries the item
-itself: both are set by the `Accumulator` (see `accumulator.py`), not by decoders.
+Items never interleave: a text, a reasoning or a call starts, gets its deltas and ends before the next starts.
+So deltas carry no index. The events that start and end an item carry its number in the answer, and the end
+carries the item itself: both are set by the `Accumulator` (see `accumulator.py`), not by decoders.
 
-An answer may take several generations: where the model calls tools that the
-server runs, the generation ends with `ToolCallsPending` and not with `Finished`, each
-call gets a `ToolResultReceived`, and another generation follows. What a program prints that
-a call runs may come before its result, in `ToolPrinted` events.
+An answer may consist of several generations: if the model calls server tools, the generation ends with
+`ToolCallsPending` instead of `Finished`, each call gets a `ToolResultReceived`, and another generation
+follows. The output of a program that a call runs may be reported before its result, in `ToolPrinted` events.
 """
 
 from collections.abc import Mapping
@@ -34,8 +32,8 @@ from antiphon.core.tool_result import ToolResult
 class Usage(Struct, frozen=True, gc=False):
     """Tokens of one answer. `completion_tokens` includes `reasoning_tokens`.
 
-    `prompt_tokens` are those of the prompts that followed the first, where the answer took several.
-    `media_tokens` are those of the media in all prompts, which have no tokens of their own.
+    `prompt_tokens` are those of the second prompt and later ones, if the answer has several generations.
+    `media_tokens` are those of the media in all prompts: media have no tokens in the text.
     """
 
     completion_tokens: int = 0
@@ -49,10 +47,10 @@ class Usage(Struct, frozen=True, gc=False):
 
 
 class GenerationUsage(Struct, frozen=True, gc=False):
-    """Tokens of one generation of an answer that took several.
+    """Tokens of one generation of an answer that has several.
 
     `tool_output_tokens` are those of the results of the `tool_calls` that it ended with: counted with the
-    model's tokenizer or, where that is on another server, estimated. They are part of the next input.
+    model's tokenizer, or estimated if that is on another server. They are part of the next prompt.
     """
 
     input_tokens: int
@@ -64,7 +62,7 @@ class GenerationUsage(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, usage: Usage, prompt_tokens: int) -> "GenerationUsage":
-        """That of a generation whose prompt has so many tokens."""
+        """The usage of a generation with this number of prompt tokens."""
         whole = prompt_tokens + usage.prompt_tokens + usage.media_tokens
         return cls(whole, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens)
 
@@ -157,9 +155,9 @@ class Markup(Struct, frozen=True, gc=False):
 
 
 class Malformed(Struct, frozen=True, gc=False):
-    """A verdict on broken markup. The text itself follows or came before, as text or arguments.
+    """A report of malformed markup. The markup itself comes before or after it, as text or arguments.
 
-    Arguments are the beginning of a JSON object up to the verdict on them.
+    Arguments are the beginning of a JSON object until this event says that they are malformed.
     """
 
     why: str

@@ -1,4 +1,4 @@
-"""What files are searched for, and what is found: shared by the tool `file_search` and by vector stores."""
+"""Queries for files and their results: shared by the tool `file_search` and by vector stores."""
 
 import operator
 import re
@@ -12,7 +12,7 @@ from antiphon.core.errors import RequestError
 MOST_RESULTS = 50
 
 RANKERS = ("auto", "default-2024-11-15", "default_2024_08_21", "none")
-"""Names of rankers that clients send. All stand for the one that there is."""
+"""Names of rankers that clients send. All select the same ranker."""
 
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
@@ -41,7 +41,7 @@ class Filter(Struct, frozen=True):
     filters: tuple["Filter", ...] = ()
 
     def admits(self, attributes: Mapping[str, Any]) -> bool:
-        """Whether a file with these attributes is searched. A missing one differs from every value."""
+        """Whether a file with these attributes is searched. A missing attribute differs from every value."""
         if self.type in _JOINED:
             return _JOINED[self.type](each.admits(attributes) for each in self.filters)
         its = attributes.get(self.key)
@@ -68,7 +68,7 @@ def file_marks(text: str) -> Iterator[tuple[int, int, int, int]]:
 
 
 class FileQuery(Struct, frozen=True):
-    """What is searched for in which vector stores. Results below the `threshold` (0 to 1) are left out."""
+    """A query, and the vector stores to search. Results below the `threshold` (0 to 1) are left out."""
 
     vector_store_ids: tuple[str, ...]
     queries: tuple[str, ...]
@@ -93,14 +93,14 @@ def parse_filter(value: Any, where: str) -> Filter:
 
 
 class _Room:
-    """What a filter may still have."""
+    """The number of conditions and values that a filter may still have."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._filters, self._values = _MOST_FILTERS, _MOST_VALUES
 
     def take(self, values: int) -> None:
-        """There is a filter more, with so many values. Raises RequestError."""
+        """Count one more condition with this number of values. Raises RequestError if there are too many."""
         self._filters -= 1
         self._values -= values
         if self._filters < 0 or self._values < 0:
@@ -138,7 +138,7 @@ def _parsed(value: Any, where: str, depth: int, room: _Room) -> Filter:
 
 
 def _kind(value: Any) -> type | None:
-    """Values of one kind can be compared: texts, numbers, truth."""
+    """The kind of a value: only texts, only numbers or only booleans can be compared."""
     if isinstance(value, bool):
         return bool
     return float if isinstance(value, int | float) else str if isinstance(value, str) else None

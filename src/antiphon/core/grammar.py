@@ -1,16 +1,15 @@
 """The types of a dialect's grammar: how a model family writes its reasoning and calls.
 
-A grammar is a set of named states. The decoder is in one state at a time; the
-state defines what kind of text it reads, and which markers lead to which state. What
-differs between families is which states they have, which markers lead from one to
-the next, and a few parts to choose (how a name is written, what is trimmed).
+A grammar is a set of named states. The decoder is in one state at a time; the state defines what kind of text
+it reads, and which markers lead to which state. Families differ in their states, in the markers between
+these, and in a few options (how a name is written, what is trimmed).
 
-Everything between the marker that leaves plain text and the first argument of a
-call is provisional: if it turns out to be malformed, it becomes text again, and
-the decoder continues in the state before. So a marker in prose stays prose.
+Everything between the marker that ends plain text and the first argument of a call is provisional: if it
+turns out to be malformed, it becomes text again, and the decoder continues in the state before. So a marker
+in prose stays prose.
 
-Space that touches a marker belongs to the marker: templates insert it when they
-render, and decoding is the inverse of rendering.
+Space that touches a marker belongs to the marker: templates insert it when they render, and decoding is the
+inverse of rendering.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,14 +24,14 @@ Markers = Mapping[str, str]
 
 
 class SpanKind(Enum):
-    """What the text of a span is."""
+    """The kind of text that a span holds."""
 
     TEXT = auto()
     """Visible to the user."""
     REASONING = auto()
     """The model's reasoning."""
     MARKUP = auto()
-    """Only space, between markers. Other text leads to plain text."""
+    """Only space, between markers. Other text starts plain text."""
     OPENING = auto()
     """Only space, before the name of a call. Other text means that there is no call."""
     CALL = auto()
@@ -102,9 +101,9 @@ class KeySpelling(NamedTuple):
 
 
 class HeaderSpelling(NamedTuple):
-    """A header, and the state of the message after it. One with NAME in it starts a call.
+    """A header, and the state of the message after it. One that contains NAME starts a call.
 
-    A `native` one starts calls of the tools that a family was trained with; they go elsewhere.
+    A `native` one starts calls of the tools that a family was trained with; their names are in other headers.
     """
 
     text: str
@@ -136,7 +135,10 @@ class AcceptedNames(Enum):
 
     ANY = auto()
     DECLARED = auto()
-    """Only those of the request's tools. For markers that text has, too: prose that quotes one is no call."""
+    """Only functions of the request.
+
+    For markers that also occur in prose: a quoted one must not start a call.
+    """
 
 
 class Name(Struct, frozen=True):

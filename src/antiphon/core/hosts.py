@@ -1,4 +1,4 @@
-"""What a model is offered of the tools of a request that the server runs; what is said of the others."""
+"""The server tools of a request: the functions that a model is offered for them, and notes on the others."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ class ListedTool(Struct, frozen=True):
 class Listing(Struct, frozen=True):
     """The tools of a remote server, identified by its label; or `error`, why they could not be listed.
 
-    One that was `known` from the conversation was not asked for again.
+    If it is `known`, it was taken from the conversation, without a request to the server.
     """
 
     label: str
@@ -44,18 +44,18 @@ TRAINED_LABELS: Mapping[str, str] = {
     "web_search_preview": "web_search",
     "container": "shell",
 }
-"""Label of an MCP server that stands for a tool which models were trained with → the type of that tool."""
+"""Label of an MCP server that replaces a tool which models were trained with → the type of that tool."""
 
 DEFAULTS = "default tools"
 """The place of tools that no request has to name."""
 
 
 class Hosts(Struct, frozen=True):
-    """What `tools.discovery.discover` found.
+    """The result of `tools.discovery.discover`.
 
-    `functions` are offered for the tool at a place in the request, such as `tools[0]`: none, if the server
-    does not run it, or is not to; then `notes` say so. `types` are those of all tools of the server, by each
-    name that clients know one by. `listings` are those of remote servers.
+    `functions` are offered for the tool at a place in the request, such as `tools[0]`: none if the server
+    does not run it, or must not; then `notes` say so. `types` are those of all server tools, by each name
+    that clients may use for one. `listings` are those of remote servers.
     """
 
     functions: Mapping[str, tuple[Function, ...]] = {}
@@ -65,7 +65,7 @@ class Hosts(Struct, frozen=True):
 
     @property
     def defaults(self) -> tuple[Function, ...]:
-        """What is offered of tools that the request does not name."""
+        """The functions of tools that the request does not name."""
         found = (functions for where, functions in self.functions.items() if where.startswith(DEFAULTS))
         return tuple(function for functions in found for function in functions)
 
@@ -75,7 +75,7 @@ class Hosts(Struct, frozen=True):
 
 
 NOTHING: tuple[object, ...] = (None, False, [], {}, "")
-"""Values that ask for nothing."""
+"""Values that request nothing."""
 
 
 def unread(given: Mapping[str, Any], where: str, read: Iterable[str]) -> tuple[Note, ...]:

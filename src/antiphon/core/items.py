@@ -1,7 +1,7 @@
-"""What a conversation is made of: items, shared by every API and by the store.
+"""The elements of conversations: items, shared by every API and by the store.
 
-Chat messages and Responses items are both projections of these. Items are
-immutable; a conversation is a tuple of them.
+Chat messages and items of the Responses API are both projections of these. Items are immutable; a
+conversation is a tuple of them.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Status(StrEnum):
 
 
 class MediaKind(StrEnum):
-    """What a part is that is no text. A file is read: it becomes text, or one of the others."""
+    """The kind of a part that is not text. A file is read: it becomes text, or one of the other kinds."""
 
     IMAGE = "image"
     AUDIO = "audio"
@@ -44,10 +44,11 @@ class TextPart(Struct, frozen=True, tag="text"):
 
 
 class Attachment(Struct, frozen=True, tag="attachment"):
-    """Media as a client gave them, not yet looked at: base64 as `data`, or where they are.
+    """Media as a client sent them, not read yet: base64 as `data`, or their location.
 
-    `url` is an http(s) URL or a data URL, `file_id` names a stored file. `name` is that of the file. A `low`
-    detail is enough for the client. `param` is where the part stands in the request, for errors.
+    `url` is an http(s) URL or a data URL, `file_id` names a stored file. `name` is that of the file. With
+    `low` detail a small version is enough for the client. `param` is the place of the part in the request,
+    for errors.
     """
 
     kind: MediaKind
@@ -60,9 +61,9 @@ class Attachment(Struct, frozen=True, tag="attachment"):
 
 
 class MediaPart(Struct, frozen=True, tag="media"):
-    """An image, audio or a video that was looked at, by reference: `digest` is the SHA-256 of `data`.
+    """An image, audio or a video that was read and checked: `digest` is the SHA-256 of `data`.
 
-    `width` and `height` are pixels, 0 for what is not seen. `param` is where the request has it, for errors.
+    `width` and `height` are pixels, 0 for audio. `param` is its place in the request, for errors.
     """
 
     kind: MediaKind
@@ -83,7 +84,7 @@ def text_in(parts: Iterable[Part], separator: str = "") -> str:
 
 
 class Message(Struct, frozen=True, tag="message"):
-    """A message of any role. `name` tells speakers of one role apart."""
+    """A message of any role. `name` distinguishes speakers of one role."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -121,7 +122,7 @@ class FunctionCall(Struct, frozen=True, tag="function_call"):
 
 
 class FunctionOutput(Struct, frozen=True, tag="function_call_output"):
-    """What a called function answered."""
+    """The output of a called function."""
 
     call_id: str
     parts: tuple[Part, ...]
@@ -138,7 +139,7 @@ OutputItem = Message | Reasoning | FunctionCall
 
 
 def object_in(arguments: str) -> dict[str, Any] | None:
-    """The object that a call's arguments are; None for anything else, whatever the model wrote."""
+    """The arguments of a call as an object; None if they are not a JSON object."""
     try:
         value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):  # also half a character, or nested without end

@@ -1,13 +1,13 @@
 """Finds the end of a JSON value in text that comes in pieces, and validates it.
 
-Strategy: a pushdown automaton. `_Expect` says what may come next; the stack
-holds the open containers. Runs of ordinary characters are skipped with one
-compiled pattern, so the cost of a piece depends on its own length only.
+A pushdown automaton: `_Expect` says what may come next; the stack holds the open containers. Runs of ordinary
+characters are skipped with one compiled pattern, so the cost of a piece depends on its own length only.
 
-The value is passed through verbatim, with two repairs inside strings. A raw control character, which
-models write often and JSON forbids, is escaped. The escape of half a surrogate pair
-without the other is no character, and many parsers refuse it: it is replaced. So an escape is passed
-through when all of it is there.
+The value is passed through verbatim, with two repairs inside strings. A raw control character, which models
+write often and JSON forbids, is escaped. An escape of half a surrogate pair without the other half is not a
+character, and many parsers refuse it: it is replaced. To decide this, an escape is passed on only when it is
+complete.
+
 The depth of nesting is limited by `MAX_DEPTH`.
 """
 
@@ -60,7 +60,7 @@ class _Expect(Enum):
     NOTHING = auto()  # the value is complete
 
 
-_STRING, _NOTHING = _Expect.STRING, _Expect.NOTHING  # in loops: to look them up takes time
+_STRING, _NOTHING = _Expect.STRING, _Expect.NOTHING  # local names: loops look them up faster
 
 
 class JsonScanner:
@@ -78,8 +78,8 @@ class JsonScanner:
         self._expect = _Expect.OBJECT if only_object else _Expect.VALUE
         self._stack: list[str] = []
         self._in_key = False
-        self._left = ""  # what is left of a literal
-        self._escape = ""  # what there is of an escape
+        self._left = ""  # the rest of a literal
+        self._escape = ""  # an incomplete escape
         self._high = ""  # the escape of a first half, as long as the second may follow
         self._number = "start"
         self.broken: str | None = None
@@ -128,7 +128,7 @@ class JsonScanner:
         return position
 
     def _in_string(self, char: str) -> str | None:
-        """One character that is special in a string: what is passed on in its place, None for itself."""
+        """One special character in a string: its replacement in the output, None for itself."""
         if char == '"':
             self._expect = _Expect.COLON if self._in_key else self._after_value()
             return None
@@ -138,7 +138,10 @@ class JsonScanner:
         return _escaped(char)
 
     def _in_escape(self, char: str, out: list[str]) -> bool:
-        """One character of an escape, False if it is none. The escape is passed on with its last."""
+        """One character of an escape; False if the escape is invalid.
+
+        The escape is output with its last character.
+        """
         escape = self._escape + char
         if self._expect is _Expect.HEX:
             wrong = "" if char in _HEX else "a broken \\u escape"
@@ -175,7 +178,7 @@ class JsonScanner:
             out.append(_NO_CHARACTER)
             self._high = ""
 
-    # These read one character, and return False if they leave it to another state.
+    # These read one character, and return False if another state has to read it.
 
     def _inside(self, char: str) -> bool:
         """Inside a number or a literal."""

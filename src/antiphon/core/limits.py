@@ -1,7 +1,7 @@
 """The table of named limits: of one request, one connection, one client, and of the server.
 
-What is over a limit is refused before any work is put into it, by an error that names the limit and the
-parameter. `docs/limits.md` has the table for operators; `--limit NAME=VALUE` changes a value.
+A request over a limit is refused before it causes work, by an error that names the limit and the parameter.
+`docs/limits.md` has the table for operators; `--limit NAME=VALUE` changes a value.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from antiphon.core.errors import RequestError
 KIB, MIB = 1024, 1024 * 1024
 
 CLIENT: ContextVar[str] = ContextVar("client", default="")
-"""Whose request is worked on: the identity of its key or, where there are none, its address."""
+"""The client of the current request: the identity of its key or, without keys, its address."""
 
 LIMIT_EXCEEDED = "limit_exceeded"
 """The code of every error that names a limit."""
@@ -27,7 +27,7 @@ LIMIT_EXCEEDED = "limit_exceeded"
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """The value of each limit."""
 
-    # A body, and what is in it
+    # Bodies and their content
     body_bytes: int = 4 * MIB
     small_body_bytes: int = 64 * KIB
     values: int = 100_000
@@ -38,7 +38,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     name_characters: int = 256
     stop_characters: int = 1_000
 
-    # What is attached
+    # Attachments
     attachments: int = 100
     attachment_bytes: int = 64 * MIB
     attachment_seconds: int = 60
@@ -46,7 +46,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     image_frames: int = 4
     document_pages: int = 20
 
-    # What is embedded, or ranked
+    # Embeddings and rankings
     inputs: int = 2_048
     input_tokens: int = 300_000
 
@@ -56,12 +56,12 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     alternatives: int = 500
     patterns: int = 100
 
-    # What is stored, and what is answered
+    # Stored objects, and answers
     references: int = 500
     page_bytes: int = 4 * MIB
     history_bytes: int = 16 * MIB
     answer_bytes: int = 32 * MIB
-    repetitions: int = 1_000_000  # more than an answer has room for: none is ended
+    repetitions: int = 1_000_000  # more than an answer can have: the check is off by default
     response_bytes: int = 128 * MIB
     conversation_bytes: int = 32 * MIB
     stored_bytes: int = 16 * 1024 * MIB
@@ -80,7 +80,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     work_processes: int = 2
     work_waiting: int = 16
 
-    # What the tools of the server may take in one answer
+    # Server tools: totals for one answer
     tool_calls: int = 128
     calls_per_tool: int = 128
     tool_seconds: int = 3600
@@ -101,7 +101,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     client_waiting: int = 256
     unread_chunks: int = 16_384
 
-    # The Python of containers: what lasts of a container, then what a program in it may have
+    # Python in containers: the lifetime of a container, then limits of a program in it
     containers: int = 1_000
     container_files: int = 200
     container_minutes: int = 20
@@ -147,7 +147,7 @@ DEFAULTS = Limits()
 
 
 def read_limits(given: Iterable[str]) -> Limits:
-    """The limits with the values that are given as NAME=VALUE. Raises ValueError."""
+    """The limits, changed by NAME=VALUE. Raises ValueError."""
     values: dict[str, str] = {}
     for each in given:
         name, _, value = each.partition("=")
@@ -172,12 +172,12 @@ _COUNTED: Mapping[str, str] = {
     "oneOf": "alternatives",
     "patternProperties": "patterns",
 }
-"""What the list, or the object, in a field of this name is counted by."""
+"""Name of a field → the limit for the length of its list or object."""
 _SCHEMAS = frozenset({"parameters", "schema", "json"})
 """Fields that hold a schema."""
 _NUMBERS = frozenset({int, float})
 _HOLDERS = (dict, list, Struct)
-"""What may hold values."""
+"""Types that may contain values."""
 _SCALAR_TYPES = (
     inspect.StrType,
     inspect.IntType,
@@ -188,16 +188,16 @@ _SCALAR_TYPES = (
 )
 
 _ValuePath = tuple[Any, str | int] | None
-"""A value in a body: where what holds it is, and its name or index there."""
+"""A value in a body: the path of its container, and its name or index in that."""
 
 
 _counts = attrgetter(*{*_COUNTED.values(), "values", "schema_values", "depth"})
 
 
 def is_small(body: bytes, limits: Limits) -> bool:
-    """Whether this JSON is too short for `check_body` to find anything, as most is: no need to visit it.
+    """Whether this JSON is too short to exceed any limit of `check_body`. Most bodies are, and need no visit.
 
-    Each value is behind one of these characters, or the only one; those in texts only make it seem longer.
+    Each value follows one of these characters, or is the only one; those in texts only increase the estimate.
     """
     least: int = min(_counts(limits))
     return body.count(b",") + body.count(b"{") + body.count(b"[") < least
@@ -209,7 +209,7 @@ def check_body(body: Any, limits: Limits) -> None:
 
 
 class _ValueCounter:
-    """Visits objects and lists, and counts the values in them: in all so many of the limit `name`."""
+    """Visits objects and lists, and counts the values in them, up to the limit `name`."""
 
     def __init__(self, limits: Limits, name: str, left: int) -> None:
         self._limits = limits
@@ -217,7 +217,7 @@ class _ValueCounter:
         self._left = left
 
     def visit(self, value: Any, path: _ValuePath, counted: str | None, depth: int) -> None:
-        """Visit a value that is counted by a limit of its own, or None."""
+        """Visit a value. `counted` is the limit for its own length, or None."""
         limits = self._limits
         if depth > limits.depth:
             limits.refuse("depth", _written(path), f"'{_written(path)}' is nested too deeply")
@@ -242,7 +242,7 @@ class _ValueCounter:
 
 
 def _members(value: Any) -> Iterable[tuple[str | int, Any]]:
-    """The members of an object, a list or a struct, as far as they may hold others."""
+    """The members of an object, a list or a struct that may contain further values."""
     if isinstance(value, dict):
         return value.items()
     if isinstance(value, list):

@@ -12,12 +12,12 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from msgspec import Struct
 
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*(?:/[\w.-]+(?<!\.gguf)(?<!\.jinja))?")
-"""What may be a name, alone or as ORG/REPO; the name of a file has a suffix."""
+"""The pattern of a name, with or without ORG/; the name of a file has a suffix."""
 _SQLITE = "sqlite:///"
 
 
 class Located(Struct, frozen=True):
-    """Marks an option. `place` makes what is said of it in a folder's file mean the same from anywhere."""
+    """Marks an option. `place` makes a value that is relative to the folder of its file absolute."""
 
     place: Callable[[str, Path], str]
 
@@ -28,7 +28,7 @@ def file(value: str, folder: Path) -> str:
 
 
 def file_or_name(value: str, folder: Path) -> str:
-    """A file or folder, if there is one or it can be nothing else; a URL or a name stays."""
+    """A path, if the file exists or the value can be nothing else; a URL or a name stays as it is."""
     if "://" in value or value.startswith("hf:"):
         return value
     path = file(value, folder)
@@ -47,7 +47,10 @@ def sqlite_file(value: str, folder: Path) -> str:
 
 
 def placed(data: Mapping[str, Any], options: type, folder: Path) -> dict[str, Any]:
-    """What a file in `folder` says of these options, with absolute paths. Keys may be written with `-`."""
+    """The values of these options from a file in `folder`, with absolute paths.
+
+    Keys may be written with `-`.
+    """
     hints = get_type_hints(options, include_extras=True)
     return {key: _placed(value, hints.get(key.replace("-", "_")), folder) for key, value in data.items()}
 

@@ -1,9 +1,9 @@
 """The data that are collected about a request, for its log line, the metrics and its trace.
 
-There is one `Observation` for each request, for each turn on a WebSocket, and for each background
-response. It is found in a context variable by those who know something of it, and read once, at the end, by
-`http/observing.py` and `app/worker.py`. Nothing is noted for a single token: a generation is noted when
-it is over, with the counts that its last event has.
+There is one `Observation` for each request, for each turn on a WebSocket, and for each background response. A
+context variable holds it: all code can add to it. `http/observing.py` and `app/worker.py` read it once, at
+the end. Nothing is collected per token: a generation is added when it is over, with the counts of its last
+event.
 
 Times are those of `perf_counter`, in seconds.
 """
@@ -24,11 +24,11 @@ class ObservedGeneration(Struct, frozen=True):
     """One generation. `prompt_tokens` include those that the engine had cached."""
 
     model: str
-    """Its canonical name: clients may make up others without end."""
+    """The canonical name: clients can invent any number of other names."""
     started: float
     ended: float
     first: float | None
-    """When its first event came."""
+    """The time of its first event."""
     prompt_tokens: int
     end: Finished
     malformed: int = 0
@@ -36,7 +36,7 @@ class ObservedGeneration(Struct, frozen=True):
 
 
 class ObservedCall(Struct, frozen=True):
-    """One call of a tool of the server's, by the tool's type and the action."""
+    """One call of a server tool, by the tool's type and the action."""
 
     type: str
     action: str
@@ -46,7 +46,7 @@ class ObservedCall(Struct, frozen=True):
 
 
 class Observation(Struct):
-    """One request. `trace` holds the headers of W3C Trace Context that go on to whoever works for it."""
+    """One request. `trace` holds the headers of W3C Trace Context that are passed on to tools and engines."""
 
     request_id: str = ""
     started: float = field(default_factory=perf_counter)
@@ -54,22 +54,22 @@ class Observation(Struct):
     content: bool = False
     """Prompts and answers are logged, too."""
     account: Account = ANYONE
-    """Of whoever sent it."""
+    """The account of the request's key."""
     reserved: int = 0
     """Tokens that were taken from the account before."""
     record: Callable[[str, Any], None] | None = None
-    """Where the insides of its generations go, each with its owner; None where they are not recorded."""
+    """Receives the records of its generations, each with its owner; None if they are not recorded."""
     span: Any = None
-    """The span of what traces it, if something does."""
+    """The span of the tracing library, if there is one."""
     answer: str | None = None
-    """The id of what was created for it."""
+    """The id of the answer."""
     model: str | None = None
     """As the request names it."""
     served: str | None = None
     """The canonical name of that model."""
     dialect: str | None = None
     first: float | None = None
-    """When the first event of the answer came."""
+    """The time of the first event of the answer."""
     generations: list[ObservedGeneration] = []
     read: int = 0
     """Tokens of texts that were embedded or ranked."""
@@ -81,24 +81,24 @@ class Observation(Struct):
     unmet: list[str] = []
     """Demands of the request that the answer does not meet."""
     failure: str | None = None
-    """Why the answer did not come to its own end, as one word: `client_left`."""
+    """Why the answer was ended from outside, as one word: `client_left`."""
 
     @property
     def finish(self) -> str | None:
-        """How the answer ended: the model's own reason, or why it did not come to its own end."""
+        """How the answer ended: the model's finish reason, or why it was ended from outside."""
         reason = self.ended or (self.generations[-1].end.reason if self.generations else None)
         return self.failure or (None if reason is None else str(reason))
 
     @property
     def used(self) -> int:
-        """Tokens that were read and written for it."""
+        """The tokens read and written for it."""
         tokens = 0
         for each in self.generations:
             tokens += each.prompt_tokens + each.end.usage.completion_tokens
         return tokens
 
     def summary(self) -> dict[str, Any]:
-        """What a log line says of it: only what there is to say. Times are in milliseconds."""
+        """The fields of its log line; empty ones are left out. Times are in milliseconds."""
         prompt, cached, completion, reasoning, malformed = self.read, 0, 0, 0, 0
         for generation in self.generations:
             usage = generation.end.usage
@@ -127,7 +127,7 @@ class Observation(Struct):
         return {name: value for name, value in said.items() if value}
 
     def fail(self, reason: BaseException) -> None:
-        """The answer did not come to its own end."""
+        """The answer was ended from outside, for this reason."""
         self.failure = getattr(reason, "code", None) or _word(reason)
 
 
@@ -135,15 +135,15 @@ class Tracing(Protocol):
     """Makes spans of observations."""
 
     def begin(self, observation: Observation, name: str) -> None:
-        """Begin the span of a request; its `trace` is what goes on from here."""
+        """Begin the span of a request; from now on its `trace` is what is passed on."""
         ...
 
     def end(self, observation: Observation, known: Mapping[str, object]) -> None:
-        """End it, with what was noted, and is `known` besides: `method`, `route`, `status`."""
+        """End the span, with the collected data and the `known` values `method`, `route` and `status`."""
         ...
 
     def close(self) -> None:
-        """Send what was not sent yet. This blocks."""
+        """Send what is not sent yet. This blocks."""
         ...
 
 
@@ -164,7 +164,7 @@ OBSERVATION: ContextVar[Observation | None] = ContextVar("observation", default=
 
 
 def observed() -> Observation:
-    """What is noted of the request that is being served; outside of one, what nobody reads."""
+    """The observation of the current request; outside of a request, one that is never read."""
     observation = OBSERVATION.get()
     return Observation() if observation is None else observation
 

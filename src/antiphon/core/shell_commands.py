@@ -1,9 +1,8 @@
-"""The commands in the arguments of a shell call, parsed leniently, whichever shape they came in.
+"""The commands in the arguments of a shell call, parsed leniently, in any of their forms.
 
-Whoever runs commands and whoever shows them parse them here, so that what is shown
-is what is run. Shapes are `commands`, a list of command lines, and `cmd`, the
-words of one command, with which some models were trained; a text alone is a
-command line. All that are there are run.
+The tool that runs commands and the presenter that shows them both parse them here, so both get the same. The
+forms are `commands`, a list of command lines, and `cmd`, the words of one command, with which some models
+were trained; a single text is a command line. If there are several forms, all are run.
 """
 
 import re
@@ -14,16 +13,16 @@ from typing import Any
 from msgspec import Struct
 
 _LARGEST = 2**53
-"""Not every reader of JSON knows larger numbers."""
+"""Not every JSON parser supports larger numbers."""
 
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ShellCommands(Struct, frozen=True):
-    """Command lines for one shell, and behind them the `words` of a last command; neither if there is none.
+    """Command lines for one shell, then the `words` of a last command. Both are empty if there is none.
 
-    Of the limits, in milliseconds and characters, those that were not given are None. `ignored` are the
-    names of arguments that are not supported, or not wholly.
+    The limits, in milliseconds and characters, are None if not given. `ignored` are the names of arguments
+    that are not supported, or only partly.
     """
 
     lines: tuple[str, ...] = ()
@@ -80,7 +79,7 @@ def _variables(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """The texts of a list; one alone stands for a list of it."""
+    """The texts of a list; a single text is a list of one."""
     texts = map(_text, value if isinstance(value, list) else [value])
     return tuple(text for text in texts if text is not None)
 
@@ -92,7 +91,7 @@ def _text(value: object) -> str | None:
 
 
 def _number(value: object) -> int | None:
-    """A whole number from 0 on, also one that is written as a text; None for anything else."""
+    """An integer from 0 on, also one that is written as a text; None for anything else."""
     text = _text(value)
     try:
         number = -1.0 if text is None else float(text)

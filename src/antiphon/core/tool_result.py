@@ -1,6 +1,6 @@
 """The result of a call that the server ran: text for the model, and details for the client.
 
-What a program prints is streamed while it runs, too.
+The output of a program is also streamed while it runs.
 """
 
 from typing import Any, Literal, Protocol
@@ -19,10 +19,10 @@ class WrittenFile(Struct, frozen=True):
 
 
 class ProgramDetails(Struct, frozen=True, tag="printed"):
-    """A program was run. `logs` is all that it printed, its traceback included.
+    """A program was run. `logs` is all of its output, its traceback included.
 
-    If it ran in a container there are that one's id, and the files that it has written. The media of the
-    result are the pictures that it has drawn, in PNG.
+    If it ran in a container, `container_id` is that one's, and `files` are those that it has written. The
+    media of the result are its figures, in PNG.
     """
 
     logs: str
@@ -31,9 +31,9 @@ class ProgramDetails(Struct, frozen=True, tag="printed"):
 
 
 class SearchDetails(Struct, frozen=True, tag="searched"):
-    """The web was searched. `sources` are the URLs of what was found, in the order in which it is shown.
+    """The web was searched. `sources` are the URLs of the results, in the order in which they are shown.
 
-    `titles` are those of the same pages; results that were recorded before there were any have none.
+    `titles` are those of the same pages; old records have none.
     """
 
     query: str
@@ -55,7 +55,7 @@ class FindDetails(Struct, frozen=True, tag="found"):
 
 
 class CommandDetails(Struct, frozen=True, tag="executed"):
-    """A command was run. `exit_code` is None if its time was up."""
+    """A command was run. `exit_code` is None if it timed out."""
 
     stdout: str
     stderr: str
@@ -71,7 +71,7 @@ class FileSearchDetails(Struct, frozen=True, tag="files_searched"):
 
 
 class RemoteFailure(Struct, frozen=True, tag="remote_failure"):
-    """A remote server was not reached (`http`, with the status), or did not keep to its protocol."""
+    """A remote server could not be reached (`http`, with the status), or did not follow its protocol."""
 
     kind: Literal["protocol", "http"]
     code: int
@@ -79,7 +79,7 @@ class RemoteFailure(Struct, frozen=True, tag="remote_failure"):
 
 
 class OtherDetails(Struct, frozen=True, tag="other"):
-    """What any other tool gives its presenter: values that JSON can hold."""
+    """What any other tool passes to its presenter: values that JSON can hold."""
 
     fields: dict[str, Any]
 
@@ -97,7 +97,7 @@ ToolResultDetails = (
 
 
 class CitablePage(Struct, frozen=True):
-    """A page that can be cited. What is shown of it begins at `line`."""
+    """A page that can be cited. `line` is the first of its lines that were shown."""
 
     url: str
     title: str
@@ -114,8 +114,8 @@ class ShownPages(Struct, frozen=True):
 class ToolResult(Struct, frozen=True):
     """The text is for the model, the details are for presenters. `failed`: the tool could not do it.
 
-    `shown` is what of it can be cited. `media` are images, audio and files, as they came: the model is shown
-    those that it takes, behind the text, which says what there is.
+    `shown` are the pages that can be cited. `media` are images, audio and files, as the tool returned them:
+    the model gets those that it can take after the text, which lists all of them.
     """
 
     text: str
@@ -128,14 +128,14 @@ class ToolResult(Struct, frozen=True):
 class OutputCallback(Protocol):
     """A callback that gets the output of a program while it runs.
 
-    It gets more of its standard output, or of its standard error. All that is streamed of a call is the
-    beginning of the text that its details have in the end.
+    It gets further standard output, or standard error. All that is streamed of a call is the beginning of the
+    text that its details have in the end.
     """
 
     def __call__(self, stdout: str = "", stderr: str = "") -> None:
-        """It has printed this. It takes no time, and raises nothing."""
+        """Take output. This must not block, and must not raise."""
         ...
 
 
 def ignore_output(stdout: str = "", stderr: str = "") -> None:
-    """A `OutputCallback`, where nobody listens."""
+    """An `OutputCallback` that does nothing."""

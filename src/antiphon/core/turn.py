@@ -1,4 +1,4 @@
-"""One request for an answer, whichever API it came through."""
+"""One request for an answer, the same type for every API."""
 
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
@@ -11,13 +11,13 @@ from antiphon.core.items import FunctionCall, Item
 
 
 class Hosted(Struct, frozen=True):
-    """How the server runs a function: by the tool of this `type`, as its `action`.
+    """How the server runs a function: with the tool of this `type`, as its `action`.
 
-    `settings` is the tool as the request gave it. Of calls that need an `approval` the client is asked: the
-    server runs them in the answer to its reply. A `native` one is a tool that the model's family was
-    trained with, under this very name. Where a request may have several tools of a type, such as
-    MCP servers, `label` tells them apart. Calls that are `parallel` may run side by side, and one that is
-    `idempotent` may be run again if nobody knows what became of it.
+    `settings` is the tool as the request has it. Calls that need an `approval` are shown to the client: the
+    server runs them in the answer to its reply. A `native` one is a tool that the model's family was trained
+    with, under this very name. If a request may have several tools of a type, such as MCP servers, `label`
+    distinguishes them. Calls that are `parallel` may run at the same time, and one that is `idempotent` may
+    be run again if its outcome is unknown.
     """
 
     type: str
@@ -31,12 +31,12 @@ class Hosted(Struct, frozen=True):
 
     @property
     def server(self) -> str:
-        """What clients may call the tool by in a request: its label, or its type where there is one only."""
+        """The name of the tool in a request: its label, or its type if there is only one of that type."""
         return self.label or self.type
 
     @property
     def key(self) -> tuple[str, str]:
-        """Equal for the functions of one tool of a request: a session for each."""
+        """Equal for the functions of one tool of a request, which share a session."""
         return self.type, self.label
 
 
@@ -59,7 +59,7 @@ class CallMode(StrEnum):
     """Whether the model calls its tools."""
 
     NONE = "none"
-    """It may not. What looks like a call is text, or is not shown where it can be no text."""
+    """It must not. Text that looks like a call is text, or is hidden where there can be no text."""
     AUTO = "auto"
     REQUIRED = "required"
 
@@ -71,9 +71,8 @@ MAX_DEMANDED_CALLS = 16
 class ToolChoice(Struct, frozen=True):
     """Which calls an answer may have, and whether it must have one.
 
-    `names` are the only tools that may be called, None for all; all stay
-    visible to the model. If they are `named`, that is for the demanded call alone. Without
-    `parallel` a generation ends after one call.
+    `names` are the only tools that may be called, None for all; the model still sees all. If they are
+    `named`, exactly one call of one of them is demanded. Without `parallel` a generation ends after one call.
     """
 
     calling: CallMode = CallMode.AUTO
@@ -87,10 +86,10 @@ class ToolChoice(Struct, frozen=True):
 
     @property
     def most(self) -> int | None:
-        """How many calls a generation may have; None if that is left to the model.
+        """The largest number of calls in a generation; None if there is no limit.
 
-        A named call is demanded once. A model that must call, and cannot say anything else, may repeat
-        itself without end.
+        A named call is demanded once. A model that must call, and cannot write anything else, may repeat
+        itself endlessly.
         """
         if self.named or not self.parallel:
             return 1
@@ -98,21 +97,20 @@ class ToolChoice(Struct, frozen=True):
 
 
 class Sampling(Struct, frozen=True):
-    """How tokens are drawn. None, or what is empty, leaves a value to the engine's default.
+    """The sampling parameters. None, or an empty value, selects the engine's default.
 
-    `temperature` ≥ 0 (0 is greedy), `top_p` in [0, 1], `top_k` ≥ 1 (-1: off),
-    `min_p` and `typical_p` in [0, 1], penalties in [-2, 2], `repetition_penalty` > 0 (1: off);
-    penalties look at the last `repeat_last_n` tokens (-1: all). `top_n_sigma`, `xtc_…`, `dynatemp_…`,
-    `mirostat…` (0: off, 1, 2) and `dry_…` are llama.cpp's samplers, and mean what they mean there.
-    `logit_bias` adds to a token's logit, in [-100, 100]; `banned_tokens` are never drawn. `max_tokens`
-    counts every generated token, reasoning included; before `min_tokens` no answer ends.
-    `stop_token_ids` end an answer beside the model's own ends, which
-    `ignore_eos` takes away. `bad_words` are never written. `logprobs` asks for the
-    log probability of each token, and of so many most likely ones beside it;
-    `prompt_logprobs` for the prompt's. A higher `priority` waits longer.
-    Prompts with different `cache_salt` share no cache. `beam_width` asks for a
-    beam search. Only `allowed_token_ids` are drawn. `vllm_xargs` and `kv_transfer_params` are what
-    vLLM passes on to its plugins and its KV connector; `data_parallel_rank` is which of its ranks works.
+    `temperature` ≥ 0 (0 is greedy), `top_p` in [0, 1], `top_k` ≥ 1 (-1: off), `min_p` and `typical_p` in [0,
+    1], penalties in [-2, 2], `repetition_penalty` > 0 (1: off); penalties consider the last `repeat_last_n`
+    tokens (-1: all). `top_n_sigma`, `xtc_…`, `dynatemp_…`, `mirostat…` (0: off, 1, 2) and `dry_…` are
+    llama.cpp's samplers, with the meaning that they have there. `logit_bias` adds to a token's logit, in
+    [-100, 100]; `banned_tokens` are never generated. `max_tokens` counts every generated token, reasoning
+    included; no answer ends before `min_tokens`. `stop_token_ids` end an answer, as do the model's own end
+    tokens unless `ignore_eos` is set. `bad_words` are never generated. `logprobs` requests the log
+    probability of each token, and of this number of the most likely tokens at its position; `prompt_logprobs`
+    does so for the prompt. A higher `priority` value means later. Prompts with different `cache_salt` share
+    no cache. `beam_width` requests a beam search. Only `allowed_token_ids` are generated. `vllm_xargs` and
+    `kv_transfer_params` are passed on to vLLM's plugins and its KV connector; `data_parallel_rank` selects
+    one of its ranks.
     """
 
     temperature: float | None = None
@@ -163,7 +161,7 @@ class PromptEnding(Enum):
     ANSWER = auto()
     """With the beginning of the assistant's answer."""
     TRANSCRIPT = auto()
-    """After the last message, as it is."""
+    """After the last message, without a generation prompt."""
     CONTINUED = auto()
     """Inside the last message, which is the assistant's: the answer continues it."""
 
@@ -171,24 +169,20 @@ class PromptEnding(Enum):
 class Turn(Struct, frozen=True):
     """A request, in terms that do not depend on its API.
 
-    `stop` strings end the visible text, and with `stop_shown` stay in it.
-    `choices` is how many independent answers are wanted. The server answers at
-    most `tool_limit` calls of its own tools. `format` is what the
-    visible text has to look like. `variables` go to the chat template;
-    `template` stands in for the model's own. `prefix` is text that the answer
-    begins with, written by the client. Of a prompt longer than `prompt_limit`
-    (-1: what fits) only the last so many tokens are used; a conversation that
-    does not fit loses its oldest messages if `shorten`. After `reasoning_limit`
-    tokens of reasoning the answer is made to begin. `prompt` is a text, or its
-    token ids, that stands in for a conversation; with a `suffix` it is what is before a gap, and that what is
-    behind it: the answer fills it in. `owner` is the identity
-    behind the request: what is stored belongs to it. `id` is that of the answer, where what tools leave
-    belongs to it. `media_fallback` is what becomes of media that the
-    model does not take, `error` or `note`, None for what the server does. `parameters` is what the
-    request calls what errors blame, where that has another name there:
-    conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the
-    items that the client has approved: they are run before the model answers. `copies` is how often the
-    answer has each log probability: in all of its events, or while it is built.
+    `stop` strings end the visible text, and with `stop_shown` stay in it. `choices` is the number of
+    independent answers. The server runs at most `tool_limit` calls of its own tools. `format` is the required
+    form of the visible text. `variables` are passed to the chat template; `template` replaces the model's
+    own. `prefix` is the beginning of the answer, written by the client. If a prompt is longer than
+    `prompt_limit` (-1: than the context), only its last tokens are used; a conversation that is too long
+    loses its oldest messages if `shorten`. After `reasoning_limit` tokens of reasoning the model is made to
+    begin the answer. `prompt` is a text, or its token ids, in place of a conversation; with a `suffix` it is
+    the text before a gap, the suffix the text after it, and the answer fills the gap. `owner` is the identity
+    that the stored answer belongs to. `id` is that of the answer; objects that tools store belong to it.
+    `media_fallback` says what to do with media that the model does not take, `error` or `note`, None for the
+    server's default. `parameters` maps neutral names in errors to those of the request: conversation, format,
+    prefix, reasoning_limit, template, tool_limit. `approved` are calls among the items that the client has
+    approved: they are run before the model answers. `copies` is how often the answer holds each log
+    probability: in all of its events, or while it is built.
     """
 
     model: str
@@ -218,5 +212,5 @@ class Turn(Struct, frozen=True):
     copies: int = 1
 
     def parameter(self, name: str) -> str:
-        """What the request calls this."""
+        """The request's name of this parameter."""
         return self.parameters.get(name, name)

@@ -1,4 +1,4 @@
-"""Vectors and scores of texts: what is asked of a model for that, and what it gives."""
+"""Vectors and scores of texts: requests to a model, and its results."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,10 @@ from msgspec import Struct
 
 
 class EmbeddingRequest(Struct, frozen=True):
-    """Vectors that are wanted, one for each of the `inputs`: a text, or its token ids.
+    """A request for vectors, one for each of the `inputs`: a text, or its token ids.
 
-    Each vector has `dimensions` numbers, None for as many as the model makes. Of an input that has more than
-    `truncate` tokens (-1: than the model reads) only the first so many are read, or with `keep_end` the last;
-    None refuses it.
+    Each vector has `dimensions` numbers, None for the model's default. If an input has more than `truncate`
+    tokens (-1: than the model reads), only the first are read, or with `keep_end` the last; None refuses it.
     """
 
     inputs: tuple[str | tuple[int, ...], ...]
